@@ -80,14 +80,16 @@ def _calls(node: ast.AST) -> Iterator[Found]:
         yield (
             "mask",
             "Why minus infinity here, and not a zero after the softmax?",
-            "exp(-inf) = 0, so the other weights still add up to one; and what a row looks like that is masked whole",
+            "exp(-inf) = 0, so the other weights still add up to one; and what happens to a row in which everything "
+            "is masked",
         )
     if name in ("tril", "triu"):
         shift = keywords.get("diagonal") or next((ast.unparse(one) for one in node.args[-1:]), "0")
         yield (
             "diagonal",
             f"What does `{name}` keep here, with the diagonal at `{shift}`? Which entries change if it moves by one?",
-            "the entries of the first and the last row, and who could see whom with the diagonal one off",
+            "the entries of the first and the last row, and which tokens could see which if the diagonal were off by "
+            "one",
         )
     formula = str(node.args[0].value) if node.args and isinstance(node.args[0], ast.Constant) else ""
     if name == "einsum" and "->" in formula:
@@ -96,13 +98,13 @@ def _calls(node: ast.AST) -> Iterator[Found]:
         yield (
             "einsum",
             f"Read `{formula}` aloud: what is multiplied, and what is summed over?",
-            f"the sum runs over {', '.join(gone) or 'nothing'}; what each letter stands for, with a size",
+            f"the sum runs over {', '.join(gone) or 'nothing'}; what each letter means, with a size",
         )
     if name in ("sqrt", "rsqrt"):
         yield (
             "root",
-            "What is under this root, and what goes wrong without it?",
-            "where the number comes from, and what happens to the size of the result as the input grows wider",
+            "What is under this square root, and what goes wrong without it?",
+            "where the number comes from, and how the size of the result changes as the input gets wider",
         )
     if name in ("clone", "detach", "contiguous"):
         yield (name, f"What would a caller notice without this `{name}`?", "shared memory, or gradients, by an example")
@@ -110,7 +112,7 @@ def _calls(node: ast.AST) -> Iterator[Found]:
         yield (
             name,
             f"Take an input of three numbers. What does this `{name}` give, and in which order?",
-            "the values and the positions, done by hand",
+            "the values and the positions, worked out by hand",
         )
 
 
@@ -137,19 +139,20 @@ def _comparisons(node: ast.AST) -> Iterator[Found]:
         now, other = _SIGN[type(node.ops[0])], _OTHER[type(node.ops[0])]
         yield (
             "comparison",
-            f"Give an input for which `{other}` in place of `{now}` changes the result of this line.",
+            f"Give an input for which `{other}` instead of `{now}` changes the result of this line.",
             f"the case of equality in `{ast.unparse(node)}`, and what is right there",
         )
 
 
 def _statements(node: ast.AST) -> Iterator[Found]:
     if isinstance(node, ast.Raise) and node.exc is not None and "NotImplemented" not in ast.unparse(node):
-        yield "refusal", "Give the smallest input that comes to this line.", "an input, and why it has no right result"
+        yield "refusal", "Give the smallest input that reaches this line.", "an input, and why it has no right result"
     if isinstance(node, (ast.For, ast.While)):
         yield (
             "loop",
-            "How often does this loop run for an input twice as long? What would replace it in PyTorch?",
-            "the number of rounds as a function of a size, and an operator or a broadcast that does them at once",
+            "How many times does this loop run for an input that is twice as long? What could replace it in PyTorch?",
+            "the number of rounds as a function of a size, and an operator or a broadcast that does all of them at "
+            "once",
         )
     if isinstance(node, ast.Subscript) and isinstance(node.slice, (ast.Slice, ast.Tuple)):
         parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
@@ -214,9 +217,9 @@ def drawn(answers: Sequence[Answers], student: str, secret: bytes, each: int) ->
 def page(students: Sequence[str], answers: Sequence[Answers], secret: bytes, each: int) -> str:
     """Return the instructor's list in Markdown: for each student, the questions, the lines and what to listen for."""
     pieces = [
-        "# Questions about your students' own answers\n\nAsk with the answer in sight of both of you. Whoever wrote a "
-        "line can say what it does; whoever copied it often cannot change it. Line numbers are those of the answer "
-        "with its helpers."
+        "# Questions about your students' own answers\n\nKeep the answer in view of both of you while you ask. "
+        "Students who wrote a line can say what it does; students who copied it often cannot change it. Line numbers "
+        "refer to the answer with its helpers."
     ]
     for student in students:
         lines = [f"## {plain(student).replace('#', ' ')}"]
@@ -225,5 +228,5 @@ def page(students: Sequence[str], answers: Sequence[Answers], secret: bytes, eac
                 f"{number}. **{one.exercise}**, line {one.line}: `{one.code}`\n   {one.ask}\n"
                 f"   *Listen for:* {one.names}."
             )
-        pieces.append("\n\n".join(lines if len(lines) > 1 else [*lines, "No answer that gives rise to a question."]))
+        pieces.append("\n\n".join(lines if len(lines) > 1 else [*lines, "There is no answer to ask about."]))
     return "\n\n".join(pieces) + "\n"

@@ -32,7 +32,7 @@ from companion_school.course.grading.what_to_grade import choose
 from companion_school.course.hidden_seeds import read_secret
 from companion_school.course.written.rubrics import add_items
 
-NO_SCORE = "Nothing could be graded, so the zero here is not a mark; your instructor decides what this is worth:"
+NO_SCORE = "Nothing could be graded, so the zero here is not a mark. Your instructor decides what this is worth:"
 HIDDEN = "after_published"
 """Gradescope's visibility of the tests on hidden cases: students see them once the marks are published."""
 

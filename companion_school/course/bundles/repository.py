@@ -132,7 +132,7 @@ def _clone(address: str, place: Path) -> str:
                 ["git", *quiet, *command], env=environment, capture_output=True, text=True, timeout=60 * _MINUTES
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            return f"git did not end well: {error}"[:200]
+            return f"git failed: {error}"[:200]
         if done.returncode:
             return " ".join(done.stderr.split())[-200:] or f"git ended with {done.returncode}"
     return ""

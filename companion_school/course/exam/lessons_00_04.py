@@ -14,8 +14,8 @@ from companion_school.course.exam.exam_question import Asked, broken, number, re
 def _(draw: Random) -> Asked:
     a, b = draw.sample(range(2, 10), 2)
     text = (
-        f"A model has three words. Their logits are $0$, $\\ln {a}$ and $\\ln {b}$. What is the "
-        f"chance of the third word?"
+        f"A model has three words. Their logits are $0$, $\\ln {a}$ and $\\ln {b}$. What is the probability of the "
+        "third word?"
     )
     return Asked(text, f"The exponentials are 1, {a} and {b}: ${b} / {1 + a + b}$.", b / (1 + a + b))
 
@@ -23,26 +23,27 @@ def _(draw: Random) -> Asked:
 @number("0.loss", points=2)
 def _(draw: Random) -> Asked:
     share = draw.choice([4, 5, 8, 10, 16, 20, 25, 50])
-    text = f"A model gives the word that comes the chance $1/{share}$. What is its loss on this word, in nats?"
-    return Asked(text, f"$-\\ln(1/{share}) = \\ln {share}$. In bits it would be another number.", math.log(share))
+    text = f"A model gives the next word the probability $1/{share}$. What is its loss on this word, in nats?"
+    return Asked(text, f"$-\\ln(1/{share}) = \\ln {share}$. In bits the number would be different.", math.log(share))
 
 
 reason(
     "0.rows",
     "In a model without positions and without a mask, one word of a text is replaced by another. Which rows of the "
-    "state change behind the embedding, which behind the first attention, and why?",
-    "Behind the embedding only the row of that word: each row depends on its own word (2). Behind "
-    "attention all rows, in "
-    "general: each is a weighted average over all words, and the new word takes part in every average (2).",
+    "state change after the embedding, which after the first attention layer, and why?",
+    "After the embedding only the row of that word changes, because each row depends only on its own word (2). After "
+    "attention, in general, all rows change, because each is a weighted average over all words, and the new word is "
+    "part of every average (2).",
 )
 broken(
     "0.next",
-    "This function takes logits of shape (token, vocab) and gives the id of the word that comes after the text.",
+    "This function takes logits of shape (token, vocab) and returns the id of the word that follows the text.",
     "def next_word(logits):\n    return logits.argmax(dim=0)[-1]",
     "def next_word(logits):\n    return logits[-1].argmax()",
     "logits = torch.tensor([[5.0, 1.0, 0.0], [0.0, 2.0, 3.0]])\nassert int(next_word(logits)) == 2",
-    "The largest is looked for along the tokens: for each word the place where it is likeliest, and of these the last "
-    "word's. One sees an id that is never larger than the number of tokens. `logits[-1].argmax()`.",
+    "The maximum is taken along the tokens, which gives the position at which each word is most probable, and then "
+    "the entry of the last word in the vocabulary. One sees an id that is always smaller than the number of tokens. "
+    "Write `logits[-1].argmax()`.",
 )
 
 # --- 01, tokens and embeddings
@@ -52,9 +53,8 @@ broken(
 def _(draw: Random) -> Asked:
     vocab, width = 1000 * draw.randint(20, 130), 128 * draw.randint(4, 32)
     text = (
-        f"A model has a vocabulary of {vocab:,} and a width of {width:,}. How many parameters are "
-        f"saved, if the output's "
-        "matrix is the embedding's table (no biases)?"
+        f"A model has a vocabulary of {vocab:,} and a width of {width:,}. How many parameters are saved if the output "
+        "matrix is the embedding table (no biases)?"
     )
     return Asked(text, f"One matrix of {vocab:,} times {width:,}.", vocab * width)
 
@@ -72,11 +72,10 @@ def _(draw: Random) -> Asked:
 reason(
     "1.unknown",
     "A tokenizer that begins with bytes needs no token for unknown words. Why? And what does it cost to write a "
-    "language that its training text did not have?",
-    "Every text is a sequence of bytes, and all 256 are in the vocabulary, so that any text can be "
-    "cut, at worst byte by "
-    "byte (2). Merges were learned on other texts, so few apply: more tokens for a word, so a shorter context, more "
-    "steps and a higher price for the same text (2).",
+    "language that was not in its training text?",
+    "Every text is a sequence of bytes, and all 256 are in the vocabulary, so any text can be cut, at worst byte by "
+    "byte (2). The merges were learned on other texts, so few apply. The same text takes more tokens, which means a "
+    "shorter context, more steps and a higher price (2).",
 )
 broken(
     "1.merge",
@@ -106,8 +105,8 @@ def merge(ids, a, b, new):
     return out
 """,
     "assert merge([1, 2, 3, 1, 2], 1, 2, 9) == [9, 3, 9] and merge([1, 1, 1], 1, 1, 9) == [9, 1]",
-    "Behind a pair that was found it must go on by two. As it is, the second id of each pair is written once more: the "
-    "list gets no shorter, and decoding says letters twice.",
+    "After a pair is found, the position must move by two. As it is, the second id of each pair is written again: "
+    "the list does not get shorter, and decoding repeats letters.",
 )
 
 # --- 02, scaled dot-product attention
@@ -117,14 +116,13 @@ def merge(ids, a, b, new):
 def _(draw: Random) -> Asked:
     width, a, b = draw.choice([32, 64, 96, 128, 256]), draw.choice([0.5, 2, 3]), draw.choice([0.25, 4, 5])
     text = (
-        f"The {width} components of a query have mean 0 and variance {a}, those of a key mean 0 and "
-        f"variance {b}; all are "
-        "independent. Their product is divided by the square root of the width, and the result is the score. "
-        "What is the variance of the score?"
+        f"The {width} components of a query have mean 0 and variance {a}, those of a key mean 0 and variance {b}; all "
+        "are independent. Their dot product is divided by the square root of the width, which gives the score. What "
+        "is the variance of the score?"
     )
     key = (
-        f"The variance of a term is ${a} \\cdot {b}$, of the sum {width} times that; the root divides "
-        f"it by {width} again."
+        f"The variance of a term is ${a} \\cdot {b}$, of the sum {width} times that; dividing by the square root "
+        f"divides it by {width} again."
     )
     return Asked(text, key, a * b)
 
@@ -135,7 +133,7 @@ def _(draw: Random) -> Asked:
     values = [draw.randint(-9, 9) for _ in range(3)]
     text = (
         f"A query has the scaled scores $0$, $\\ln {a}$ and $\\ln {b}$ with three keys, whose values are the numbers "
-        f"{values[0]}, {values[1]} and {values[2]}. The last key is behind a mask. What is the output?"
+        f"{values[0]}, {values[1]} and {values[2]}. The last key is masked. What is the output?"
     )
     key = f"The weights are $1/{1 + a}$, ${a}/{1 + a}$ and 0."
     return Asked(text, key, (values[0] + a * values[1]) / (1 + a))
@@ -143,14 +141,11 @@ def _(draw: Random) -> Asked:
 
 reason(
     "2.root",
-    "A colleague divides scores by $d_k$ and not by its root. What becomes of the weights of wide "
-    "heads at the start of "
-    "training, and what can training do about it?",
-    "A score has the size of the root of $d_k$; divided by $d_k$ it shrinks like $1/\\sqrt{d_k}$, so "
-    "that all weights are "
-    "nearly equal: attention is a plain average (3). Training can make queries and keys larger; "
-    "nothing is lost in what "
-    "can be expressed, the start is worse (1).",
+    "A colleague divides scores by $d_k$ instead of its square root. What happens to the weights of wide heads at "
+    "the start of training, and what can training do about it?",
+    "A score is about as large as the square root of $d_k$. Divided by $d_k$ it shrinks like $1/\\sqrt{d_k}$, so all "
+    "weights are nearly equal, and attention is a plain average (3). Training can make queries and keys larger. The "
+    "layer can still express the same functions, but it starts from a worse point (1).",
 )
 broken(
     "2.mask",
@@ -167,9 +162,9 @@ def weights(scores, mask):
 """,
     "made = weights(torch.zeros(2, 4), torch.tensor([[True, True, False, False]]))\n"
     "assert made[:, 2:].abs().max() == 0",
-    "A score of 0 is a score like any other: its exponential is 1, so the hidden key has a weight, often a large one. "
-    "Rows add up to one, so that it does not show there; but the output changes with what is hidden. Fill with minus "
-    "infinity.",
+    "A score of 0 is a score like any other. Its exponential is 1, so the hidden key has a weight, often a large "
+    "one. The mistake does not show in the sums, because rows still add up to one, but the output changes with the "
+    "hidden tokens. Fill with minus infinity.",
 )
 
 # --- 03, multi-head attention
@@ -199,19 +194,20 @@ def _(draw: Random) -> Asked:
     )
     at %= heads * head
     return Asked(
-        text, f"Each head holds {head} components that stand together: the whole part of {at}/{head}.", at // head
+        text,
+        f"Each head holds {head} neighbouring components, so the head is the integer part of {at}/{head}.",
+        at // head,
     )
 
 
 reason(
     "3.heads",
-    "A layer of fixed width gets twice as many heads, each half as wide. What happens to its number "
-    "of parameters, to the "
-    "FLOPs of its scores, and to what a single head can tell apart? Say why in each case.",
-    "Parameters stay: the matrices have the layer's width on both sides (1). The FLOPs of the scores "
-    "stay: twice as many "
-    "dot products of half the length (1). A head's scores have half the rank: they compare fewer directions; in return "
-    "the layer has twice as many patterns of weights (2).",
+    "A layer of fixed width gets twice as many heads, each half as wide. What happens to its number of parameters, "
+    "to the FLOPs of its scores, and to what a single head can distinguish? Say why in each case.",
+    "The number of parameters stays the same, because the matrices have the layer's width on both sides (1). The "
+    "FLOPs of the scores stay the same: there are twice as many dot products of half the length (1). A head's scores "
+    "have half the rank, so they compare fewer directions. In return, the layer has twice as many patterns of "
+    "weights (2).",
 )
 broken(
     "3.split",
@@ -227,9 +223,8 @@ def split(x, heads):
     return x.view(batch, token, heads, width // heads).transpose(1, 2)
 """,
     "x = torch.arange(24).view(1, 3, 8)\nassert split(x, 2)[0, 1, 0].tolist() == [4, 5, 6, 7]",
-    "The shape is right and the numbers are not: a head gets components of other tokens, so a mask "
-    "no longer hides what "
-    "it should. `view` to (batch, token, head, d_head), then `transpose(1, 2)`.",
+    "The shape is right but the entries are wrong: a head gets components of other tokens, so a mask no longer hides "
+    "what it should. Use `view` to (batch, token, head, d_head), then `transpose(1, 2)`.",
 )
 
 # --- 04, sinusoidal positions
@@ -240,8 +235,8 @@ def _(draw: Random) -> Asked:
     width, base = draw.choice([8, 16, 32]), draw.choice([100, 1000, 10000])
     pair = draw.randint(1, width // 2 - 1)
     text = (
-        f"Waves have a width of {width} and the base {base:,}. After how many positions does pair "
-        f"{pair} (from 0) come round?"
+        f"Waves have a width of {width} and the base {base:,}. After how many positions has pair {pair} (counted from "
+        "0) made a full turn?"
     )
     return Asked(text, f"$2\\pi \\cdot {base}^{{{2 * pair}/{width}}}$.", 2 * math.pi * base ** (2 * pair / width))
 
@@ -253,23 +248,22 @@ def _(draw: Random) -> Asked:
         f"Waves have a width of 4 and the base 100. What is the dot product of the waves at positions "
         f"{at} and {at + apart}?"
     )
-    key = f"It depends on the distance alone: $\\cos {apart} + \\cos({apart}/10)$, angles in radians."
+    key = f"It depends only on the distance: $\\cos {apart} + \\cos({apart}/10)$, angles in radians."
     return Asked(text, key, math.cos(apart) + math.cos(apart / 10))
 
 
 reason(
     "4.order",
-    "A model has no positions at all. With a full view, shuffling the text shuffles its outputs and "
-    "changes nothing else. "
-    "Why? And why is that no longer so with a causal mask?",
-    "Scores compare contents, and a weighted sum has no order: outputs go along with their words "
-    "(2). With a causal mask "
-    "each word sees those before it, so that the set over which it averages depends on its place: the number of words "
-    "it sees can be read from the average (2).",
+    "A model has no positions at all. Without a mask, shuffling the text shuffles its outputs in the same way and "
+    "changes nothing else. Why? And why is this no longer true with a causal mask?",
+    "Scores compare contents, and a weighted sum has no order, so outputs move together with their words (2). With a "
+    "causal mask each word sees only the words before it, so the set over which it averages depends on its position. "
+    "The average reveals how many words it sees (2).",
 )
 broken(
     "4.speeds",
-    "This function gives the angles of waves of a width, (token, pair); the last pair should be slowest, near 1/base.",
+    "This function returns the angles of waves of a given width, (token, pair). The last pair should be the slowest, "
+    "near 1/base.",
     """
 def angles(tokens, width, base=10000.0):
     pair = torch.arange(width // 2, dtype=torch.float64)
@@ -283,7 +277,6 @@ def angles(tokens, width, base=10000.0):
     return torch.arange(tokens)[:, None] * speed
 """,
     "assert abs(angles(2, 4)[1, 1].item() - 0.01) < 1e-9",
-    "The exponent is $-2c/d$. As it is, speeds end at $1/\\sqrt{\\text{base}}$: every wave is short, "
-    "and places far apart "
-    "look alike.",
+    "The exponent is $-2c/d$. As it is, the slowest speed is $1/\\sqrt{\\text{base}}$. Every wave is short, and "
+    "positions far apart look alike.",
 )

@@ -15,13 +15,13 @@ def _(draw: Random) -> Asked:
     a, b, degrees = draw.randint(2, 5), draw.randint(2, 5), draw.choice([10, 15, 20])
     at, apart = draw.randint(5, 30), draw.randint(1, 4)
     text = (
-        f"A head has one pair that turns by {degrees} degrees for each position. Unturned, the query "
-        f"is $({a}, 0)$ and the "
-        f"key $(0, {b})$. The query stands at position {at}, the key at {at - apart}. What is their score, unscaled?"
+        f"A head has one pair, which is rotated by {degrees} degrees per position. Before rotation, the query is "
+        f"$({a}, 0)$ and the key is $(0, {b})$. The query is at position {at} and the key at {at - apart}. What is "
+        "their score, unscaled?"
     )
     key = (
-        f"Between them it is $90 - {apart} \\cdot {degrees}$ degrees: the query is turned {apart} times further. "
-        f"${a} \\cdot {b} \\cdot \\cos({90 - apart * degrees}^\\circ)$."
+        f"The angle between them is $90 - {apart} \\cdot {degrees}$ degrees, because the query is rotated by {apart} "
+        f"more positions. ${a} \\cdot {b} \\cdot \\cos({90 - apart * degrees}^\\circ)$."
     )
     return Asked(text, key, a * b * math.cos(math.radians(90 - apart * degrees)))
 
@@ -31,33 +31,31 @@ def _(draw: Random) -> Asked:
     width, base, context = draw.choice([64, 128]), draw.choice([10_000, 500_000]), draw.choice([512, 1024, 2048])
     slow = sum(2 * math.pi * base ** (2 * pair / width) > context for pair in range(width // 2))
     text = (
-        f"A head is {width} wide, its base is {base:,}. How many of its {width // 2} pairs do not "
-        f"come round once within "
-        f"{context:,} positions?"
+        f"A head has width {width} and base {base:,}. How many of its {width // 2} pairs do not make a full turn "
+        f"within {context:,} positions?"
     )
     key = (
-        f"Those with $2\\pi \\cdot {base}^{{2c/{width}}} > {context}$, so "
-        f"$c > \\frac{{{width}}}{{2}} \\ln(\\frac{{{context}}}{{2\\pi}}) / \\ln {base}$; {slow} of the numbers up to "
-        f"{width // 2 - 1} are larger. One off, by the end that is counted, loses a point."
+        f"The pairs with $2\\pi \\cdot {base}^{{2c/{width}}} > {context}$, so $c > \\frac{{{width}}}{{2}} "
+        f"\\ln(\\frac{{{context}}}{{2\\pi}}) / \\ln {base}$; {slow} of the numbers from 0 to {width // 2 - 1} are "
+        "larger. An answer that is off by one loses a point."
     )
     return Asked(text, key, slow)
 
 
 reason(
     "5.kept",
-    "A program keeps turned keys, and drops the oldest half of them when its memory is full. It then "
-    "numbers the tokens "
-    "that are left from 0 again, for new queries too, and leaves the kept keys as they are. What "
-    "goes wrong, and what are "
-    "two ways to put it right?",
-    "Kept keys were turned by their old positions, new queries by small ones: every distance between "
-    "them is off by the "
-    "number of dropped tokens, even negative (2). Go on counting with the old positions, since a score needs the "
-    "distance alone; or turn kept keys back by the number that was dropped (2).",
+    "A program caches rotated keys, and drops the oldest half of them when its memory is full. It then numbers the "
+    "remaining tokens from 0 again, also for new queries, but leaves the cached keys as they are. What goes wrong, "
+    "and what are two ways to correct it?",
+    "The cached keys were rotated by their old positions, but new queries by small ones, so every distance between "
+    "them is off by the number of dropped tokens and may even be negative (2). Continue to count with the old "
+    "positions, because a score depends only on the distance, or rotate the cached keys back by the number of "
+    "dropped tokens (2).",
 )
 broken(
     "5.half",
-    "This function turns pairs in the half layout: the first halves of a head's components with the second ones.",
+    "This function rotates pairs in the half layout, which pairs the first half of a head's components with the "
+    "second half.",
     """
 def turn(x, angle):
     a, b = x.chunk(2, dim=-1)
@@ -72,9 +70,8 @@ def turn(x, angle):
 """,
     "x = torch.randn(3, 6, dtype=torch.float64)\nangle = torch.randn(3, 3, dtype=torch.float64)\n"
     "assert torch.allclose(turn(x, angle).norm(dim=-1), x.norm(dim=-1))",
-    "The second half is $a \\sin + b \\cos$. As it is, this is no rotation: lengths change with the "
-    "position, so scores "
-    "depend on places and not on distances. A test: the length must stay.",
+    "The second half is $a \\sin + b \\cos$. As it is, this is not a rotation: lengths change with the position, so "
+    "scores depend on positions instead of distances. A test is that the length must not change.",
 )
 
 # --- 06, feed-forward, norms, residuals
@@ -84,11 +81,11 @@ def turn(x, angle):
 def _(draw: Random) -> Asked:
     inner = 768 * draw.randint(2, 20)
     text = (
-        f"A feed-forward network with two matrices is {inner:,} wide inside. It is replaced by a "
-        f"gated one with three, and "
-        "its number of parameters must stay (no biases). How wide is the gated one inside?"
+        f"A feed-forward network with two matrices has the hidden width {inner:,}. It is replaced by a gated network "
+        "with three matrices and the same number of parameters (no biases). What is the hidden width of the gated "
+        "network?"
     )
-    return Asked(text, f"$2 d \\cdot {inner} = 3 d \\cdot x$: two thirds.", inner * 2 // 3)
+    return Asked(text, f"$2 d \\cdot {inner} = 3 d \\cdot x$, so it is two thirds.", inner * 2 // 3)
 
 
 @number("6.rms")
@@ -98,20 +95,17 @@ def _(draw: Random) -> Asked:
         f"RMSNorm with the gain {gain} for each component and $\\varepsilon = 0$ gets $({a}, -{b})$. "
         f"What is its first output?"
     )
-    key = f"${gain} \\cdot {a} / \\sqrt{{({a * a} + {b * b}) / 2}}$; no mean is taken off."
+    key = f"${gain} \\cdot {a} / \\sqrt{{({a * a} + {b * b}) / 2}}$; no mean is subtracted."
     return Asked(text, key, gain * a / math.sqrt((a * a + b * b) / 2))
 
 
 reason(
     "6.before",
-    "With the norm before each part, a gradient gets from the last layer to the first without being "
-    "scaled by any norm on "
-    "the way. Why is that so, and why is it not so with the norm after the sum?",
-    "Before: $x + f(\\text{norm}(x))$ has the derivative $1 + \\dots$; the 1 of every layer "
-    "multiplies to a way on which "
-    "nothing is scaled (2). After: $\\text{norm}(x + f(x))$ passes every gradient through each norm, "
-    "which divides by the "
-    "size of the sum; over the layers these factors multiply (2).",
+    "With the norm before each part, a gradient can reach the first layer from the last without being scaled by a "
+    "norm on the way. Why, and why is this not true with the norm after the sum?",
+    "Before: $x + f(\\text{norm}(x))$ has the derivative $1 + \\dots$. The product of these ones over all layers is "
+    "a path on which nothing is scaled (2). After: $\\text{norm}(x + f(x))$ passes every gradient through each norm, "
+    "which divides by the size of the sum. These factors multiply over the layers (2).",
 )
 broken(
     "6.spread",
@@ -130,8 +124,8 @@ def layer_norm(x, eps=1e-5):
 """,
     "x = torch.randn(4, 5, dtype=torch.float64)\n"
     "assert torch.allclose(layer_norm(x), torch.nn.functional.layer_norm(x, (5,)))",
-    "`var` divides by $n - 1$ unless it is told otherwise; a layer norm divides by $n$. Outputs are too small by "
-    "$\\sqrt{(n-1)/n}$: hardly seen in a wide model, and a loaded one is off a little everywhere.",
+    "By default `var` divides by $n - 1$, but a layer norm divides by $n$. Outputs are too small by the factor "
+    "$\\sqrt{(n-1)/n}$. This is hard to see in a wide model, but every output of a loaded model is slightly wrong.",
 )
 
 # --- 07, the encoder
@@ -141,11 +135,9 @@ def layer_norm(x, eps=1e-5):
 def _(draw: Random) -> Asked:
     lengths = [draw.randint(5, 60) for _ in range(4)]
     text = (
-        f"Four texts of {', '.join(map(str, lengths[:3]))} and {lengths[3]} tokens stand in one "
-        f"batch, filled up to the longest. "
-        "Which share of the scores of full self-attention, filler's rows and columns counted, "
-        "belongs to two real tokens "
-        "of a text?"
+        f"Four texts of {', '.join(map(str, lengths[:3]))} and {lengths[3]} tokens are in one batch, padded to the "
+        "longest. Which share of the scores of full self-attention, including rows and columns of padding, belongs "
+        "to two real tokens of a text?"
     )
     share = sum(n * n for n in lengths) / (4 * max(lengths) ** 2)
     return Asked(text, f"The sum of the squares over $4 \\cdot {max(lengths)}^2$.", share)
@@ -155,27 +147,24 @@ def _(draw: Random) -> Asked:
 def _(draw: Random) -> Asked:
     window, apart = draw.choice([4, 8, 16]), draw.randint(70, 200)
     text = (
-        f"In every layer of an encoder a token sees itself and {window} tokens on either side. How "
-        f"many layers does it take "
-        f"until a token can depend on one that stands {apart} tokens away?"
+        f"In every layer of an encoder a token sees itself and {window} tokens on either side. After how many layers "
+        f"can a token depend on one that is {apart} tokens away?"
     )
-    return Asked(text, f"{window} tokens a layer: ${apart}/{window}$, rounded up.", math.ceil(apart / window))
+    return Asked(text, f"{window} tokens per layer: ${apart}/{window}$, rounded up.", math.ceil(apart / window))
 
 
 reason(
     "7.write",
-    "Why can a trained encoder with a full view not simply write text, word after word, as a decoder "
-    "does? Name what is "
-    "missing in its training and what in its computation.",
-    "In training it saw the words that come, so it never had to predict a next word from those before it alone (2). In "
-    "computation a new word changes the rows of all words before it, in every layer: nothing that was computed can be "
-    "kept, and what was written would have had other states (2).",
+    "Why can a trained encoder, which sees the whole text, not simply write text word by word as a decoder does? "
+    "Name what is missing in its training and what in its computation.",
+    "In training it saw the following words, so it never had to predict a word only from those before it (2). In the "
+    "computation, a new word changes the rows of all earlier words in every layer, so nothing can be cached, and the "
+    "words that were already written would have had other states (2).",
 )
 broken(
     "7.pool",
-    "This function gives the mean of the real rows of each text. `x` is (batch, token, d_model), "
-    "`real` (batch, token), "
-    "true for real tokens.",
+    "This function returns the mean of the real rows of each text. `x` is (batch, token, d_model), `real` (batch, "
+    "token), true for real tokens.",
     """
 def pooled(x, real):
     kept = x * real[..., None]
@@ -188,8 +177,8 @@ def pooled(x, real):
 """,
     "x = torch.ones(2, 4, 3)\nreal = torch.tensor([[True, True, False, False], [True] * 4])\n"
     "assert torch.equal(pooled(x, real), torch.ones(2, 3))",
-    "`mean` divides by the number of places, filler among them: the vector of a text gets the shorter, the more filler "
-    "stands beside it, and depends on its batch. Divide by the number of real tokens.",
+    "`mean` divides by the number of positions, including padding. So the vector of a text gets shorter the more "
+    "padding its row has, and it depends on the batch. Divide by the number of real tokens.",
 )
 
 # --- 08, decoder and cross-attention
@@ -199,11 +188,12 @@ def pooled(x, real):
 def _(draw: Random) -> Asked:
     target, source = draw.randint(6, 30), draw.randint(31, 60)
     text = (
-        f"An encoder-decoder translates {source} tokens into {target}. How many pairs of a query and "
-        f"a key that it may see "
-        "has one decoder layer, in both of its attentions and for one head?"
+        f"An encoder-decoder translates {source} tokens into {target}. How many visible pairs of a query and a key "
+        "does one decoder layer have, in both of its attention layers and for one head?"
     )
-    key = f"${target} \\cdot {target + 1} / 2$ in the triangle, and ${target} \\cdot {source}$ across."
+    key = (
+        f"${target} \\cdot {target + 1} / 2$ in the causal triangle, and ${target} \\cdot {source}$ in cross-attention."
+    )
     return Asked(text, key, target * (target + 1) // 2 + target * source)
 
 
@@ -211,9 +201,8 @@ def _(draw: Random) -> Asked:
 def _(draw: Random) -> Asked:
     width = 64 * draw.randint(4, 16)
     text = (
-        f"A decoder layer of an encoder-decoder has the width {width:,}, a feed-forward network four "
-        f"times as wide inside, "
-        "and no biases. How many parameters do its matrices have?"
+        f"A decoder layer of an encoder-decoder has the width {width:,}, a feed-forward network with four times that "
+        "hidden width, and no biases. How many parameters do its matrices have?"
     )
     key = "Four square matrices for each of two attentions, and $2 \\cdot 4$ for the network: $16\\, d^2$."
     return Asked(text, key, 16 * width**2)
@@ -221,20 +210,20 @@ def _(draw: Random) -> Asked:
 
 reason(
     "8.once",
-    "A translation is written token by token. Which keys and values of a decoder layer are computed once for the whole "
-    "translation, which once for each token, and why may both be kept?",
-    "Cross-attention's come from the encoder's output, which does not change while it is written: once (2). Those of "
-    "self-attention belong to target tokens: once each, when it is written; they may be kept, since the causal mask "
-    "keeps later tokens from changing an earlier state (2).",
+    "A translation is written token by token. Which keys and values of a decoder layer are computed once for the "
+    "whole translation, which once for each token, and why can both be cached?",
+    "Those of cross-attention are computed once, because they come from the encoder's output, which does not change "
+    "during the translation (2). Those of self-attention are computed once for each target token when it is written. "
+    "They can be cached because the causal mask prevents later tokens from changing an earlier state (2).",
 )
 broken(
     "8.triangle",
-    "This function says which key (column) a query (row) of a decoder may see.",
+    "This function returns which keys (columns) each query (row) of a decoder may see.",
     "def causal(tokens):\n    return torch.ones(tokens, tokens).tril(-1).bool()",
     "def causal(tokens):\n    return torch.ones(tokens, tokens).tril().bool()",
     "assert causal(3).tolist() == [[True, False, False], [True, True, False], [True, True, True]]",
-    "A token may see itself; `tril(-1)` hides the diagonal. The first row sees nothing: its softmax is NaN, or an even "
-    "average over all, by how the mask is applied. `tril()`.",
+    "A token may see itself, but `tril(-1)` hides the diagonal. The first row sees nothing, so its softmax is NaN or "
+    "an even average over all tokens, depending on how the mask is applied. Use `tril()`.",
 )
 
 # --- 09, teacher forcing
@@ -244,9 +233,8 @@ broken(
 def _(draw: Random) -> Asked:
     percent, length = draw.choice([95, 97, 98, 99]), draw.choice([20, 30, 50])
     text = (
-        f"Given the right words before it, a model gets each next word right with a chance of "
-        f"{percent} %, independently. "
-        f"With what chance does it write {length} words without a mistake?"
+        f"Given the right words before it, a model gets each next word right with a probability of {percent} %, "
+        f"independently. With what probability does it write {length} words without a mistake?"
     )
     return Asked(text, f"$0.{percent}^{{{length}}}$.", (percent / 100) ** length)
 
@@ -256,9 +244,8 @@ def _(draw: Random) -> Asked:
     a, b = draw.randint(2, 6), draw.randint(14, 30)
     x, y = draw.choice([1.0, 1.5, 2.0]), draw.choice([3.0, 3.5, 4.0])
     text = (
-        f"Two texts stand in a batch. One has {a} targets and a mean loss of {x} on them, the other "
-        f"{b} and {y}; filler is "
-        "ignored. What is the mean loss of a target?"
+        f"A batch contains two texts. One has {a} targets with a mean loss of {x}, the other {b} targets with a mean "
+        f"loss of {y}, and padding is ignored. What is the mean loss per target?"
     )
     return Asked(
         text, f"$({a} \\cdot {x} + {b} \\cdot {y}) / {a + b}$, not the mean of the means.", (a * x + b * y) / (a + b)
@@ -267,17 +254,15 @@ def _(draw: Random) -> Asked:
 
 reason(
     "9.alone",
-    "The loss on texts that a model has not seen is low, and yet what it writes by itself falls apart after some "
-    "sentences. Why is that no contradiction, and how would you measure what matters here?",
-    "The loss is taken behind right words; by itself the model writes behind its own, which soon are "
-    "such as no text of "
-    "the training has, and mistakes add up (2). Let it write freely from the beginnings of unseen "
-    "texts and measure the "
-    "result: exact matches, a task's score, or where it leaves the right text (2).",
+    "The loss of a model on unseen texts is low, but what it writes by itself falls apart after a few sentences. Why "
+    "is this not a contradiction, and how would you measure what matters here?",
+    "The loss is measured after right words. By itself the model continues its own words, which soon differ from all "
+    "training texts, and mistakes add up (2). Let it write freely from the beginnings of unseen texts and measure "
+    "the result: exact matches, a task's score, or the position at which it leaves the right text (2).",
 )
 broken(
     "9.shift",
-    "This is the loss of a decoder; `ids` is (batch, token), and `model` gives logits, (batch, token, vocab).",
+    "This is the loss of a decoder. `ids` is (batch, token), and `model` returns logits (batch, token, vocab).",
     """
 def loss(model, ids):
     logits = model(ids[:, :-1])
@@ -293,7 +278,6 @@ def loss(model, ids):
     "ids = torch.tensor([[0, 1, 2, 3]])\n"
     "follow = lambda ids: 50.0 * torch.nn.functional.one_hot((ids + 1) % 4, 4).double()\n"
     "assert loss(follow, ids) < 1e-6",
-    "Targets are the words that come, `ids[:, 1:]`. As it is, the model has to repeat the word it "
-    "just read: the loss goes "
-    "to nearly 0 in no time, and what it writes is one word again and again.",
+    "The targets are the next words, `ids[:, 1:]`. As it is, the model has to repeat the word that it has just read: "
+    "the loss quickly falls to nearly 0, and the model writes one word again and again.",
 )

@@ -14,9 +14,8 @@ from companion_school.course.exam.exam_question import Asked, broken, number, re
 def _(draw: Random) -> Asked:
     layers, kv, tokens = draw.choice([16, 24, 32]), draw.choice([4, 8]), 1024 * draw.randint(2, 16)
     text = (
-        f"A decoder has {layers} layers, 32 heads and {kv} key-value heads of width 128. How many "
-        f"bytes does the cache of "
-        f"{tokens:,} tokens take in 16 bits?"
+        f"A decoder has {layers} layers, 32 heads and {kv} key-value heads of width 128. How many bytes does the "
+        f"cache of {tokens:,} tokens take with 16 bits per element?"
     )
     key = f"$2 \\cdot {layers} \\cdot {kv} \\cdot 128 \\cdot {tokens} \\cdot 2$: keys and values, two bytes each."
     return Asked(text, key, 2 * layers * kv * 128 * tokens * 2)
@@ -35,17 +34,16 @@ def _(draw: Random) -> Asked:
 
 reason(
     "10.bound",
-    "A step of decoding for one user uses about a hundredth of a GPU's arithmetic. Why? And why does it take hardly "
-    "longer for eight users at once, until it does?",
-    "For one token every weight is read once from memory and used for one multiplication and addition: reading takes "
-    "far longer than calculating (2). Eight users share the reading of the weights; the step gets longer when the "
-    "caches, which are not shared, or the arithmetic take as long as the weights (2).",
+    "A decoding step for one user uses about a hundredth of a GPU's arithmetic. Why? And why does a step for eight "
+    "users at once take hardly longer, and when does that end?",
+    "For one token, every weight is read once from memory and used for one multiplication and addition, and reading "
+    "takes far longer than computing (2). Eight users share the reading of the weights. The step gets longer when "
+    "the caches, which are not shared, or the arithmetic take as long as reading the weights (2).",
 )
 broken(
     "10.nucleus",
-    "This function keeps the fewest likeliest words that together have at least the chance `top_p`, "
-    "and fills the others "
-    "with 0. `chances` has shape (vocab).",
+    "This function keeps the smallest set of most probable words whose total probability is at least `top_p`, and "
+    "sets the others to 0. `chances` (vocab) holds the probabilities.",
     """
 def nucleus(chances, top_p):
     sorted, order = chances.sort(descending=True)
@@ -65,9 +63,8 @@ def nucleus(chances, top_p):
     "made = nucleus(torch.tensor([0.25, 0.5, 0.125, 0.125]), 0.6)\n"
     "assert torch.allclose(made, torch.tensor([1 / 3, 2 / 3, 0.0, 0.0]))\n"
     "assert nucleus(torch.tensor([0.9, 0.1]), 0.5).tolist() == [1.0, 0.0]",
-    "The word that crosses `top_p` must be kept: a word stays if those before it have less. As it "
-    "is, too few are kept, "
-    "and none where the likeliest alone has more than `top_p`: 0 / 0 is NaN.",
+    "The word with which the sum reaches `top_p` must stay: a word stays if the sum before it is less. As it is, too "
+    "few stay, and none if the most probable word alone has more than `top_p`, where 0 / 0 is NaN.",
 )
 
 # --- 11, mixture of experts
@@ -78,13 +75,13 @@ def _(draw: Random) -> Asked:
     width, inner = 256 * draw.randint(2, 8), 512 * draw.randint(2, 12)
     experts, top_k = draw.choice([8, 16, 32]), draw.choice([1, 2, 4])
     text = (
-        f"A layer has {experts} experts, gated networks of width {width:,} and {inner:,} inside, and "
-        f"a linear router; no biases. "
-        f"Each token goes to {top_k}. With how many of the layer's parameters does one token calculate?"
+        f"A layer has {experts} experts, which are gated networks of width {width:,} and hidden width {inner:,}, and "
+        f"a linear router. There are no biases. Each token visits {top_k} experts. How many of the layer's parameters "
+        "does one token use?"
     )
     key = (
-        f"${top_k} \\cdot 3 \\cdot {width} \\cdot {inner}$, and ${width} \\cdot {experts}$ of the "
-        f"router, which all tokens need."
+        f"${top_k} \\cdot 3 \\cdot {width} \\cdot {inner}$, and ${width} \\cdot {experts}$ of the router, which every "
+        "token uses."
     )
     return Asked(text, key, top_k * 3 * width * inner + width * experts)
 
@@ -94,9 +91,8 @@ def _(draw: Random) -> Asked:
     tokens, experts, top_k = 256 * draw.randint(3, 16), draw.choice([8, 16]), draw.choice([1, 2])
     factor = draw.choice([1.25, 1.5])
     text = (
-        f"{tokens:,} tokens go to {top_k} of {experts} experts each. With a capacity factor of "
-        f"{factor}, how many places has an "
-        "expert?"
+        f"{tokens:,} tokens go to {top_k} of {experts} experts each. With a capacity factor of {factor}, how many "
+        "slots does an expert have?"
     )
     key = f"${factor} \\cdot {tokens} \\cdot {top_k} / {experts}$, rounded up."
     return Asked(text, key, math.ceil(factor * tokens * top_k / experts))
@@ -104,17 +100,15 @@ def _(draw: Random) -> Asked:
 
 reason(
     "11.balance",
-    "Without anything against it, a router often sends nearly all tokens to few experts. Which loop "
-    "leads there, and how "
-    "does a balancing loss break it, although the number of tokens at an expert has no gradient?",
+    "Without a countermeasure, a router often sends nearly all tokens to a few experts. Which feedback loop leads "
+    "there, and how does a balancing loss break it, although the number of tokens at an expert has no gradient?",
     "An expert that gets more tokens is trained more, becomes better, and so gets more (2). The loss multiplies each "
-    "expert's share of tokens, taken as a constant, with its mean chance from the router, which has "
-    "a gradient: chances "
-    "of crowded experts are pushed down (2).",
+    "expert's share of tokens, taken as a constant, with its mean probability from the router, which has a gradient, "
+    "so the probabilities of crowded experts are pushed down (2).",
 )
 broken(
     "11.weights",
-    "This function gives each token's experts and weights that add up to one. `scores` is (token, expert).",
+    "This function returns each token's experts and weights that add up to one. `scores` is (token, expert).",
     """
 def route(scores, top_k):
     chances = torch.softmax(scores, dim=0)
@@ -129,8 +123,9 @@ def route(scores, top_k):
 """,
     "scores = torch.tensor([[3.0, 2.0, 0.0], [9.0, 2.0, 8.0]])\n"
     "assert route(scores, 1)[0].flatten().tolist() == [0, 0]",
-    "The softmax runs over the tokens of the batch and not over the experts. Shapes and sums are right; but a token's "
-    "experts depend on its neighbours, on later ones too, and one by one it is routed elsewhere than in a batch.",
+    "The softmax runs over the tokens of the batch instead of the experts. Shapes and sums are right, but a token's "
+    "experts depend on the other tokens, including later ones, and a token by itself is routed differently than in a "
+    "batch.",
 )
 
 # --- 12, cost and efficient attention
@@ -141,12 +136,12 @@ def _(draw: Random) -> Asked:
     billions, tokens, devices = draw.choice([1, 3, 7]), draw.choice([100, 200, 500]), draw.choice([16, 32, 64])
     share = draw.choice([0.35, 0.4, 0.5])
     text = (
-        f"A model of {billions} billion parameters is trained on {tokens} billion tokens with "
-        f"{devices} devices of 400 TFLOP/s "
-        f"at {share:.0%} of their peak. How many days does it take, by the rule of 6 FLOPs?"
+        f"A model of {billions} billion parameters is trained on {tokens} billion tokens with {devices} devices of "
+        f"400 TFLOP/s at {share:.0%} of their peak. How many days does it take by the rule of 6 FLOPs per parameter "
+        "and token?"
     )
     flops = 6 * billions * 1e9 * tokens * 1e9
-    key = f"$6 N D = {flops:.3g}$ FLOPs, over ${devices} \\cdot 4 \\cdot 10^{{14}} \\cdot {share}$ a second."
+    key = f"$6 N D = {flops:.3g}$ FLOPs, over ${devices} \\cdot 4 \\cdot 10^{{14}} \\cdot {share}$ per second."
     return Asked(text, key, flops / (devices * 4e14 * share * 86_400))
 
 
@@ -154,11 +149,9 @@ def _(draw: Random) -> Asked:
 def _(draw: Random) -> Asked:
     width, gated = 512 * draw.randint(2, 10), draw.choice([2, 3, 4])
     text = (
-        f"A layer has the width {width:,}, as many key-value heads as heads, and a feed-forward "
-        f"network with two matrices, "
-        f"{gated} times as wide inside. At how many visible keys do scores and weighted sums take as "
-        f"many FLOPs for a token "
-        "as all matrices together?"
+        f"A layer has the width {width:,}, as many key-value heads as heads, and a feed-forward network with two "
+        f"matrices and {gated} times that hidden width. At how many visible keys do scores and weighted sums take as "
+        "many FLOPs per token as all matrices together?"
     )
     key = f"$4 n d = 2 (4 + 2 \\cdot {gated}) d^2$, so $n = {2 + gated} d$."
     return Asked(text, key, (2 + gated) * width)
@@ -166,18 +159,17 @@ def _(draw: Random) -> Asked:
 
 reason(
     "12.tiles",
-    "Tiled attention calculates a little more than the plain one, and is faster. Where does the time "
-    "go in the plain one, "
-    "what does tiling spare, and what do the running maximum and the running sum do in it?",
-    "The plain one writes all scores and weights to the device's memory and reads them again: it waits for memory (1). "
-    "Tiles stay in fast memory, so that only queries, keys, values and the output pass (1). A softmax needs the whole "
-    "row: with the maximum so far and the sum so far a partial result is scaled when a larger score "
-    "comes, exactly (2).",
+    "Tiled attention computes slightly more than plain attention, and is faster. Where does plain attention spend "
+    "its time, what does tiling avoid, and what are the running maximum and the running sum for?",
+    "Plain attention writes all scores and weights to the device's memory and reads them again, so it waits for "
+    "memory (1). Tiles stay in fast memory, so only queries, keys, values and the output are transferred (1). A "
+    "softmax needs the whole row. With the maximum so far and the sum so far, partial results can be rescaled "
+    "exactly when a larger score comes (2).",
 )
 broken(
     "12.running",
-    "This function gives the logarithm of the sum of exponentials of a list of blocks of numbers, "
-    "with one block at a time.",
+    "This function returns the logarithm of the sum of the exponentials of the numbers in a list of blocks, one "
+    "block at a time.",
     """
 def log_sum_exp(blocks):
     top, total = torch.tensor(float("-inf")), torch.tensor(0.0)
@@ -197,8 +189,8 @@ def log_sum_exp(blocks):
     return top + total.log()
 """,
     "x = torch.tensor([1.0, 2.0, 5.0, 4.0])\nassert torch.allclose(log_sum_exp(x.chunk(2)), x.logsumexp(0))",
-    "When a larger number comes, what was summed so far belongs to the old maximum and must be multiplied by "
-    "`(top - new).exp()`. Otherwise the result is too large, and right if the largest stands in the first block.",
+    "When a larger number comes, the sum so far belongs to the old maximum and must be multiplied by `(top - "
+    "new).exp()`. Otherwise the result is too large unless the largest number is in the first block.",
 )
 
 # --- 13, one model, many names
@@ -208,11 +200,9 @@ def log_sum_exp(blocks):
 def _(draw: Random) -> Asked:
     layers, width, vocab = draw.randint(8, 32), 256 * draw.randint(2, 8), 1000 * draw.randint(16, 64)
     text = (
-        f"A decoder of LLaMA's kind has {layers} layers, the width {width:,}, as many key-value heads "
-        f"as heads, gated networks "
-        f"{3 * width:,} wide inside, two RMSNorms a layer and one at the end, a vocabulary of "
-        f"{vocab:,}, and an output matrix of "
-        "its own. How many parameters does it have?"
+        f"A decoder of LLaMA's kind has {layers} layers, the width {width:,}, as many key-value heads as heads, gated "
+        f"networks with hidden width {3 * width:,}, two RMSNorms per layer and one at the end, a vocabulary of "
+        f"{vocab:,}, and a separate output matrix. How many parameters does it have?"
     )
     total = 2 * vocab * width + layers * (4 * width**2 + 9 * width**2 + 2 * width) + width
     key = f"$2 \\cdot {vocab} \\cdot {width} + {layers} \\cdot (13 \\cdot {width}^2 + 2 \\cdot {width}) + {width}$."
@@ -223,33 +213,30 @@ def _(draw: Random) -> Asked:
 def _(draw: Random) -> Asked:
     billions, group = draw.choice([1, 3, 7, 13]), draw.choice([32, 64, 128])
     text = (
-        f"{billions} billion weights are stored in 4 bits, with one number of 16 bits for each group "
-        f"of {group}. How many "
-        "gigabytes ($10^9$ bytes) is that?"
+        f"{billions} billion weights are stored in 4 bits each, with one 16-bit scale for each group of {group}. How "
+        "many gigabytes ($10^9$ bytes) is that?"
     )
-    return Asked(text, f"$4 + 16/{group}$ bits a weight, over 8.", billions * (4 + 16 / group) / 8)
+    return Asked(text, f"$4 + 16/{group}$ bits per weight, divided by 8.", billions * (4 + 16 / group) / 8)
 
 
 reason(
     "13.edits",
-    "Name the edits that lead from GPT-2 to LLaMA, and for two of them what became better by it.",
-    "Rotary positions for learned vectors; RMSNorm for LayerNorm; a gated network with SiLU for one "
-    "with GELU; no biases; "
-    "an output matrix of its own (in later and larger ones: fewer key-value heads). Four are enough "
-    "(2). For each of two "
-    "a reason, such as: scores depend on distance and no table ends the context; a norm with less to calculate; more "
-    "for the same parameters; a smaller cache (2).",
+    "Name the changes that lead from GPT-2 to LLaMA, and for two of them what they improve.",
+    "Rotary positions instead of learned vectors; RMSNorm instead of LayerNorm; a gated network with SiLU instead of "
+    "one with GELU; no biases; a separate output matrix (in later and larger models: fewer key-value heads). Four "
+    "are enough (2). A reason for each of two, such as: scores depend on distance, and no table limits the context; "
+    "the norm is cheaper; more quality for the same parameters; a smaller cache (2).",
 )
 broken(
     "13.stored",
-    "GPT-2 stores its matrices as (in, out). This function puts one into a linear layer of PyTorch.",
+    "GPT-2 stores its matrices as (in, out). This function copies one into a linear layer of PyTorch.",
     "def load(layer, stored):\n    with torch.no_grad():\n        layer.weight.copy_(stored)",
     "def load(layer, stored):\n    with torch.no_grad():\n        layer.weight.copy_(stored.T)",
     "layer, stored, x = torch.nn.Linear(4, 4, bias=False), torch.randn(4, 4), torch.randn(2, 4)\n"
     "load(layer, stored)\nassert torch.allclose(layer(x), x @ stored, atol=1e-6)",
-    "`nn.Linear` holds (out, in) and multiplies by the transpose: copy `stored.T`. A matrix that is "
-    "not square is refused "
-    "for its shape; a square one, attention's output, goes in without a word, and the model writes nonsense.",
+    "`nn.Linear` holds (out, in) and multiplies by the transpose: copy `stored.T`. PyTorch rejects a matrix that is "
+    "not square because of its shape. A square one, such as attention's output matrix, is silently accepted, and the "
+    "model writes nonsense.",
 )
 
 # --- 14, training
@@ -260,9 +247,8 @@ def _(draw: Random) -> Asked:
     warm, steps = 100 * draw.randint(1, 5), 1000 * draw.randint(2, 8)
     at = warm + draw.choice([1, 2]) * (steps - warm) // 4
     text = (
-        f"A learning rate rises to 0.001 within {warm} steps, and then falls by half a cosine to 0 at "
-        f"step {steps:,}. What is it "
-        f"at step {at:,}?"
+        f"A learning rate rises to 0.001 within {warm} steps, and then falls to 0 at step {steps:,} along half a "
+        f"cosine. What is it at step {at:,}?"
     )
     share = (at - warm) / (steps - warm)
     key = f"$0.001 \\cdot (1 + \\cos(\\pi \\cdot {share:.4g})) / 2$."
@@ -273,7 +259,8 @@ def _(draw: Random) -> Asked:
 def _(draw: Random) -> Asked:
     a, b, norm = *draw.choice([(3, 4), (6, 8), (5, 12), (8, 15)]), draw.choice([1, 2])
     text = (
-        f"All gradients of a model are $({a}, {b})$. They are clipped to a norm of {norm}. What is the first one then?"
+        f"All gradients of a model are $({a}, {b})$. They are clipped to a norm of {norm}. What is the first one "
+        "after clipping?"
     )
     return Asked(
         text,
@@ -284,21 +271,18 @@ def _(draw: Random) -> Asked:
 
 reason(
     "14.decay",
-    "AdamW takes weight decay off the weights themselves, while decay as a term of the loss goes "
-    "through Adam's division. "
-    "What is the difference for a weight with large gradients, and for one with small ones? And why are the gains of "
-    "norms usually left out?",
-    "Through the division a weight with large gradients is decayed little, and one with small ones "
-    "much, since its term is "
-    "divided by the root of the mean squared gradient as well (2). In AdamW all are decayed by the "
-    "same share (1). A gain "
-    "is meant to be near 1 and not near 0: decay would shrink the layer's output for no reason (1).",
+    "AdamW applies weight decay directly to the weights, while decay as a term of the loss goes through Adam's "
+    "division. What is the difference for a weight with large gradients, and for one with small ones? And why are "
+    "the gains of norms usually excluded?",
+    "Through the division, a weight with large gradients decays little and one with small gradients much, because "
+    "the decay term is also divided by the square root of the mean squared gradient (2). In AdamW all weights decay "
+    "by the same fraction (1). A gain should be near 1, not near 0, so decay would shrink the layer's output for no "
+    "reason (1).",
 )
 broken(
     "14.accumulate",
-    "This function adds up the gradients of several equal parts of a batch; they should be those of "
-    "the mean loss of the whole "
-    "batch.",
+    "This function adds up the gradients of several equal parts of a batch. The result should be the gradient of the "
+    "mean loss of the whole batch.",
     """
 def accumulate(loss_of, parts):
     for part in parts:
@@ -313,6 +297,7 @@ def accumulate(loss_of, parts):
 """,
     "w, x = torch.ones((), requires_grad=True), torch.tensor([1.0, 2.0, 3.0, 6.0])\n"
     "accumulate(lambda part: (w * part).mean(), x.chunk(2))\nassert w.grad.item() == 3.0",
-    "Gradients are added, so they become as many times too large as there are parts: divide each part's mean by their "
-    "number. Adam hides it nearly, clipping does not, and with SGD the rate is that many times as large.",
+    "Gradients are added, so they become too large by a factor of the number of parts: divide each part's mean by "
+    "that number. Adam nearly hides the mistake, clipping does not, and with SGD the learning rate is effectively "
+    "larger by that factor.",
 )

@@ -12,9 +12,9 @@ def _(draw: Random) -> Asked:
     layers, heads = draw.choice([24, 32, 60]), draw.choice([32, 64, 128])
     rank, turned = 128 * draw.randint(2, 5), draw.choice([32, 64])
     text = (
-        f"A decoder of {layers} layers keeps for each token a latent of {rank} numbers and a turned key of {turned}, "
-        f"of which {heads} heads make keys of 128 numbers and the turned ones, and values of 128 numbers. How many "
-        "times as much would the same heads keep in full?"
+        f"A decoder of {layers} layers caches for each token a latent of {rank} elements and a rotated key of "
+        f"{turned}. From these, {heads} heads compute keys of 128 elements plus the rotated ones, and values of 128 "
+        "elements. How many times as much would the same heads cache in full?"
     )
     full = heads * (128 + turned + 128)
     key = f"${heads} \\cdot (128 + {turned} + 128) / ({rank} + {turned})$; the layers cancel."
@@ -27,8 +27,8 @@ def _(draw: Random) -> Asked:
     local, tokens = draw.choice([3, 5]), 16384 * draw.randint(2, 6)
     layers = groups * (local + 1)
     text = (
-        f"Of {layers} layers each {local + 1}th is global, the others see a window of {window:,} tokens. How many "
-        f"tokens do all layers together keep of a text of {tokens:,}?"
+        f"Of {layers} layers, one in {local + 1} is global, and the others see a window of {window:,} tokens. How "
+        f"many tokens do all layers together cache for a text of {tokens:,}?"
     )
     key = f"${groups} \\cdot {tokens} + {groups * local} \\cdot {window}$."
     return Asked(text, key, groups * tokens + groups * local * window)
@@ -36,16 +36,17 @@ def _(draw: Random) -> Asked:
 
 reason(
     "15.rotary",
-    "Latent attention makes no keys while it writes. How is that possible, why do rotary positions stand in the way, "
-    "and what is done about it?",
-    "The product q . (U c) is (U^T q) . c: the matrix goes to the query, once, and the latents are asked themselves; "
-    "the same for the values, of which the average goes up (2). With a turn between query and matrix the query that "
-    "goes down is another for each distance, so nothing is spared (1). A small key of its own, shared by all heads, is "
-    "turned and kept beside the latent; its product is added to the score (1).",
+    "Latent attention computes no keys during generation. How is that possible, why do rotary positions prevent it, "
+    "and what is done about that?",
+    "The product q . (U c) is (U^T q) . c: the matrix is applied to the query once, which then attends to the "
+    "latents directly. In the same way, U is applied to the average of the latents instead of to each value (2). "
+    "With a rotation between query and matrix, the projected query is different for each distance, so nothing is "
+    "saved (1). A small separate key, shared by all heads, is rotated and cached beside the latent, and its product "
+    "is added to the score (1).",
 )
 broken(
     "15.sink",
-    "This function gives attention weights with a learned sink. `scores` is (head, query, key), `sink` is (head).",
+    "This function returns attention weights with a learned sink. `scores` is (head, query, key), `sink` is (head).",
     """
 def weights(scores, sink):
     powers = scores.exp()
@@ -60,8 +61,9 @@ def weights(scores, sink):
 """,
     "made = weights(torch.zeros(1, 1, 2), torch.zeros(1))\nassert torch.allclose(made, torch.full((1, 1, 2), 1 / 3))\n"
     "assert weights(torch.zeros(1, 1, 2), torch.tensor([-3.0])).sum() < 1",
-    "The sink is a logit: e to its power belongs into the denominator. As it is, a sink of 0 does nothing, and a "
-    "negative one makes rows of more than one, or of less than nothing. (A maximum should be subtracted as well.)",
+    "The sink is a logit, so its exponential belongs in the denominator. As it is, a sink of 0 does nothing, and a "
+    "negative one makes rows that sum to more than one, or to a negative number. (A maximum should be subtracted as "
+    "well.)",
 )
 
 
@@ -70,10 +72,13 @@ def _(draw: Random) -> Asked:
     width = draw.choice([64, 96, 128, 256])
     of_q, of_k = draw.randint(10, 25) / 10, draw.randint(10, 25) / 10
     text = (
-        f"Queries and keys of {width} numbers go through RMS norms. No gain of the queries' norm is above {of_q}, "
-        f"none of the keys' is above {of_k}. Above which number can no scaled score ever rise?"
+        f"Queries and keys of {width} components go through RMS norms. No gain of the queries' norm is above {of_q}, "
+        f"and none of the keys' norm is above {of_k}. What is the largest possible scaled score?"
     )
-    key = f"Normed rows have length $\\sqrt{{{width}}}$ times a gain: ${of_q} \\cdot {of_k} \\cdot \\sqrt{{{width}}}$."
+    key = (
+        f"Normed rows have the length $\\sqrt{{{width}}}$ times a gain: ${of_q} \\cdot {of_k} \\cdot "
+        f"\\sqrt{{{width}}}$."
+    )
     return Asked(text, key, of_q * of_k * width**0.5)
 
 
@@ -82,9 +87,9 @@ def _(draw: Random) -> Asked:
     width, hidden = 512 * draw.randint(2, 8), 128 * draw.randint(4, 12)
     experts, visited, shared = draw.choice([32, 64, 128]), draw.randint(4, 8), draw.randint(1, 2)
     text = (
-        f"A layer of width {width:,} has {experts} routed experts and {shared} shared, each a SwiGLU network of "
-        f"{hidden:,} hidden numbers, and a router without a bias that chooses {visited}. How many numbers of its "
-        "networks and router take part for one token?"
+        f"A layer of width {width:,} has {experts} routed experts and {shared} shared ones, each a SwiGLU network "
+        f"with {hidden:,} hidden units, and a router without a bias that chooses {visited}. How many parameters of "
+        "its networks and router does one token use?"
     )
     key = f"$({visited} + {shared}) \\cdot 3 \\cdot {width} \\cdot {hidden} + {width} \\cdot {experts}$."
     return Asked(text, key, (visited + shared) * 3 * width * hidden + width * experts)
@@ -92,16 +97,16 @@ def _(draw: Random) -> Asked:
 
 reason(
     "16.gate",
-    "A head finds nothing that it looks for. What must it do in a plain layer, what does an output gate allow it "
-    "instead, and why does a softmax alone not?",
-    "The weights of a row add up to one, so some value is always taken: a head that must be silent puts its weight on "
-    "a token whose value says little, often the first, a sink (2). A gate multiplies what the head found by a sigmoid "
-    "of the layer's input, which can be near zero for this token, whatever the weights are (2).",
+    "A head does not find what it looks for. What must it do in a plain layer, what does an output gate allow "
+    "instead, and why does a softmax alone not allow it?",
+    "The weights of a row add up to one, so some value is always taken: a head with nothing to add puts its weight "
+    "on a token whose value is small, often the first one, a sink (2). A gate multiplies the head's output by a "
+    "sigmoid of the layer's input, which can be near zero for this token, whatever the weights are (2).",
 )
 broken(
     "16.bias",
-    "This function chooses `k` experts of `scores`, (token, expert), with the `bias` that keeps loads even, and gives "
-    "the shares of the chosen.",
+    "This function chooses `k` experts by `scores` (token, expert) plus the `bias` that balances loads, and returns "
+    "the chosen experts and their shares.",
     """
 def shares(scores, bias, k):
     best = (scores + bias).topk(k, dim=-1)
@@ -117,6 +122,6 @@ def shares(scores, bias, k):
     "scores, bias = torch.tensor([[0.6, 0.2, 0.2]]), torch.tensor([0.0, 0.0, 1.0])\n"
     "at, made = shares(scores, bias, 2)\n"
     "assert at.tolist() == [[2, 0]] and torch.allclose(made, torch.tensor([[0.25, 0.75]]))",
-    "The bias says who is chosen, and nothing about how much a chosen expert counts: shares are made of the scores "
-    "without it. As it is, what moves the bias writes into the answer.",
+    "The bias decides which experts are chosen, not how much they count: shares are computed from the scores without "
+    "it. As it is, the bias that balances the load changes the output.",
 )

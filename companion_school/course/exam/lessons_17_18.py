@@ -12,9 +12,9 @@ def _(draw: Random) -> Asked:
     tables, wide, kv_heads = draw.choice([16, 32, 48]), draw.choice([64, 128]), draw.choice([2, 4, 8])
     head = draw.choice([64, 128, 256])
     text = (
-        f"A linear layer keeps {tables} tables of {wide} rows and {wide} columns. A full layer beside it keeps a key "
-        f"and a value of {head} numbers for each of {kv_heads} heads and token. After how many tokens has the full "
-        "layer kept as many numbers as the linear one? (It need not be a whole number.)"
+        f"A linear layer stores {tables} tables of {wide} rows and {wide} columns. A full attention layer caches a "
+        f"key and a value of {head} elements for each of {kv_heads} heads and each token. After how many tokens does "
+        "the full layer store as many elements as the linear one? (The number need not be an integer.)"
     )
     key = f"${tables} \\cdot {wide}^2 / ({kv_heads} \\cdot 2 \\cdot {head})$."
     return Asked(text, key, tables * wide**2 / (kv_heads * 2 * head))
@@ -25,8 +25,9 @@ def _(draw: Random) -> Asked:
     old, new = draw.randint(2, 9), draw.randint(10, 20)
     decay, strength = draw.choice([0.5, 0.8, 0.9]), draw.choice([0.25, 0.5, 0.75])
     text = (
-        f"Under a key of length 1 a table reads {old}. A token comes with this key, the value {new}, the decay {decay} "
-        f"and the write strength {strength}, in a layer with the gated delta rule. What does the key read afterwards?"
+        f"In a layer with the gated delta rule, a key of length 1 reads {old} from the table. A token arrives with "
+        f"this key, the value {new}, the decay {decay} and the write strength {strength}. What does the key read "
+        "afterwards?"
     )
     key = f"$(1 - {strength}) \\cdot {decay} \\cdot {old} + {strength} \\cdot {new}$."
     return Asked(text, key, (1 - strength) * decay * old + strength * new)
@@ -34,16 +35,16 @@ def _(draw: Random) -> Asked:
 
 reason(
     "17.chunks",
-    "What a token of the delta rule writes depends on the table before it. Why can a chunk of tokens be computed at "
-    "once all the same, and what goes from one chunk to the next?",
-    "The table is a sum of keys times corrected values, so what a token finds under its key is a sum over the "
-    "corrected values before it, weighted with products of keys, which are all known (2). That is a triangular system "
-    "of linear equations (1). From chunk to chunk goes the table alone, whose answer under each key is subtracted from "
-    "the value first (1).",
+    "What a token of the delta rule writes depends on the table before it. Why can a chunk of tokens still be "
+    "computed at once, and what is passed from one chunk to the next?",
+    "The table is a sum of keys times corrected values, so what a token reads with its key is a sum over the "
+    "corrected values before it, weighted with products of keys, which are all known (2). This is a triangular "
+    "system of linear equations (1). Only the table is passed from chunk to chunk, and what each key reads from it "
+    "is subtracted from the value first (1).",
 )
 broken(
     "17.delta",
-    "This function makes one step of the delta rule with a decay. `S` is (d_k, d_v), `k` has length 1.",
+    "This function performs one step of the delta rule with a decay. `S` is (d_k, d_v), `k` has length 1.",
     """
 def step(S, q, k, v, decay, strength):
     S = decay * S
@@ -59,8 +60,8 @@ def step(S, q, k, v, decay, strength):
     "k, v = torch.tensor([1.0, 0.0]), torch.tensor([6.0])\n"
     "read, S = step(torch.tensor([[4.0], [1.0]]), k, k, v, 1.0, 0.5)\n"
     "assert torch.allclose(read, torch.tensor([5.0])) and torch.allclose(S[1], torch.tensor([1.0]))",
-    "The strength belongs to all that is missing. As it is, the old answer is taken away whole, however weak the "
-    "write, and a strength of 0 erases what stands under the key in place of leaving it.",
+    "The strength must multiply the whole difference. As it is, the old value is subtracted completely, however weak "
+    "the write, and a strength of 0 erases what is stored under the key instead of leaving it unchanged.",
 )
 
 
@@ -68,9 +69,9 @@ def step(S, q, k, v, decay, strength):
 def _(draw: Random) -> Asked:
     rate, guesses, cost = draw.choice([0.6, 0.7, 0.8, 0.9]), draw.randint(2, 6), draw.choice([0.05, 0.1, 0.2])
     text = (
-        f"Each guess of a draft is accepted with the chance {rate}, whatever became of the others. A pass judges "
-        f"{guesses} guesses, each of which takes {cost} times as long as a pass; the passes take as long as without "
-        "guesses. How many times as many tokens a second does the model write with the draft?"
+        f"Each guess of a draft is accepted with probability {rate}, independently of the others. A pass verifies "
+        f"{guesses} guesses, each of which takes {cost} times as long as a pass, and passes take as long as without "
+        "guesses. By which factor does the draft increase the tokens per second?"
     )
     key = f"$(1 - {rate}^{{{guesses + 1}}}) / ((1 - {rate})(1 + {guesses} \\cdot {cost}))$."
     return Asked(text, key, (1 - rate ** (guesses + 1)) / ((1 - rate) * (1 + guesses * cost)))
@@ -82,26 +83,31 @@ def _(draw: Random) -> Asked:
     prefix, more = slots * draw.randint(10, 40) + draw.randint(1, slots - 1), draw.randint(20, 200)
     text = (
         f"A cache has blocks of {slots} tokens. {texts} texts begin with the same {prefix:,} tokens, and each "
-        f"goes on with {more} tokens of its own, different from the first on. How many blocks do they take if full "
-        "blocks of equal beginnings are kept once?"
+        f"continues with {more} tokens of its own, which differ from the first one on. How many blocks do they take "
+        "if full blocks of equal beginnings are stored once?"
     )
     shared = prefix // slots
-    key = f"${shared}$ shared; each of ${texts}$ texts has ${prefix + more - shared * slots}$ tokens more."
+    key = (
+        f"${shared}$ blocks are shared, and each of the ${texts}$ texts has ${prefix + more - shared * slots}$ more "
+        "tokens."
+    )
     return Asked(text, key, shared + texts * -(-(prefix + more - shared * slots) // slots))
 
 
 reason(
     "18.exact",
-    "A model draws its tokens, and a draft of quite another taste guesses for it. Why does the text still have the "
-    "model's distribution, what does the draft's taste decide, and how would you test such a program?",
-    "A guess is accepted with min(1, p / q), so a token comes by acceptance with min(p, q); a refusal, whose chance is "
-    "what is missing in all, is mended from max(0, p - q): together p (2). The draft decides how often guesses stay: "
-    "the speed (1). Texts one by one look fine; counts of many draws must be compared with p, by chi-square (1).",
+    "A model samples its tokens, and a draft with a very different distribution guesses for it. Why does the text "
+    "still have the model's distribution, what does the quality of the draft decide, and how would you test such a "
+    "program?",
+    "A guess is accepted with min(1, p / q), so a token is accepted with total probability min(p, q). After a "
+    "rejection, whose probability is what is missing to one, the token is drawn from max(0, p - q). Together this "
+    "gives p (2). The draft decides how often guesses stay, which means the speed (1). A single text always looks "
+    "fine, so compare the counts of many draws with p, by chi-square (1).",
 )
 broken(
     "18.seats",
-    "This function gives the time at which each text is done, with continuous batching: all wait from the beginning, "
-    "and in each step every text that has a seat writes a token.",
+    "This function returns the time at which each text is done with continuous batching. All texts wait from the "
+    "beginning, and in each step every text that has a seat writes a token.",
     """
 def done_at(lengths, seats):
     waiting, left, done, now = list(range(len(lengths))), {}, {}, 0
@@ -135,5 +141,6 @@ def done_at(lengths, seats):
     return [done[text] for text in range(len(lengths))]
 """,
     "assert done_at([4, 1, 2, 3], 2) == [4, 1, 3, 6]\nassert done_at([2, 2], 5) == [2, 2]",
-    "Texts sit down only when all seats are free: that is static batching. A seat is to be filled in the step after.",
+    "Texts take seats only when all seats are free, which is static batching. A free seat must be filled in the next "
+    "step.",
 )

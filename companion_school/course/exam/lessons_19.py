@@ -12,8 +12,9 @@ def _(draw: Random) -> Asked:
     rows, group = draw.choice([1024, 2048, 4096]), draw.choice([32, 64, 128])
     columns, bits, zero = group * draw.randint(8, 32), draw.choice([3, 4, 8]), draw.choice([0, 4, 8])
     text = (
-        f"A matrix of {rows} rows and {columns} columns is kept in {bits} bits a number. Every {group} neighbours of a "
-        f"row share a scale of 16 bits and a zero point of {zero} bits. How many bytes does it take?"
+        f"A matrix of {rows} rows and {columns} columns is stored in {bits} bits per element. Each {group} "
+        f"neighbouring elements of a row share a scale of 16 bits and a zero point of {zero} bits. How many bytes "
+        "does it take?"
     )
     key = f"${rows} \\cdot {columns} \\cdot ({bits} + (16 + {zero})/{group}) / 8$."
     return Asked(text, key, rows * columns * (bits + (16 + zero) / group) / 8)
@@ -24,27 +25,29 @@ def _(draw: Random) -> Asked:
     together, first, second = draw.choice([0.5, 0.6, 0.75]), draw.choice([0.3, 0.4, 0.45]), draw.choice([0.2, 0.25])
     text = (
         f"Two inputs of a layer have the mean square 1 each, and the mean of their product is {together}. A row has "
-        f"the weights {first} and {second} for them; the step is 1. GPTQ rounds the first weight to 0. To what does it "
-        "move the second before rounding it?"
+        f"the weights {first} and {second} for them, and the step is 1. GPTQ rounds the first weight to 0. To which "
+        "value does it move the second before rounding it?"
     )
-    key = f"${second} + {together} \\cdot {first}$: what the first has lost, as far as the second input can say it."
+    key = (
+        f"${second} + {together} \\cdot {first}$: the loss of the first weight, as far as the second input can "
+        "compensate for it."
+    )
     return Asked(text, key, second + together * first)
 
 
 reason(
     "19.straight",
-    "In quantization-aware training a model multiplies weights of 4 bits. Why would nothing learn if the derivative of "
-    "the rounding were taken as it is, what does the straight-through estimator do instead, and why are the weights "
-    "stored in 16 or 32 bits all the same?",
-    "The rounding is a staircase, whose derivative is 0 nearly everywhere, so every gradient would be 0 (1). On the "
-    "way "
-    "back the rounding is treated as if it were not there: the gradient of the rounded weight is given to the weight "
-    "itself (1). An update is far smaller than the step from one level to the next (1). In more bits such updates add "
-    "up until the level changes; stored in 4 bits each of them would be rounded away (1).",
+    "In quantization-aware training a model computes with weights of 4 bits. Why would it learn nothing with the "
+    "true derivative of rounding, what does the straight-through estimator do instead, and why are the weights still "
+    "stored in 16 or 32 bits?",
+    "Rounding is a staircase whose derivative is 0 nearly everywhere, so every gradient would be 0 (1). The backward "
+    "pass treats rounding as the identity: the weight gets the gradient of the rounded weight (1). An update is far "
+    "smaller than the step from one level to the next (1). With more bits such updates add up until the level "
+    "changes, but with weights stored in 4 bits each of them would be rounded away (1).",
 )
 broken(
     "19.groups",
-    "This function rounds each group of a row to `bits` bits, with a step of its own (absmax).",
+    "This function rounds each group of a row to `bits` bits, with its own step (absmax).",
     """
 def rounded(W, bits, group):
     parts = W.reshape(-1, group)
@@ -59,6 +62,6 @@ def rounded(W, bits, group):
 """,
     "W = torch.tensor([[0.7, 0.3, 70.0, 10.0]])\n"
     "assert torch.allclose(rounded(W, 4, 2), torch.tensor([[0.7, 0.3, 70.0, 10.0]]))",
-    "The step is that of the whole matrix. One outlier then makes all groups coarse; the largest number of each group "
-    "must be taken, along the group's axis, and kept as an axis.",
+    "The step is that of the whole matrix, so one outlier makes all groups coarse. Take the largest absolute value "
+    "of each group, along the group's axis, with `keepdim=True`.",
 )

@@ -15,7 +15,7 @@ def _(draw: Random) -> Asked:
     text = (
         f"Two parts write ({one[0]}, {one[1]}) and ({two[0]}, {two[1]}) to the stream of a token. The last RMSNorm "
         f"divides their sum by {scale} and has the gain ({gain[0]}, {gain[1]}). The rows of two words in the table "
-        f"differ by ({apart[0]}, {apart[1]}). How much of their gap is the first part credited with?"
+        f"differ by ({apart[0]}, {apart[1]}). How much of their gap is due to the first part?"
     )
     key = f"$({gain[0]} \\cdot {apart[0]} \\cdot {one[0]} + {gain[1]} \\cdot {apart[1]} \\cdot {one[1]}) / {scale}$."
     return Asked(text, key, sum(g * a * w for g, a, w in zip(gain, apart, one, strict=True)) / scale)
@@ -26,8 +26,8 @@ def _(draw: Random) -> Asked:
     run, lent = -draw.randint(2, 8), draw.randint(4, 12)
     patched = draw.randint(run + 1, lent - 1)
     text = (
-        f"The gap between two words is {run} in the text that is run and {lent} in another one. With one part of the "
-        f"other text's pass put in, it is {patched}. What is the share of this part?"
+        f"The gap between two words is {run} in the text that is run and {lent} in another one. With one part patched "
+        f"in from the run on the other text, it is {patched}. What is the share of this part?"
     )
     key = f"$({patched} - ({run})) / ({lent} - ({run}))$."
     return Asked(text, key, (patched - run) / (lent - run))
@@ -35,11 +35,12 @@ def _(draw: Random) -> Asked:
 
 reason(
     "21.control",
-    "A probe reads from the middle layer of a trained model, in 93 of 100 unseen texts, whether the text is about a "
+    "A probe of the middle layer of a trained model predicts for 93 % of unseen texts whether the text is about a "
     "girl. The authors conclude that the model has computed this and uses it. What two things are missing?",
-    "A control: the same probe on an untrained model, or with labels that cannot be known, may be right as often, as "
-    "what went in can be read out of any mixture (1), and the difference is the selectivity (1). And an intervention: "
-    "what can be read need not be used (1); patch or change it there, and see whether the answer moves (1).",
+    "A control: the same probe on an untrained model, or with labels that cannot be known, may be right as often, "
+    "because the input can be read from any mixture of it (1). The difference is the selectivity (1). And an "
+    "intervention: information that can be read need not be used (1). Patch or change it there, and see whether the "
+    "answer changes (1).",
 )
 broken(
     "21.frozen",
@@ -59,6 +60,6 @@ def credit(writes, direction):
 """,
     "got = credit(torch.tensor([[3.0, 1.0], [1.0, 2.0]]), torch.tensor([2.0, -1.0]))\n"
     "assert torch.allclose(got, torch.tensor([2**0.5, 0.0]))",
-    "The norm divides the whole stream by one number. It is frozen: taken of the sum, and the same for every part. "
-    "Parts that are normed one by one do not add up to the gap.",
+    "The norm divides the whole stream by one number. This number is computed from the sum and frozen, so it is the "
+    "same for every part. If each part is normed by itself, the parts do not add up to the gap.",
 )

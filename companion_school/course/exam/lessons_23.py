@@ -12,9 +12,8 @@ def _(draw: Random) -> Asked:
     billions, each = draw.choice([1, 3, 7, 13]), draw.choice([20, 100, 200])
     devices, tera = draw.choice([8, 64, 256]), draw.choice([200, 300, 400])
     text = (
-        f"A model of {billions} billion parameters reads {each} tokens for each of them. How many days does its "
-        "training "
-        f"take on {devices} GPUs that compute {tera} trillion operations a second each?"
+        f"A model of {billions} billion parameters reads {each} tokens per parameter. How many days does its training "
+        f"take on {devices} GPUs, each of which computes {tera} trillion operations per second?"
     )
     key = (
         f"Six operations for each parameter and token: $6 \\cdot {billions} \\cdot 10^9 \\cdot {each * billions} "
@@ -44,20 +43,17 @@ def _(draw: Random) -> Asked:
 
 reason(
     "23.floor",
-    "A scaling law is fitted to twenty small runs with a floor of 1, and with a floor of 2 it fits them as well. What "
-    "do "
-    "the two laws agree on, what do they not agree on, and which single further run tells them apart?",
+    "A scaling law is fitted to twenty small runs with a floor of 1, and another law with a floor of 2 fits them "
+    "equally well. What do the two laws agree on, what do they disagree on, and which single further run tells them "
+    "apart?",
     "They agree on the score of a model near the fitted ones, and nearly on the best size for a budget (1). They "
-    "promise "
-    "different scores far away, where the fractions have become small and the floor is most of what is left (1). A "
-    "run of "
-    "the advised size that reads many times the tokens of the others (1), at the same schedule and on new text, as the "
-    "law counts tokens as new (1).",
+    "predict different scores far away, where the fractions have become small and the floor is most of the rest (1). "
+    "A run of the recommended size that reads many times the tokens of the others (1), with the same schedule and on "
+    "new text, because the law assumes that tokens are new (1).",
 )
 broken(
     "23.valley",
-    "This function finds which of several sizes is best for a budget of compute. `law(parameters, tokens)` is the "
-    "score.",
+    "This function finds the best of several sizes for a compute budget. `law(parameters, tokens)` is the score.",
     """
 def best_size(compute, sizes, law):
     tokens = compute / sizes

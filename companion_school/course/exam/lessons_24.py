@@ -27,8 +27,8 @@ def _(draw: Random) -> Asked:
     runs = words - 4
     text = (
         f"A text of {words} words has only different shingles of five words. In a copy {edits} words are replaced by "
-        "words that occur nowhere else. They are far from each other and from both ends. What is the Jaccard "
-        "similarity of text and copy?"
+        "words that occur nowhere else. The replaced words are far from each other and from both ends. What is the "
+        "Jaccard similarity of text and copy?"
     )
     key = (
         f"There are {words} - 4 = {runs} shingles. Each replaced word changes the five that contain it: {5 * edits} "

@@ -42,11 +42,11 @@ reason(
     "25.overlap",
     "Two models score 71 % and 74 % on the same 500 questions, with 95 % intervals from 67 to 75 and from 70 to 78. "
     "Does it follow that the difference may be due to luck? What would you compute?",
-    "It does not follow (1). Each interval says how far a score may be from its own true share, and much of this luck "
-    "is shared, as both models answer the same questions (1). Count the questions on which exactly one model is "
-    "right; the others say nothing about the difference (1). Compute the paired interval or McNemar's test from these "
-    "counts: with few of them, such as 25 against 10, the difference is clear, with many, such as 85 against 70, it is "
-    "not (1).",
+    "It does not follow (1). Each interval says how far a score may be from its own true share, and both models "
+    "share much of this luck, because they answer the same questions (1). Count the questions on which exactly one "
+    "model is right, because the others say nothing about the difference (1). Compute the paired interval or "
+    "McNemar's test from these counts: with few such questions, for example 25 against 10, the difference is clear, "
+    "and with many, for example 85 against 70, it is not (1).",
 )
 broken(
     "25.choose",
@@ -62,6 +62,6 @@ def take(choices, nats):
     return scores.index(max(scores))
 """,
     'assert take(["ab", "abcdefgh"], [-2.0, -4.0]) == 1\nassert take(["ab", "abcd"], [-2.0, -5.0]) == 0',
-    "Multiplied by its bytes, the sum of a long choice becomes even more negative, so the shortest choice is picked "
-    "nearly always. Per byte means divided by the bytes.",
+    "Multiplied by its bytes, the sum of a long choice becomes even more negative, so the shortest choice is nearly "
+    "always picked. Per byte means divided by the number of bytes.",
 )

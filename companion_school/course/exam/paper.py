@@ -88,8 +88,8 @@ def _pieces(name: str, questions: Sequence[Question], secret: bytes, version: st
     points, minutes = sum(one.points for one in questions), sum(one.minutes for one in questions)
     pieces = [
         f"# {name}, version {version}\n\nName:\n\n{count(len(questions), 'question')}, {count(points, 'point')}, "
-        f"{minutes} minutes. Show how you came to a number: a wrong one with a right way earns a part. Give numbers to "
-        "three digits; whole ones may be left as a product."
+        f"{minutes} minutes. Show how you found each number, because a wrong number with a right derivation earns "
+        "part of the points. Give numbers to three digits. Whole numbers may be left as a product."
     ]
     for place, question in enumerate(ordered(questions, secret, version), 1):
         made = asked(question, secret, version)
@@ -137,9 +137,10 @@ def key(name: str, questions: Sequence[Question], secret: bytes, versions: str) 
     """Return the marking key of all versions in Markdown."""
     lines = [
         f"# {name}: the marking key",
-        "For the marker alone. A number may be off by a hundredth of itself. With a right way and a slip in the "
-        "arithmetic it loses a point; a number without a way earns half. Of a broken piece of code, half is for what "
-        "is wrong and how it shows, half for the line that mends it; other right lines count as well.",
+        "Only for the marker. A number may be off by one percent. A right derivation with a slip in the arithmetic "
+        "loses a point, and a number without a derivation earns half. For broken code, half of the points are for "
+        "saying what is wrong and how one notices it, and half for the corrected line. Other correct lines count as "
+        "well.",
     ]
     orders = {version: ordered(questions, secret, version) for version in versions}
     for question in questions:

@@ -49,7 +49,7 @@ UNREADABLE = "unreadable"
 OUTCOMES = (*(result.value for result in Result), UNREADABLE)
 """Possible outcomes of an exercise, in marks.csv and in the feedback."""
 
-NOT_IT = "it is not the answer"
+NOT_IT = "it is not the right answer"
 DISCREET = {
     Result.WRONG: "wrong on an input that is not shown",
     Result.MISSING: "not written for an input that is not shown",

@@ -25,13 +25,13 @@ _WORDS = {
     "wrong": "Wrong: the code runs, but its result is not the right one.",
     "missing": "Missing: there is no answer, or it is still as it was handed out.",
     "crashed": "Crashed: the code raised an error, or its process ended.",
-    "timeout": "Timeout: the code did not finish within its time limit. If it is quick on your machine, say so.",
+    "timeout": "Timeout: the code did not finish within its time limit. If it is fast for you, tell your instructor.",
     "refused": "Refused: the code uses something that the exercise or the grader does not allow.",
     "unreadable": "Unreadable: no file could be read, so nothing was tried.",
     "to mark": "A person will mark it.",
     "marked": "Marked by a person.",
 }
-_RIGHT_BUT = "Not accepted: the result is right, but something else that the exercise asks for is not."
+_RIGHT_BUT = "Not accepted: the result is right, but another requirement of the exercise is not met."
 
 
 def page(settled: Settled, assignment: str) -> str:

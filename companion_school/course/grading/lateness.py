@@ -141,7 +141,7 @@ def _told(time: str, ends: datetime, late: float, days: int, share: float) -> st
     came = moment(time, "time").astimezone(ends.tzinfo).strftime("%Y-%m-%d %H:%M")
     due = ends.strftime("%Y-%m-%d %H:%M")
     used = f"{count(days, 'late day')} {'was' if days == 1 else 'were'} used, and " if days else ""
-    cost = f"{number(100 * share)}% of its points are taken off" if share else "nothing is taken off"
+    cost = f"{number(100 * share)}% of its points are deducted" if share else "no points are deducted"
     zone = ends.isoformat()[-6:]
     return f"It was handed in on {came}, {_span(late)} after it was due on {due} (UTC{zone}); {used}{cost}."
 

@@ -32,7 +32,7 @@ from companion_school.course.grading.sandbox.wall import Wall
 from companion_school.course.grading.submissions import Handed
 from companion_school.course.grading.tables import as_csv, quoted
 
-TRUST = "Measured outside the races. That no race.py brings the held-out text along is trusted."
+TRUST = "Scores are measured outside the races, on the assumption that no race.py contains the held-out text."
 _MOST_MERGES, _LONGEST_CONTEXT = 2**15, 4096
 _MOST_LOGITS = 2**17  # limit on the elements of one reply
 _BASELINE = "a baseline"
@@ -98,7 +98,7 @@ def _raced(worker: Worker, student: str, sources: Mapping[str, str], seconds: fl
         merges, context = _runner(_value(trained))
         bits = _bits(lambda ids: _value(call(Case("", (ids,)))), [one.text for one in held_out], merges, context)
         late = race.Result(student, seconds / 60, bits, took, "", "").is_late
-        return Raced(student, bits, took, f"late: {took:.0f} seconds in place of {seconds:g}" * late)
+        return Raced(student, bits, took, f"late: {took:.0f} seconds instead of {seconds:g}" * late)
 
     try:
         program = Program(_program(sources), "answer")

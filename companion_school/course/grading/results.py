@@ -191,7 +191,7 @@ def _findings(mark: Mark) -> list[Finding]:
     already = failed and failed[0].already
     leads = [
         f"What is right already: {already}." if already else "",
-        "On the hidden cases of what is right on the public ones:",
+        "On the hidden cases of the parts that are right on the public ones:",
     ]
     if failed and mark.public and mark.public.is_right:
         leads = ["Right on the public cases, but not on the hidden ones:"]
@@ -351,10 +351,10 @@ class Settled:
         if self.total:
             return f"{number(self.total.points)} of {most} points"
         if self.score is None and not self.waits:
-            return "no score yet, because nothing could be graded; your instructor decides what happens now"
+            return "no score yet, because nothing could be graded; your instructor decides what happens next"
         if self.score is None:
             return f"{number(self.earned)} of {most} points so far; a person still has to mark {', '.join(self.waits)}"
-        off = f": {number(self.earned)} earned, {number(self.penalty)} taken off for lateness" if self.penalty else ""
+        off = f": {number(self.earned)} earned, {number(self.penalty)} deducted for lateness" if self.penalty else ""
         return f"{number(self.score)} of {most} points{off}"
 
 

@@ -27,9 +27,9 @@ PLURALS = {
 MUST = {
     "reference": "pass",
     "variant": "pass",
-    "stub": "are told as not written yet",
+    "stub": "are reported as not written yet",
     "mistake": "are caught by name",
-    "hostile": "gain nothing, and end as they must",
+    "hostile": "earn nothing and end as expected",
     "bounded": "are not right and robust",
 }
 EACH = ("reference", "variant", "stub", "mistake")
@@ -156,7 +156,7 @@ def as_text(proof: Proof) -> str:
     for trial in proof.faults:
         lines.append(f"\n{trial.exercise}, {trial.kind} {trial.name!r}, seed {trial.seed}: {trial.fault}")
     wrong = len(proof.faults)
-    lines.append("\neverything is as it must be" if proof.holds else f"\nNOT as it must be: {count(wrong, 'fault')}")
+    lines.append("\neverything is as expected" if proof.holds else f"\nNOT as expected: {count(wrong, 'fault')}")
     return "\n".join(lines)
 
 

@@ -161,11 +161,11 @@ def as_text(report: Report) -> str:
     lines = [table(rows, ("", "mutants", "killed", "equivalent", "pass", "by lot"), indent=0)]
     for one in report.tallies:
         lines += [f"{one.exercise}: passes the check: {change}" for change in one.survivors]
-        lines += [f"{one.exercise}: passes on some seeds alone: {change}" for change in one.by_lot]
-        lines += [f"{one.exercise}: declared in equivalent.toml, and does not pass: {change}" for change in one.stale]
+        lines += [f"{one.exercise}: passes on some seeds only: {change}" for change in one.by_lot]
+        lines += [f"{one.exercise}: declared in equivalent.toml, but does not pass: {change}" for change in one.stale]
     same = sum(len(one.equivalent) for one in report.tallies)
     lines.append(f"\n{report.killed} of {count(report.made, 'mutant')} killed, {same} compute the same")
-    lines.append("everything is as it must be" if report.holds else "NOT as it must be")
+    lines.append("everything is as expected" if report.holds else "NOT as expected")
     return "\n".join(lines)
 
 
@@ -179,7 +179,7 @@ def as_json(report: Report) -> str:
             "equivalent": len(one.equivalent),
             "pass": list(one.survivors),
             "by lot": list(one.by_lot),
-            "declared, and does not pass": list(one.stale),
+            "declared, but does not pass": list(one.stale),
         }
         for one in report.tallies
     ]

@@ -44,12 +44,17 @@ def missing(exercise: Exercise) -> Iterator[str]:
         yield f"expected at least {MISTAKES} known mistakes, got {number}"
     for known in exercise.mistakes:
         if known.message[0].isupper() or known.message.endswith("."):
-            yield f"a mistake's message is told after a colon, without capital and full stop: {known.message!r}"
+            yield (
+                "a mistake's message follows a colon, so it must not begin with a capital or end in a full stop: "
+                f"{known.message!r}"
+            )
     if len(exercise.title) > LONGEST_TITLE or not exercise.title[0].isupper():
-        yield f"expected a title of at most {LONGEST_TITLE} letters that begins with a capital, got {exercise.title!r}"
+        yield (
+            f"expected a title of at most {LONGEST_TITLE} characters that begins with a capital, got {exercise.title!r}"
+        )
     for hint in exercise.hints:
         if not hint.endswith((".", "?")):
-            yield f"a hint ends in a full stop or a question mark: {hint!r}"
+            yield f"a hint must end in a full stop or a question mark: {hint!r}"
     if (number := words(exercise.idea)) > MOST_WORDS:
         yield f"expected the idea in at most {MOST_WORDS} words, above the star, got {number}"
     yield from _example_faults(exercise)

@@ -33,11 +33,11 @@ from companion_school.course.release.notebook_cells import (
 from companion_school.exercises.catalogue import exercises
 
 _HOW = (
-    "**Run the cell below first**, each time you open this notebook, because Python keeps nothing between sessions.\n"
-    "Then write each answer into the cell that starts with its `def` line, run that cell, and run the `check` below\n"
-    "it, which tries your answer at once. If you are stuck, remove the `#` in front of `hint` and run the cell. Run\n"
-    "it again for the next of three hints. `solution` shows an answer that works. Your progress is saved.\n\n"
-    f"{PRECISION}"
+    "**Run the cell below first**, each time you open this notebook, because Python stores nothing between "
+    "sessions.\nThen write each answer into the cell that starts with its `def` line, run that cell, and run the "
+    "`check` below\nit, which tries your answer at once. If you are stuck, remove the `#` in front of `hint` and run "
+    "the cell. Run\nit again for the next of three hints. `solution` shows an answer that works. Your progress is "
+    f"saved.\n\n{PRECISION}"
 )
 _DESK = "from companion_school.exercises import check, hint, progress, solution"
 
@@ -98,7 +98,10 @@ def solved(name: str, title: str, book: Iterable[Exercise]) -> Notebook:
     """Return the solved notebook of a lesson, with reference solutions and the expected output of the checks."""
     book = list(book)
     cells: list[Cell] = [
-        markdown(f"# Exercises, solved: {title}\n\nOne solution of each; yours may look different and be as right."),
+        markdown(
+            f"# Exercises, solved: {title}\n\nOne solution to each exercise. Yours may look different and be just as "
+            "right."
+        ),
         code(f"{IMPORTS}\n\nfrom companion_school.exercises import check", prints=""),
     ]
     earlier = {exercise.id for exercise in book}
@@ -139,8 +142,8 @@ def stale_files(folder: Path) -> list[str]:
         if not path.exists():
             faults.append(f"{path}: has never been built")
         elif path.read_bytes() != text.encode():
-            faults.append(f"{path}: is not what the exercises make")
-    faults += [f"{path}: belongs to no exercises" for path in _left_over(folder, wanted)]
+            faults.append(f"{path}: is not up to date with the exercises")
+    faults += [f"{path}: does not belong to any exercises" for path in _left_over(folder, wanted)]
     return faults
 
 
@@ -163,7 +166,7 @@ def write_self_study(folder: Path) -> list[str]:
             lines.append(f"{path}: written")
     for path in _left_over(folder, wanted):
         path.unlink()
-        lines.append(f"{path}: removed, it belongs to no exercises")
+        lines.append(f"{path}: removed, because it does not belong to any exercises")
     return lines
 
 

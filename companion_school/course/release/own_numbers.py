@@ -21,8 +21,8 @@ from companion_school.old_ids import current
 NEAR = 0.005
 """Relative tolerance of a result that is not a whole number, since students give three digits."""
 ASKED = (
-    "The question, with numbers of your own, is on your sheet. Return the result, with three digits at least; a whole "
-    "number exactly. The check looks at the form of what you return and does not know your numbers."
+    "Your sheet has the question with your own numbers. Return the result with at least three digits, or exactly if "
+    "it is a whole number. The check tests only the form of your result, because it does not know your numbers."
 )
 
 
@@ -78,6 +78,9 @@ def as_exercise(question: Question, secret: bytes, student: str) -> Exercise:
 
 def sheet(name: str, questions: Sequence[Question], secret: bytes, student: str) -> str:
     """Return a student's sheet as an HTML page, to print or to send."""
-    head = f"# {name}: the numbers of {student}\n\nReturn each result from the function of the notebook that is named."
+    head = (
+        f"# {name}: the numbers of {student}\n\nReturn each result from the function in the notebook that is named "
+        "here."
+    )
     told = [f"**{one.id}**, `{function_name(one)}`: {asked(one, secret, student).text}" for one in questions]
     return paper.as_page(f"{name}: {student}", [head, *told])

@@ -63,8 +63,10 @@ class ProblemSet:
     def warnings(self) -> list[str]:
         """Return a warning for each question that cannot be understood without its lesson."""
         return [
-            f"question {one.id} speaks of something that is only in lesson {one.lesson:02} ({', '.join(words)}); hand "
-            "the lesson out with it, or choose another question"
+            (
+                f"question {one.id} refers to something that is only in lesson {one.lesson:02} ({', '.join(words)}); "
+                "hand out the lesson with it, or choose another question"
+            )
             for one in self.questions
             if (words := needs_lesson(one))
         ]

@@ -74,7 +74,7 @@ def check_free(name: str, stages: Sequence[Stage], out: Path) -> tuple[Path, Pat
     places = out / "release" / name, out / f"{name}.md"
     for path in places:
         if path.exists():
-            what = f"it has {path.relative_to(out)} already; move it away, or choose another name"
+            what = f"it already has {path.relative_to(out)}; move it away, or choose another name"
             raise ValueError(f"--out {out}: {what}")
     for stage in stages:
         if not parts(stage.number):
@@ -143,9 +143,9 @@ def _for_teachers(name: str, stages: Sequence[Stage], needed: set[int], *, guide
         f"    companion course alike hand-ins/ --build {spec}",
         "",
         "A part earns its points if it is right on the public cases and on hidden cases drawn from your seed file, "
-        "either with the student's own files of earlier stages or with the references in their place. Code that never "
-        "ends, or that ends its process, costs only the part that it is in. `alike` names students whose files are "
-        "similar, and those who handed in the course's own.",
+        "either with the student's own files of earlier stages or with the references in their place. Code that "
+        "never ends, or that ends its process, costs only the part that it belongs to. `alike` names students whose "
+        "files are similar, and those who handed in the course's own.",
         "",
     ]
     if any(stage.number == OPEN for stage in stages):

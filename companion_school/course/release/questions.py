@@ -60,7 +60,7 @@ def find_gradable(id: str) -> Question:
     if not question.is_gradable:
         near = (other for other in questions().values() if other.lesson == question.lesson)
         choices = ", ".join(other.id for other in near if other.is_gradable)
-        what = f"question {question.id} is a prediction without a list of reasons, which has no marks"
+        what = f"question {question.id} is a prediction without a list of reasons, which cannot be graded"
         raise ValueError(f"{what}; expected one of {choices}")
     return question
 
@@ -103,7 +103,7 @@ def _prediction(question: Question, secret: bytes) -> Exercise:
     choices = _shuffled(question.choices, secret, "choices", question.key)
     reasons = _shuffled(question.reasons, secret, "reasons", question.key)
     numbers = [str(number) for number in range(1, len(reasons) + 1)]
-    points = f"Both must be right; the letter alone earns {question.alone or 'nothing'}."
+    points = f"Both must be right; a right letter with a wrong number earns {question.alone or 'nothing'}."
     statement = (
         f"{question.text}\n\nWhat happens:\n\n{_listed(choices, LETTERS)}\n\n"
         f"and why:\n\n{_listed(reasons, numbers)}\n\n"

@@ -114,7 +114,7 @@ def add_items(file: Path) -> None:
                 f"--own-items {file}: the name of an item must be a lesson and a new word, such as 14.mine, got {id!r}"
             )
         if len(points) < 2 or points[-1] != 0 or points != sorted(set(points), reverse=True):
-            raise ValueError(f"--own-items {file}: {id}: the points of its levels must go down to 0, got {points}")
+            raise ValueError(f"--own-items {file}: {id}: the points of its levels must decrease to 0, got {points}")
     _OWN.update(made)
 
 

@@ -55,6 +55,6 @@ def test_the_list_has_everybody(tmp_path, monkeypatch, capsys):
     assert main(["course", "oral", "in", *flags, "--to", "oral.md", "--each", "2"]) == 0
     told = (tmp_path / "oral.md").read_text()
     assert told.count("*Listen for:*") in (1, 2) and "## ada" in told
-    assert "## ben\n\nNo answer that gives rise to a question." in told
+    assert "## ben\n\nThere is no answer to ask about." in told
     assert main(["course", "oral", "in", "--exercises", "2.5"]) == 2
     assert "--seed-file: expected the file with your secret" in capsys.readouterr().err

@@ -96,7 +96,7 @@ def main() -> None:
     sys.argv[:] = [""]
     import numpy
     import torch
-    from safetensors.torch import save  # noqa: F401
+    from safetensors.torch import load  # noqa: F401
 
     torch.set_num_threads(1)
     torch.compile = _as_it_is
@@ -314,12 +314,13 @@ def _serve(channel: socket.socket, program: dict[str, Any], engine: dict[str, An
     call = in_this_process(names[program["name"]], watch=watch)
     while True:
         try:
-            asked = codec.unpack(receive(channel))
+            message = receive(channel)
         except EOFError:
             return
+        asked, again = codec.unpack(message[:-1]), bool(message[-1])
         facts = {name: asked[name] for name in ("gradients", "layout", "room")}
         given = case("", tuple(asked["arguments"]), **facts)
-        reply(attempt(lambda given=given, again=asked["again"]: call(given, again)))
+        reply(attempt(lambda given=given, again=again: call(given, again)))
 
 
 def _named(error: BaseException) -> tuple[str, str]:

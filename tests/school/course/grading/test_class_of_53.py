@@ -204,7 +204,7 @@ def test_a_weeks_set(handed_in, monkeypatch, capsys):
     tom = page(handed_in, "week2", "twice-tom")
     assert "Graded: week2 (1).ipynb" in tom and "Also handed in, and not graded: week2.ipynb" in tom
     lena = page(handed_in, "week2", "late-lena")
-    assert "4.8 of 6 points: 6 earned, 1.2 taken off for lateness" in lena and "1 day and 10 hours after" in lena
+    assert "4.8 of 6 points: 6 earned, 1.2 deducted for lateness" in lena and "1 day and 10 hours after" in lena
     assert {rows[name]["time_from"] for name in ("late-lena", "timely-tina")} == {"the last commit of what is graded"}
     assert (rows["noor"]["time_from"], rows["noor"]["late_submission_penalty"]) == ("unknown", "0")
     assert "21 of 26 submissions graded" in said.out and "the time of 24 is not known" in said.out
@@ -270,7 +270,7 @@ def test_a_project_has_the_same_table_deadline_and_pages(handed_in, monkeypatch,
     assert rows["old"]["also_handed_in"] == "a/" and "not spelled as it was handed out" in page(
         handed_in, "build", "Capital"
     )
-    assert "7.2 of 9 points: 9 earned, 1.8 taken off" in page(handed_in, "build", "late-lena")
+    assert "7.2 of 9 points: 9 earned, 1.8 deducted" in page(handed_in, "build", "late-lena")
     assert "Stage 3, positions.py" in page(handed_in, "build", "wrong")
     assert main(["course", "alike", str(handed_in / "three"), "--build", "3"]) == 0
     told = (

@@ -209,7 +209,7 @@ def test_an_instructors_own_written_items_go_into_a_set(tmp_path, capsys, monkey
     assert (row["3.mine"], row["max_score"]) == ("to mark", "2")
     (tmp_path / "mine.toml").write_text(MINE.replace("points = 0", "points = 1"))
     assert main(["course", "release", "other", *own, "--out", str(tmp_path / "course")]) == 2
-    assert "3.mine: the points of its levels must go down to 0, got [2, 1]" in capsys.readouterr().err
+    assert "3.mine: the points of its levels must decrease to 0, got [2, 1]" in capsys.readouterr().err
 
 
 def test_gradescope_shows_a_late_student_no_points_before_marks_are_published():
@@ -219,6 +219,6 @@ def test_gradescope_shows_a_late_student_no_points_before_marks_are_published():
     rule = Lateness("2026-11-30T12:00+00:00", "10% a day")
     late = rule.of("ada", "week2", "2026-12-01T13:00+00:00")
     made = results(graded, late)
-    assert made["score"] == 1.6 and "20% of its points are taken off" in made["output"]
+    assert made["score"] == 1.6 and "20% of its points are deducted" in made["output"]
     assert "0.4" not in made["output"] and "1.6" not in made["output"]
     assert rule.of("ada", "week2", "2026-12-01T13:00+00:00", due="2026-12-20T12:00+00:00").share == 0.0

@@ -127,7 +127,7 @@ def test_a_class_goes_from_its_release_to_the_gradebooks(tmp_path, capsys, monke
     first = {row["student_id"]: row for row in rows_of((out / "marks.csv").read_text())}
     assert [first[name]["score"] for name in ("ada", "ben", "cem", "jo")] == ["6", "0", "3", "4.8"]
     assert first["jo"]["raw_score"] == "6" and first["jo"]["late_submission_penalty"] == "1.2"
-    assert "4.8 of 10 points: 6 earned, 1.2 taken off for lateness" in feedback(out, "jo")
+    assert "4.8 of 10 points: 6 earned, 1.2 deducted for lateness" in feedback(out, "jo")
     assert first["ben"]["timestamp"] == "" and first["ben"]["duedate"] == "2026-11-30T12:00"
     groups = "one token: 1 of 1; a batch of tokens: 0 of 2; any epsilon, and edge cases: 0 of 1"
     assert (first["cem"]["6.3"], first["cem"]["6.3 points"], first["cem"]["6.3 groups"]) == ("wrong", "1", groups)
@@ -250,7 +250,7 @@ def test_one_file_holds_extensions_late_days_and_grace_periods(tmp_path):
     late = rule.of("cem", "week2", "2026-12-03T11:00")
     assert (late.share, late.days) == (pytest.approx(0.1), 2)
     assert "2 days and 23 hours after it was due on 2026-11-30 12:00" in late.told
-    assert "2 late days were used, and 10% of its points are taken off" in late.told
+    assert "2 late days were used, and 10% of its points are deducted" in late.told
     assert share(rule, "2026-12-03T11:00", "cem", spent=1) == pytest.approx(0.2)
     assert share(rule, "2026-12-01T12:00", "ben") == 0.0 and share(rule, "2026-12-01T12:01", "ben") == 0.2
     (tmp_path / "extensions.csv").write_text("student_id,assignment,due,grace,late_days,reason\nada,,,soon,,\n")

@@ -35,7 +35,7 @@ def test_what_is_declared_and_does_not_pass_is_told(monkeypatch):
     tally = survivors.tally("2.5")
     assert set(tally.stale) == set(known) and tally.killed == tally.made
     report = survivors.Report((tally,))
-    assert not report.holds and "declared in equivalent.toml, and does not pass: nothing -> this" in survivors.as_text(
+    assert not report.holds and "declared in equivalent.toml, but does not pass: nothing -> this" in survivors.as_text(
         report
     )
     read = json.loads(survivors.as_json(report))

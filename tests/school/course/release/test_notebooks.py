@@ -41,7 +41,10 @@ def test_a_stale_notebook_is_found_and_mended(copied, capsys):
     notebook.write_bytes(built.replace(b"Exercises", b"Tasks", 1))
     assert main(["course", "notebooks", str(copied), "--check"]) == 1
     said = capsys.readouterr().out
-    assert f"{notebook}: is not what the exercises make" in said and "99_gone.ipynb: belongs to no exercises" in said
+    assert (
+        f"{notebook}: is not up to date with the exercises" in said
+        and "99_gone.ipynb: does not belong to any exercises" in said
+    )
     assert "TUTOR.md: has never been built" in said and "make notebooks" in said
     assert main(["course", "notebooks", str(copied)]) == 0
     assert notebook.read_bytes() == built and not (copied / "exercises" / "99_gone.ipynb").exists()

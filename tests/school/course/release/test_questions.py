@@ -120,7 +120,7 @@ def test_words_that_point_into_a_lesson_are_noticed(words):
     asked = replace(SIZE, text=f"How does it grow? {words}")
     assert needs_lesson(asked) and not needs_lesson(SIZE)
     [told] = ProblemSet("quiz", (), (asked,)).warnings()
-    assert told.startswith("question 2.a speaks of something that is only in lesson 02")
+    assert told.startswith("question 2.a refers to something that is only in lesson 02")
 
 
 def test_no_question_of_the_course_needs_its_lesson_beside_it():
