@@ -117,7 +117,7 @@ def examine_stage(
     if not wanted:
         raise ValueError(f"stage {stage.number}, {stage.file}: this stage has no check yet")
     if not (folder / stage.file).is_file():
-        what = f"expected your file of stage {stage.number}, found none; `companion build start` lays its stub"
+        what = f"expected your file of stage {stage.number}, found none; `companion build start` writes its stub"
         raise ValueError(f"{folder / stage.file}: {what}")
     found: list[Found] = []
     while len(found) < len(wanted):
@@ -127,7 +127,7 @@ def examine_stage(
         if fault is not None:
             return Report(stage, tuple(found), fault)
         if len(found) == before:  # the process ended before it reported anything
-            found.append(Found(left[0].name, Result.CRASHED.value, "the process that ran it ended on the way"))
+            found.append(Found(left[0].name, Result.CRASHED.value, "the process that ran it ended unexpectedly"))
     return Report(stage, tuple(found))
 
 
@@ -167,9 +167,9 @@ def _run(
         words = said.read_text("utf-8", "replace").strip().splitlines()
         if begun is not None:
             last = f": {words[-1][:300]}" if words else "; does something in it call exit?"
-            note(Found(begun.name, Result.CRASHED.value, f"the process that ran it ended on the way{last}"))
+            note(Found(begun.name, Result.CRASHED.value, f"the process that ran it ended unexpectedly{last}"))
         elif process.returncode > 0:
-            return f"it cannot be examined: {words[-1][:300] if words else 'its process ended without a word'}"
+            return f"it cannot be checked: {words[-1][:300] if words else 'its process ended without a message'}"
     return None
 
 
@@ -208,7 +208,7 @@ def _follow(
         if time.monotonic() > end:
             if begun is None and len(found) > already:  # end the search for the first difference
                 return None, None
-            took = f"it did not end in {begun.seconds:g} seconds" if begun else "it did not begin"
+            took = f"it did not finish within {begun.seconds:g} seconds" if begun else "it did not start"
             note(Found((begun or left[0]).name, Result.TIMEOUT.value, took))
             return None, None
         time.sleep(0.05)

@@ -23,7 +23,7 @@ from companion_school.checking.examine import AnswerKey, Verdict, examine, key_o
 from companion_school.checking.operator_watch import forbidden_fault, forbidden_uses
 
 _GPU = "_on_a_GPU"
-_LATER = "it is tried once the parts above are right"
+_LATER = "it will be tried once the parts above are right"
 _NAMED = "\n  most likely: "
 
 
@@ -73,9 +73,9 @@ def unreadable(stage: Stage, sources: Mapping[str, str], wanted: list[Part]) -> 
         except (SyntaxError, ValueError) as error:
             where = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
             said = error.msg if isinstance(error, SyntaxError) else str(error)
-            return f"{STAGES[number].file}{where}: it is no Python: {said}"
+            return f"{STAGES[number].file}{where}: it is not valid Python: {said}"
         if used and number == stage.number:
-            until = f" (from stage {OPEN} on everything goes)" if "companion" not in used else ""
+            until = f" (from stage {OPEN} on every name is allowed)" if "companion" not in used else ""
             return f"{forbidden_fault(used)}{until}"
     return None
 
@@ -101,7 +101,7 @@ def examined(part: Part, sources: Mapping[str, str], files: Mapping[str, str], s
     if earlier is not None:
         other = STAGES[earlier]
         told = (
-            f"With the reference of stage {earlier} in place of your {other.file} it is right: the fault lies there.\n"
+            f"With the reference of stage {earlier} instead of your {other.file} it is right, so the fault is there.\n"
             f'Check that stage first: check("{other.id}"), or companion build check {earlier}. If it passes, your '
             f"{other.file} lacks something that only this part needs."
         )

@@ -78,7 +78,7 @@ def check_merges(code: World, merges: Sequence[tuple[int, int]], folder: Path) -
 
 def _written(code: World, module: str, name: str) -> Any:
     if not hasattr(code[module], name):
-        laid = "`companion build start` lays the stub that has it beside your file"
+        laid = "`companion build start` writes the stub that has it beside your file"
         raise ValueError(f"{module}.py: expected {name}, found none; {laid}")
     return getattr(code[module], name)
 
@@ -95,5 +95,5 @@ def _check_logits(folder: Path, model: Any, ids: Sequence[int]) -> None:
     with torch.no_grad():
         theirs, mine = read(given).logits, model(given.to(device)).cpu()
     if mine.shape != theirs.shape or not torch.allclose(mine.float(), theirs.float(), atol=1e-3, rtol=1e-3):
-        what = "what your save wrote has other logits than your model; the commands read a Transformer of stages 2 to 5"
+        what = "the saved files give other logits than your model; the commands read a Transformer of stages 2 to 5"
         raise ValueError(f"the model cannot be saved: {what}")

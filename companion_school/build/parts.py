@@ -173,7 +173,7 @@ class Part:
             forbidden=self.watched,
             exact_zero=self.exact_zero,
             excused=self.excused,
-            right={"all": "what others build on has to stand all that they may bring"},
+            right={"all": "later stages build on this part, so it must handle all their inputs"},
             limits=self.limits,
             mistakes=[
                 Mistake(message, self.answer(right | {self.stage.module: patched(number, patch)}))

@@ -138,9 +138,9 @@ def _about(stage: Stage) -> str:
 
 
 def _told(stage: Stage) -> str:
-    there = f"\nWhat is marked `{GIVEN}` is ready: leave it as it is." if given(stage.number) else ""
+    there = f"\nCode marked `{GIVEN}` is complete: leave it as it is." if given(stage.number) else ""
     return (
-        f"Write what raises NotImplementedError, from the top to the bottom, and try it as often as you like:\n"
+        f"Replace each NotImplementedError, from top to bottom, and check your file as often as you like:\n"
         f'check("{stage.id}") in a notebook, `companion build check {stage.number}` in a terminal.{there}'
     )
 

@@ -47,7 +47,7 @@ class Bridge:
     def told(self) -> str:
         """A line that the exercise's check prints about the bridge."""
         where = f"`{self.definition}` of {self.stage.file}, stage {self.stage.number} of your own transformer"
-        return f'It is also {where}. take_over("{self.exercise}") lays it in there.'
+        return f'It is also {where}. take_over("{self.exercise}") copies it there.'
 
 
 def _bridge(exercise: str, stage: int, definition: str, body: str | dict[str, str]) -> Bridge:
@@ -135,10 +135,10 @@ def take_over(bridge: Bridge, answer: str, folder: Path) -> str:
     tried = part.answer({**sources, **references(bridge.stage), bridge.stage.module: new})
     verdict = examine(key_of(part.exercise()), in_this_process(tried, part.watched))
     if verdict.result is not Result.RIGHT:
-        what = "with your answer it is not right, and nothing was written; does it use something else of its notebook?"
+        what = "it is not right with your answer, so nothing was written; does it use something else from its notebook?"
         raise ValueError(f"{told}: {what}\n{verdict}")
     write_atomic(file, new)
-    return f"{told} is done: it calls your answer to {bridge.exercise}, which stands above it."
+    return f"{told} is done: it calls your answer to {bridge.exercise}, which is above it."
 
 
 def _definition(text: str, name: str) -> ast.FunctionDef | ast.ClassDef | None:

@@ -96,8 +96,8 @@ def main(arguments: list[str] | None = None) -> int:
         if options.mutants:
             tried = list(survivors(number))
             passed = [change for change, passes in tried if passes]
-            found += [f"passes, and is not declared: {change}" for change in passed if change not in equivalent(number)]
-            found += [f"declared, and does not pass: {change}" for change in equivalent(number) if change not in passed]
+            found += [f"passes, but is not declared: {change}" for change in passed if change not in equivalent(number)]
+            found += [f"declared, but does not pass: {change}" for change in equivalent(number) if change not in passed]
             line += f", {len(tried)} mutants, {len(passed)} of them right"
         print(line, *found, sep="\n  ", flush=True)
         wrong += len(found)

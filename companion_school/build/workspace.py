@@ -247,7 +247,7 @@ def _read_record(folder: Path) -> dict[str, _Kept]:
     except FileNotFoundError:
         return {}
     except (ValueError, TypeError, AttributeError):
-        what = "expected the record of your stages; remove it, and nothing of yours is lost but what was checked when"
+        what = "expected the record of your stages; if you remove it, you lose only the record of your checks"
         raise ValueError(f"{file}: {what}") from None
 
 

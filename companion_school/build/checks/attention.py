@@ -7,7 +7,7 @@ from companion_school.build.parts import part
 from companion_school.checking.derived_cases import LARGE
 from companion_school.checking.exercise import Case
 
-_VIEW = {"memory": "a view of its argument is all that is asked"}
+_VIEW = {"memory": "the result may be a view of its argument"}
 
 
 @part(2, points=2)
@@ -20,77 +20,77 @@ def attend(code, q, k, v, mask):
 def _(draw):
     batch, heads, queries, keys, d_head, d_v = draw.sizes(6, 2, 8)
     q, k, v = draw.normal(1, 1, 1, 4), draw.normal(1, 1, 2, 4), draw.normal(1, 1, 2, 3)
-    yield Case("one query weighs the values of two keys", (q, k, v, None))
-    yield Case("a key that is hidden has no weight", (q, k, v, torch.tensor([[True, False]])))
+    yield Case("one query averages the values of two keys", (q, k, v, None))
+    yield Case("a hidden key has no weight", (q, k, v, torch.tensor([[True, False]])))
     q, k = draw.normal(batch, heads, queries, d_head), draw.normal(batch, heads, keys, d_head)
     v = draw.normal(batch, heads, keys, d_v)
     yield Case("several queries, each by itself", (q, k, v, None), gradients=True)
     look = draw.uniform(queries, keys) < 0.5
     look[:, 1] = True
-    yield Case("a mask (query, key): True may look", (q, k, v, look), gradients=True)
+    yield Case("a mask (query, key), True where a query may look", (q, k, v, look), gradients=True)
     real = torch.arange(keys) < draw.wholes(1, keys, batch, 1)
-    yield Case("a mask (batch, 1, 1, key) is spread over heads and queries", (q, k, v, real[:, None, None]))
-    yield Case("scores of hundreds do not overflow", (30 * q, 30 * k, v, look))
+    yield Case("a mask (batch, 1, 1, key) broadcasts over heads and queries", (q, k, v, real[:, None, None]))
+    yield Case("scores in the hundreds do not overflow", (30 * q, 30 * k, v, look))
     yield Case("float32 stays float32", (q.float(), k.float(), v.float(), look), gradients=True)
 
 
-attend.mistake("the scores are not divided by the root of d_head", " / math.sqrt(q.shape[-1])", "")
-attend.mistake("you divide the scores by d_head; divide by its root", "math.sqrt(q.shape[-1])", "q.shape[-1]")
+attend.mistake("the scores are not divided by the square root of d_head", " / math.sqrt(q.shape[-1])", "")
+attend.mistake("you divide the scores by d_head; divide by its square root", "math.sqrt(q.shape[-1])", "q.shape[-1]")
 attend.mistake(
-    "you multiply the scores by the root of d_head; divide by it",
+    "you multiply the scores by the square root of d_head; divide by it",
     "/ math.sqrt(q.shape[-1])",
     "* math.sqrt(q.shape[-1])",
 )
 attend.mistake(
-    "you divide by the root of the values' width; the scores are sums over the width of queries and keys",
+    "you divide by the square root of the values' width; use the width of queries and keys, over which the scores sum",
     "math.sqrt(q.shape[-1])", "math.sqrt(v.shape[-1])",
 )  # fmt: skip
 attend.mistake(
-    "you divide by the root of the number of keys; it is the width of a query, the last axis",
+    "you divide by the square root of the number of keys; use the width of a query, the last axis",
     "math.sqrt(q.shape[-1])", "math.sqrt(k.shape[-2])",
 )  # fmt: skip
 attend.mistake(
-    "the softmax runs over the queries; each query's weights add up to one, so it runs over the keys, the last axis",
+    "the softmax runs over the queries; each query's weights must add up to one, so take it over the keys, the last axis",
     "scores.softmax(-1)", "scores.softmax(-2)",
 )  # fmt: skip
 attend.mistake(
-    "the softmax runs over the heads, axis 1; it runs over the keys, the last axis", "scores.softmax(-1)",
+    "the softmax runs over the heads, axis 1; take it over the keys, the last axis", "scores.softmax(-1)",
     "scores.softmax(1)",
 )  # fmt: skip
 attend.mistake(
-    "the keys are not transposed: `k.mT` exchanges their last two axes, so that each query meets each key",
+    "the keys are not transposed: `k.mT` swaps their last two axes, so that each query is multiplied with each key",
     "q @ k.mT",
     "q @ k",
 )
 attend.mistake(
-    "`k.T` turns all four axes round; `k.mT` exchanges the last two and leaves batch and heads in front",
+    "`k.T` reverses all four axes; `k.mT` swaps only the last two and leaves batch and heads in front",
     "q @ k.mT",
     "q @ k.T",
 )
 attend.mistake(
-    "`transpose(1, 2)` exchanges heads and keys; exchange the last two axes, `k.transpose(-2, -1)` or `k.mT`",
+    "`transpose(1, 2)` swaps heads and keys; swap the last two axes, `k.transpose(-2, -1)` or `k.mT`",
     "q @ k.mT", "q @ k.transpose(1, 2)",
 )  # fmt: skip
 attend.mistake(
-    "you divide by the root of the number of heads; it is the width of one head, the last axis of the queries",
+    "you divide by the square root of the number of heads; use the width of one head, the last axis of the queries",
     "math.sqrt(q.shape[-1])", "math.sqrt(q.shape[1])",
 )  # fmt: skip
 attend.mistake(
     "the mask is added to the scores as zeros and ones; where it is False, the score becomes minus infinity",
     "scores = scores.masked_fill(~mask, -math.inf)", "scores = scores + mask",
 )  # fmt: skip
-attend.mistake("the weights are no softmax: apply it to the scores before they weigh the values", ".softmax(-1)", "")
+attend.mistake("the softmax is missing: apply it to the scores before you multiply by the values", ".softmax(-1)", "")
 attend.mistake(
-    "the mask is inverted: True means that a query may look, so what is hidden is ~mask",
+    "the mask is inverted: True means that a query may look, so the hidden positions are ~mask",
     "masked_fill(~mask", "masked_fill(mask",
 )  # fmt: skip
 attend.mistake("the mask is never used", "if mask is not None:", "if False:")
 attend.mistake(
-    "hidden scores become 0, and e^0 = 1 is a weight like others; before the softmax they become minus infinity",
+    "hidden scores become 0, and e^0 = 1 is a weight like any other; set them to minus infinity before the softmax",
     "~mask, -math.inf", "~mask, 0.0",
 )  # fmt: skip
 attend.mistake(
-    "the mask comes after the softmax: what is hidden still stands in the sum that the others are divided by",
+    "the mask comes after the softmax: hidden scores are still in the denominator of the others",
     """
     def attend(q, k, v, mask=None):
         weights = (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1)
@@ -100,11 +100,11 @@ attend.mistake(
     """,
 )
 attend.mistake(
-    "hidden scores become small instead of minus infinity, so that what is hidden keeps a weight",
+    "hidden scores become small instead of minus infinity, so hidden keys keep some weight",
     "~mask, -math.inf", "~mask, -10.0",
 )  # fmt: skip
 attend.mistake(
-    "the exponentials overflow where scores are large: take `softmax`, or subtract each row's largest score first",
+    "the exponentials overflow if scores are large: use `softmax`, or subtract each row's largest score first",
     """
     def attend(q, k, v, mask=None):
         scores = q @ k.mT / math.sqrt(q.shape[-1])
@@ -119,7 +119,7 @@ attend.mistake(
     "scores.softmax(-1)", "scores.softmax(-1).detach()",
 )  # fmt: skip
 attend.mistake(
-    "everything is computed in float32, whatever came in",
+    "everything is computed in float32, whatever the dtype of the arguments",
     "    scores = q @ k.mT", "    q, k, v = q.float(), k.float(), v.float()\n    scores = q @ k.mT",
 )  # fmt: skip
 attend.variant(
@@ -181,13 +181,13 @@ causal.mistake("the mask lets each query look ahead, and hides what came before"
 causal.mistake("the mask is inverted: True means that a query may look", "torch.ones(queries, keys, dtype=torch.bool)"
                ".tril(keys - queries)", "~torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)")  # fmt: skip
 causal.mistake(
-    "with fewer queries than keys the last query is at the last key; yours begin at the first", "tril(keys - queries)",
+    "with fewer queries than keys, the last query is at the last key; your queries start at the first key", "tril(keys - queries)",
     "tril()",
 )  # fmt: skip
 causal.mistake("each query sees one position too far ahead", "tril(keys - queries)", "tril(keys - queries + 1)")
-causal.mistake("the mask holds numbers; expected truth values, torch.bool", ", dtype=torch.bool", "")
+causal.mistake("the mask holds numbers; expected booleans, torch.bool", ", dtype=torch.bool", "")
 causal.mistake(
-    "rows and columns are exchanged: it is (query, key)", "torch.ones(queries, keys", "torch.ones(keys, queries"
+    "rows and columns are swapped: the mask is (query, key)", "torch.ones(queries, keys", "torch.ones(keys, queries"
 )
 causal.variant(
     """
@@ -216,24 +216,24 @@ def split(code, x, heads):
 @split.cases
 def _(draw):
     batch, tokens, heads, d_head = draw.sizes(4, 2, 6)
-    yield Case("neighbouring numbers stay in one head", (torch.arange(8.0, dtype=torch.float64).view(1, 2, 4), 2))
-    yield Case("batch, heads and tokens go to their axes", (draw.normal(batch, tokens, heads * d_head), heads),
+    yield Case("neighbouring components stay in one head", (torch.arange(8.0, dtype=torch.float64).view(1, 2, 4), 2))
+    yield Case("batch, heads and tokens get the right axes", (draw.normal(batch, tokens, heads * d_head), heads),
                gradients=True)  # fmt: skip
-    yield Case("one head is all of it", (draw.normal(batch, tokens, d_head), 1))
+    yield Case("one head has everything", (draw.normal(batch, tokens, d_head), 1))
 
 
 split.mistake(
-    "tokens are mixed up with heads: part the last axis in two first, then exchange tokens and heads",
+    "tokens are mixed up with heads: split the last axis in two first, then swap tokens and heads",
     "def split(x, heads):\n    return x.reshape(x.shape[0], heads, x.shape[1], -1)",
 )
+split.mistake("the head axis comes after the token axis; swap the two", "(heads, -1)).transpose(1, 2)", "(heads, -1))")
 split.mistake(
-    "the heads' axis stands behind the tokens'; exchange the two", "(heads, -1)).transpose(1, 2)", "(heads, -1))"
-)
-split.mistake(
-    "a head's numbers are neighbours in the last axis; you take every heads-th",
+    "a head's components are neighbours in the last axis; you take every heads-th component",
     "unflatten(-1, (heads, -1)).transpose(1, 2)", "unflatten(-1, (-1, heads)).permute(0, 3, 1, 2)",
 )  # fmt: skip
-split.mistake("you made heads of d_head numbers each into d_head heads", "(heads, -1)", "(-1, heads)")
+split.mistake(
+    "you split into d_head heads; split into `heads` heads of d_head components", "(heads, -1)", "(-1, heads)"
+)
 split.variant(
     """
     def split(x, heads):
@@ -254,20 +254,22 @@ def merge(code, x):
 
 @merge.cases
 def _(draw):
-    yield Case("each token has its heads side by side", (torch.arange(8.0, dtype=torch.float64).view(1, 2, 2, 2),))
-    yield Case("batch, tokens and heads go to their axes", (draw.normal(*draw.sizes(4, 2, 6)),), gradients=True)
+    yield Case(
+        "each token has its heads one after the other", (torch.arange(8.0, dtype=torch.float64).view(1, 2, 2, 2),)
+    )
+    yield Case("batch, tokens and heads get the right axes", (draw.normal(*draw.sizes(4, 2, 6)),), gradients=True)
 
 
-merge.mistake("heads and tokens become one axis; exchange the two first, then join heads and d_head", "x.transpose(1, 2).flatten(2)",
+merge.mistake("heads and tokens are joined into one axis; swap the two first, then join heads and d_head", "x.transpose(1, 2).flatten(2)",
               "x.flatten(1, 2).transpose(1, 2)")  # fmt: skip
 merge.mistake(
-    "tokens are mixed up with heads: exchange the two axes before you join",
+    "tokens are mixed up with heads: swap the two axes before you join",
     "def merge(x):\n    return x.reshape(x.shape[0], x.shape[2], -1)",
 )
 merge.mistake(
     "heads and tokens are joined; expected heads and d_head", "x.transpose(1, 2).flatten(2)", "x.flatten(1, 2)"
 )
-merge.mistake("each token's heads lie interleaved; one head's numbers stay together", "x.transpose(1, 2).flatten(2)",
+merge.mistake("each token's heads are interleaved; keep one head's components together", "x.transpose(1, 2).flatten(2)",
               "x.permute(0, 2, 3, 1).flatten(2)")  # fmt: skip
 merge.variant("def merge(x):\n    return torch.cat([x[:, head] for head in range(x.shape[1])], dim=-1)")
 merge.variant(
@@ -279,8 +281,8 @@ merge.variant(
 )
 
 _STRICT = {
-    "levels": "weights of a thousand make scores of millions, of which no digit is left",
-    "offset": "weights of ten thousand make scores of which no digit is left",
+    "levels": "weights of a thousand give scores of millions, in which no digit is right",
+    "offset": "weights of ten thousand give scores in which no digit is right",
 }
 
 
@@ -311,20 +313,22 @@ def _(draw):
 _CLASS = "self.query = nn.Linear(d_model, heads * d_head, bias=False)"
 _KEYS = "self.key, self.value = (nn.Linear(d_model, kv_heads * d_head, bias=False) for _ in range(2))"
 _SPLIT = "q, k = split(self.query(x), self.heads), split(self.key(source), self.kv_heads)"
-Attention.mistake("the layers have a bias; lesson 03's have none", _CLASS, _CLASS.replace(", bias=False", ""))
-Attention.mistake("the output projection is missing: what the heads found is joined, and then projected once more",
+Attention.mistake("the layers have a bias; those of lesson 03 have none", _CLASS, _CLASS.replace(", bias=False", ""))
+Attention.mistake("the output projection is missing: the joined heads are projected once more",
                   "return self.output(merge(attend(q, k, v, mask)))", "return merge(attend(q, k, v, mask))")  # fmt: skip
 Attention.mistake("the mask does not reach the formula", "attend(q, k, v, mask)))", "attend(q, k, v)))")
-Attention.mistake("queries and keys are exchanged: each token asks with its query and is found by its key",
+Attention.mistake("queries and keys are swapped: a token looks with its query and is found by its key",
                   "attend(q, k, v, mask)", "attend(k, q, v, mask)")  # fmt: skip
-Attention.mistake("the scores are divided by the root of d_head twice: once here and once in `attend`",
+Attention.mistake("the scores are divided by the square root of d_head twice: once here and once in `attend`",
                   "q, k = split(self.query(x), self.heads),",
                   "q, k = split(self.query(x), self.heads) / math.sqrt(x.shape[-1] // self.heads),")  # fmt: skip
-Attention.mistake("the keys serve as values, too", "attend(q, k, v, mask)", "attend(q, k, k, mask)")
-Attention.mistake("the keys are made by the queries' projection", "split(self.key(source)", "split(self.query(source)")
+Attention.mistake("the keys are also used as values", "attend(q, k, v, mask)", "attend(q, k, k, mask)")
+Attention.mistake(
+    "the keys are computed with the queries' projection", "split(self.key(source)", "split(self.query(source)"
+)
 Attention.mistake("the values are not projected", "v = split(self.value(source), self.kv_heads)",
                   "v = split(source, self.kv_heads)")  # fmt: skip
-Attention.mistake("the input is added to the result; that is the block's business, in stage 4",
+Attention.mistake("the input is added to the result; the block does that, in stage 4",
                   "return self.output(", "return x + self.output(")  # fmt: skip
 Attention.mistake("there is one head: the projections are not split", _SPLIT,
                   "self.heads = self.kv_heads = 1\n        " + _SPLIT)  # fmt: skip
@@ -395,7 +399,7 @@ def _(draw):
     for heads, kv_heads, shows in (
         (2, 1, "two queries share one key"),
         (6, 2, "three neighbours share a key, and the next three another"),
-        (4, 4, "each query has a key of its own"),
+        (4, 4, "each query has its own key"),
     ):
         d_model = heads * d_head
         weights = _weights(draw, d_model, kv_heads * d_head)
@@ -403,11 +407,11 @@ def _(draw):
 
 
 Attention_grouped.mistake(
-    "the keys are repeated as a whole, so that every kv_heads-th query shares one; it is neighbours that share",
+    "the keys are repeated as a whole, so every kv_heads-th query shares one; neighbouring queries must share a key",
     "y.repeat_interleave(self.heads // self.kv_heads, dim=1)", "y.repeat(1, self.heads // self.kv_heads, 1, 1)",
 )  # fmt: skip
 Attention_grouped.mistake(
-    "every query has a key and a value of its own: kv_heads is not used", _KEYS,
+    "every query has its own key and value: kv_heads is not used", _KEYS,
     _KEYS.replace("kv_heads * d_head", "heads * d_head"),
 )  # fmt: skip
 Attention_grouped.mistake(
@@ -415,7 +419,7 @@ Attention_grouped.mistake(
     "        k, v = (y.repeat_interleave(self.heads // self.kv_heads, dim=1) for y in (k, v))\n", "",
 )  # fmt: skip
 Attention_grouped.mistake(
-    "the values are repeated as a whole; repeat each of them for its neighbours, as the keys are",
+    "the values are repeated as a whole; repeat each of them for neighbouring queries, as you do with the keys",
     "        k, v = (y.repeat_interleave(self.heads // self.kv_heads, dim=1) for y in (k, v))\n",
     "        k = k.repeat_interleave(self.heads // self.kv_heads, dim=1)\n"
     "        v = v.repeat(1, self.heads // self.kv_heads, 1, 1)\n",
@@ -437,28 +441,30 @@ def Attention_elsewhere(code, x, source, mask, query, key, value, output, heads)
 def _(draw):
     batch, tokens, keys = draw.sizes(3, 2, 6)
     x, source, weights = draw.normal(batch, tokens, 6), draw.normal(batch, keys, 6), _weights(draw, 6, 6)
-    yield Case("x asks, the source answers", (x, source, None, *weights, 2), gradients=True)
+    yield Case("queries from x, keys and values from the source", (x, source, None, *weights, 2), gradients=True)
     real = torch.arange(keys) < draw.wholes(1, keys, batch, 1)
     yield Case("padding of the source is hidden", (x, source, real[:, None, None], *weights, 3))
 
 
 Attention_elsewhere.mistake(
-    "the source is not used: keys and values are made of x", "source = x if source is None else source", "source = x"
+    "the source is not used: keys and values are computed from x",
+    "source = x if source is None else source",
+    "source = x",
 )
 Attention_elsewhere.mistake(
-    "queries and keys have changed places: x asks, and keys and values are made of the source",
+    "queries and keys are swapped: queries come from x, keys and values from the source",
     "split(self.query(x), self.heads), split(self.key(source), self.kv_heads)",
     "split(self.query(source), self.heads), split(self.key(x), self.kv_heads)",
 )
 Attention_elsewhere.mistake(
-    "the queries are made of the source; it is x that asks", "split(self.query(x)", "split(self.query(source)"
+    "the queries are computed from the source; compute them from x", "split(self.query(x)", "split(self.query(source)"
 )
 Attention_elsewhere.mistake(
-    "the values are made of x; what is found is the source's", "self.value(source)", "self.value(x)"
+    "the values are computed from x; compute them from the source", "self.value(source)", "self.value(x)"
 )
 
 
-@part(2, points=1, excused=_STRICT | {"layout": "what was kept lies in memory as it did"})
+@part(2, points=1, excused=_STRICT | {"layout": "the cached tensors have their original memory layout"})
 def Attention_kept(code, x, old_key, old_value, query, key, value, output, heads):
     """`turn` rotates queries and keys, and `cache` stores rotated keys and values."""
 
@@ -483,7 +489,7 @@ def Attention_kept(code, x, old_key, old_value, query, key, value, output, heads
 def _(draw):
     x, weights = draw.normal(2, 3, 12), _weights(draw, 12, 6)
     old = draw.normal(2, 2, 5, 3), draw.normal(2, 2, 5, 3)
-    yield Case("new keys and values stand behind those that were kept", (x, *old, *weights, 4), gradients=True)
+    yield Case("new keys and values come after the cached ones", (x, *old, *weights, 4), gradients=True)
     length = draw.whole(33, 40)
     old = draw.normal(2, 2, length, 3), draw.normal(2, 2, length, 3)
     yield Case(LARGE, (x, *old, *weights, 4))
@@ -492,16 +498,16 @@ def _(draw):
 _TURN, _CACHE = "q, k = turn(q), turn(k)", "k, v = cache.extend(k, v)"
 Attention_kept.mistake("`turn` is not used", "if turn is not None:", "if False:")
 Attention_kept.mistake(
-    "`turn` is given all heads side by side; split queries and keys first, then rotate them", _TURN,
+    "`turn` gets all heads joined; split queries and keys first, then rotate them", _TURN,
     "q, k = split(turn(self.query(x)), self.heads), split(turn(self.key(source)), self.kv_heads)",
 )  # fmt: skip
-Attention_kept.mistake("only the queries are rotated; the keys are as well", _TURN, "q = turn(q)")
+Attention_kept.mistake("only the queries are rotated; rotate the keys, too", _TURN, "q = turn(q)")
 Attention_kept.mistake(
     "the values are rotated, too; positions affect only the scores", _TURN, _TURN + "\n            v = turn(v)"
 )
 Attention_kept.mistake("the `cache` is not used", "if cache is not None:", "if False:")
 Attention_kept.mistake(
-    "the cache keeps what is given to it, and you go on with the new keys alone: take what `extend` gives back", _CACHE,
+    "you continue with only the new keys: use the keys and values that `extend` returns", _CACHE,
     "cache.extend(k, v)",
 )  # fmt: skip
 Attention_kept.mistake(

@@ -14,9 +14,9 @@ _USUAL = {
 }
 
 
-@part(9, points=2, excused={"tie": "of equal scores any may win", "one": "a token visits fewer experts than there are",
-                            "nan": "a score that is none wins or loses", "edge": "likewise", "other": "one choice",
-                            "memory": "a view will do", "levels": "weights of exactly one"})  # fmt: skip
+@part(9, points=2, excused={"tie": "with tied scores, any may win", "one": "a token visits fewer experts than there are",
+                            "nan": "a NaN score may win or lose", "edge": "likewise", "other": "one choice",
+                            "memory": "a view is allowed", "levels": "weights of exactly one"})  # fmt: skip
 def route(code, logits, top_k):
     """The best experts of each token, and a softmax over only these."""
     weights, chosen = code.route(logits, top_k)
@@ -25,7 +25,7 @@ def route(code, logits, top_k):
 
 @route.cases
 def _(draw):
-    yield Case("the best one has all the weight", (torch.tensor([[1.0, 3.0, 2.0]]).double(), 1))
+    yield Case("the best expert has all the weight", (torch.tensor([[1.0, 3.0, 2.0]]).double(), 1))
     yield Case("the weights of two add up to one", (torch.tensor([[1.0, 3.0, 2.0]]).double(), 2))
     tokens, experts = draw.sizes(2, 5, 9)
     yield Case("each token by itself", (draw.normal(tokens, experts), 2), gradients=True)
@@ -33,13 +33,15 @@ def _(draw):
     yield Case(LARGE, (draw.normal(3, draw.whole(33, 40)), 5))
 
 
-route.mistake("the gates are not renormalised: the softmax is over the chosen ones alone",
+route.mistake("the gates are not renormalised: take the softmax over only the chosen experts",
               "best.softmax(-1), chosen", "logits.softmax(-1).gather(-1, chosen), chosen")  # fmt: skip
 route.mistake("the weights are scores; expected a softmax of them", "best.softmax(-1)", "best")
-route.mistake("the softmax runs over the tokens; it runs over a token's choices", "best.softmax(-1)", "best.softmax(0)")
+route.mistake("the softmax runs over the tokens; take it over a token's choices", "best.softmax(-1)", "best.softmax(0)")
 route.mistake("the worst experts are chosen", "logits.topk(top_k, dim=-1)", "logits.topk(top_k, dim=-1, largest=False)")
 route.mistake(
-    "experts choose tokens; here each token chooses experts", "logits.topk(top_k, dim=-1)", "logits.topk(top_k, dim=0)"
+    "experts choose tokens; here each token must choose experts",
+    "logits.topk(top_k, dim=-1)",
+    "logits.topk(top_k, dim=0)",
 )
 route.mistake("every choice has the same weight", "best.softmax(-1)", "torch.full_like(best, 1 / top_k)")
 route.variant(
@@ -60,11 +62,11 @@ def within(code, chosen, experts, capacity):
 
 @within.cases
 def _(draw):
-    yield Case("who comes first finds a place", (torch.tensor([[0], [0], [0], [1]]), 2, 0.5))
-    yield Case("there is room for all", (torch.tensor([[0], [1], [1], [0]]), 2, 1.0))
-    yield Case("places are rounded up", (torch.tensor([[0], [0], [0], [1], [1]]), 3, 1.0))
+    yield Case("the first visits get the slots", (torch.tensor([[0], [0], [0], [1]]), 2, 0.5))
+    yield Case("there are slots for all", (torch.tensor([[0], [1], [1], [0]]), 2, 1.0))
+    yield Case("the number of slots is rounded up", (torch.tensor([[0], [0], [0], [1], [1]]), 3, 1.0))
     yield Case(
-        "first choices of early tokens, then their second ones",
+        "both choices of a token come before those of the next token",
         (torch.tensor([[0, 1], [1, 0], [0, 1], [1, 0]]), 2, 0.5),
     )
     for capacity in (0.4, 0.9, 1.3):
@@ -75,34 +77,34 @@ def _(draw):
 
 
 within.mistake(
-    "places are rounded down",
+    "the number of slots is rounded down",
     "math.ceil(capacity * len(visits) / experts)",
     "math.floor(capacity * len(visits) / experts)",
 )
 within.mistake(
-    "the capacity counts tokens; a token makes several choices",
+    "the capacity counts tokens; count choices, because a token makes several",
     "capacity * len(visits) / experts",
     "capacity * len(chosen) / experts",
 )
 within.mistake(
-    "the choice itself is counted as one before it: one place too few",
+    "a choice is counted among those before it: one slot too few",
     "(visits.cumsum(0) - visits)",
     "visits.cumsum(0)",
 )
 within.mistake(
-    "the last ones find a place, not the first",
+    "the last visits get the slots instead of the first",
     "(visits.cumsum(0) - visits)",
     "(visits.flip(0).cumsum(0).flip(0) - visits)",
 )
-within.mistake("one place too many", "(before < math.ceil", "(before <= math.ceil")
-within.mistake("all experts together have so many places; each has them", "before = (visits.cumsum(0) - visits)[torch.arange(len(visits)), chosen.flatten()]",
+within.mistake("one slot too many", "(before < math.ceil", "(before <= math.ceil")
+within.mistake("you give all experts together this many slots; each expert has that many", "before = (visits.cumsum(0) - visits)[torch.arange(len(visits)), chosen.flatten()]",
                "before = torch.arange(len(visits))")  # fmt: skip
 within.mistake(
-    "what finds no place is marked, not what does",
+    "you mark the choices without a slot; mark those that get one",
     "(before < math.ceil(capacity * len(visits) / experts))",
     "(before >= math.ceil(capacity * len(visits) / experts))",
 )
-within.mistake("the second choices are served after all first ones; a token's choices stand together", "F.one_hot(chosen.flatten(), experts)",
+within.mistake("the second choices are served after all first ones; serve each token's choices together", "F.one_hot(chosen.flatten(), experts)",
                "F.one_hot(chosen.T.flatten(), experts)", "chosen.flatten()]", "chosen.T.flatten()]", ".view_as(chosen)", ".view_as(chosen.T).T")  # fmt: skip
 within.variant(
     """
@@ -126,27 +128,29 @@ def balance(code, logits, top_k):
 @balance.cases
 def _(draw):
     yield Case("even: 1", (torch.eye(4).double(), 1))
-    yield Case("all tokens at one expert", (torch.tensor([[9.0, 0, 0]] * 5).double(), 1))
+    yield Case("all tokens visit one expert", (torch.tensor([[9.0, 0, 0]] * 5).double(), 1))
     # The tolerance is that of float32, the type of shares computed from counts.
     yield Case("any scores", (draw.normal(9, 5), 2), gradients=True, tolerance=1e-6)
-    yield Case("three choices a token", (draw.normal(11, 6), 3), gradients=True, tolerance=1e-6)
+    yield Case("three choices per token", (draw.normal(11, 6), 3), gradients=True, tolerance=1e-6)
     yield Case(LARGE, (draw.normal(draw.whole(33, 40), 6), 2), tolerance=1e-6)
 
 
 balance.mistake("the factor is missing: the number of experts", "return logits.shape[-1] * (", "return 1 * (")
-balance.mistake("the factor is the number of experts, not top_k", "return logits.shape[-1] * (", "return top_k * (")
+balance.mistake(
+    "the factor must be the number of experts, not top_k", "return logits.shape[-1] * (", "return top_k * ("
+)
 balance.mistake("the weights of the chosen experts are averaged; take the mean of the whole softmax",
                 "(share * logits.softmax(-1).mean(0)).sum()",
                 "(share * torch.zeros_like(logits).scatter(-1, route(logits, top_k)[1], route(logits, top_k)[0]).mean(0)).sum()")  # fmt: skip
-balance.mistake("only the first choice is counted, and still divided by top_k; a token makes several choices",
+balance.mistake("only the first choice is counted, but divided by top_k; count all of a token's choices",
                 "F.one_hot(route(logits, top_k)[1], logits.shape[-1]).sum(1)", "F.one_hot(logits.argmax(-1), logits.shape[-1])")  # fmt: skip
 balance.mistake("the shares add up to top_k; divide by it", ".mean(0) / top_k", ".mean(0)")
 balance.mistake(
-    "the mean runs over the experts; the probability of each is averaged over the tokens",
+    "the mean runs over the experts; average each expert's probability over the tokens",
     "logits.softmax(-1).mean(0)",
     "logits.softmax(-1).mean(-1).mean()",
 )
-balance.mistake("shares are squared; they are multiplied with the probabilities, through which gradients flow",
+balance.mistake("shares are squared; multiply them by the probabilities, through which gradients flow",
                 "(share * logits.softmax(-1).mean(0)).sum()", "(share * share).sum() + 0 * logits.sum()")  # fmt: skip
 balance.mistake(
     "the probabilities are summed over the tokens, not averaged",
@@ -155,7 +159,7 @@ balance.mistake(
 )
 balance.mistake("the softmax runs over the tokens", "logits.softmax(-1)", "logits.softmax(0)")
 balance.mistake(
-    "the first choice alone is counted; a token makes several",
+    "only the first choice is counted; a token makes several",
     "route(logits, top_k)[1], logits",
     "route(logits, top_k)[1][:, :1], logits",
     ".mean(0) / top_k",
@@ -192,16 +196,16 @@ def _(draw):
     yield Case(
         "tokens of several rows, two experts each", (draw.normal(2, 7, d_model), *layer(), 2, None), gradients=True
     )
-    yield Case("an expert that nobody visits", (draw.normal(1, 2, d_model), *layer(), 1, None))
-    yield Case("who finds no place gets nothing", (draw.normal(2, 7, d_model), *layer(), 1, 0.5), gradients=True)
-    yield Case("places of two choices", (draw.normal(3, 5, d_model), *layer(), 2, 0.8))
+    yield Case("an expert without visits", (draw.normal(1, 2, d_model), *layer(), 1, None))
+    yield Case("a visit without a slot gives nothing", (draw.normal(2, 7, d_model), *layer(), 1, 0.5), gradients=True)
+    yield Case("slots with two choices", (draw.normal(3, 5, d_model), *layer(), 2, 0.8))
     yield Case(LARGE, (draw.normal(1, draw.whole(33, 40), d_model), *layer(), 2, None))
 
 
 _SUM = "out.index_add(0, token, weights[token, place, None] * ((F.silu(gate) * inner) @ self.outer[expert]))"
-Experts.mistake("what the router said is not kept: `logits`, (token, expert), for `balance` and for whoever watches the load",
+Experts.mistake("the router's scores are not stored: save them as `logits` (token, expert), for `balance` and for monitoring the load",
                 "self.logits = self.router(tokens)", "logits = self.router(tokens)", "route(self.logits, self.top_k)\n        if", "route(logits, self.top_k)\n        if")  # fmt: skip
-Experts.mistake("`logits` is detached: through it `balance` teaches the router", "self.logits = self.router(tokens)",
+Experts.mistake("`logits` is detached, but `balance` trains the router through it", "self.logits = self.router(tokens)",
                 "scores = self.router(tokens)\n        self.logits = scores.detach()",
                 "route(self.logits, self.top_k)\n        if", "route(scores, self.top_k)\n        if")  # fmt: skip
 Experts.mistake(
@@ -210,32 +214,28 @@ Experts.mistake(
 Experts.mistake("the router's scores are detached: it learns nothing", "self.logits = self.router(tokens)",
                 "self.logits = self.router(tokens).detach()")  # fmt: skip
 Experts.mistake(
-    "the choices that fit lose their weight, and the others keep theirs", "weights * within(", "weights * ~within("
+    "the choices that fit lose their weights, and the others keep them", "weights * within(", "weights * ~within("
 )
-Experts.mistake("the answers are not weighed", "weights[token, place, None] * (", "1 * (")
-Experts.mistake("the capacity is not looked at", "if self.capacity is not None:", "if False:")
-Experts.mistake("a token that finds no place returns its input; it gets nothing, and the stream goes on without",
+Experts.mistake("the experts' outputs are not multiplied by their weights", "weights[token, place, None] * (", "1 * (")
+Experts.mistake("the capacity is not used", "if self.capacity is not None:", "if False:")
+Experts.mistake("a token without a slot returns its input; its result must be zero",
                 "return out.view_as(x)", "return (out + tokens * (weights.sum(-1, True) == 0)).view_as(x)")  # fmt: skip
-Experts.mistake("the weights of those that found a place are made to add up to one again; the rest is lost",
+Experts.mistake("the remaining weights are renormalised; leave them as they are, so that they may sum to less than one",
                 "            weights = weights * within(chosen, len(self.gate), self.capacity)",
                 "            weights = weights * within(chosen, len(self.gate), self.capacity)\n            weights = weights / weights.sum(-1, True).clamp(min=1e-9)")  # fmt: skip
-Experts.mistake(
-    "gate and inner are exchanged: the gate goes through the silu", "F.silu(gate) * inner", "gate * F.silu(inner)"
-)
+Experts.mistake("gate and inner are swapped: apply silu to the gate", "F.silu(gate) * inner", "gate * F.silu(inner)")
 Experts.mistake("the gate has no silu", "F.silu(gate) * inner", "gate * inner")
 Experts.mistake(
-    "each choice's weight is that of the first", "weights[token, place, None]", "weights[token, 0 * place, None]"
+    "every choice has the weight of the first one", "weights[token, place, None]", "weights[token, 0 * place, None]"
 )
-Experts.mistake("answers overwrite each other; those of a token are added", _SUM,
+Experts.mistake("outputs overwrite each other; add those of a token", _SUM,
                 "out.index_copy(0, token, weights[token, place, None] * ((F.silu(gate) * inner) @ self.outer[expert]))")  # fmt: skip
 Experts.mistake(
-    "the last expert is never asked", "for expert in range(len(self.gate)):", "for expert in range(len(self.gate) - 1):"
+    "the last expert is never used", "for expert in range(len(self.gate)):", "for expert in range(len(self.gate) - 1):"
 )
+Experts.mistake("the input is added; the block does that", "return out.view_as(x)", "return out.view_as(x) + x")
 Experts.mistake(
-    "the input is added; that is the block's business", "return out.view_as(x)", "return out.view_as(x) + x"
-)
-Experts.mistake(
-    "every token asks every expert",
+    "every token uses every expert",
     "(chosen == expert)",
     "(chosen == chosen)",
     "weights[token, place, None] * (",
@@ -280,7 +280,7 @@ def put_experts(code, experts, top_k, capacity, ids):
     visits = [(block.feed_forward.top_k, block.feed_forward.capacity) for block in own.decoder.blocks]
     return {"the weights": sorted((name, tuple(weight.shape)) for name, weight in own.named_parameters()),
             "a hundred times their standard deviations": spread, "the logits' shape": shape,
-            "the shapes of what the routers said": seen, "visits and places": visits}  # fmt: skip
+            "the shapes of the routers' scores": seen, "top_k and capacity": visits}  # fmt: skip
 
 
 @put_experts.cases
@@ -288,14 +288,14 @@ def _(draw):
     yield Case("a mixture in every block", (6, 2, None, draw.wholes(0, 10, 2, 5)), tolerance=0.08)
     experts, batch, tokens = draw.sizes(3, 3, 7)
     ids = draw.wholes(0, 10, batch, tokens)
-    yield Case("experts, visits and places as asked for", (experts, 1, draw.whole(9, 16) / 8, ids), tolerance=0.08)
+    yield Case("experts, top_k and capacity as asked for", (experts, 1, draw.whole(9, 16) / 8, ids), tolerance=0.08)
     yield Case(LARGE, (6, 2, None, draw.wholes(0, 10, 2, draw.whole(33, 60))), tolerance=0.08)
 
 
 put_experts.mistake(
     "only the first block has experts", "for block in model.decoder.blocks:", "for block in model.decoder.blocks[:1]:"
 )
-put_experts.mistake("all blocks share one mixture; each has its own", "    for block in model.decoder.blocks:\n        block.feed_forward = Experts(model.config.d_model, model.config.d_ff, experts, top_k, capacity)",
+put_experts.mistake("all blocks share one mixture; give each its own", "    for block in model.decoder.blocks:\n        block.feed_forward = Experts(model.config.d_model, model.config.d_ff, experts, top_k, capacity)",
                     "    one = Experts(model.config.d_model, model.config.d_ff, experts, top_k, capacity)\n    for block in model.decoder.blocks:\n        block.feed_forward = one")  # fmt: skip
 put_experts.mistake(
     "`top_k` is not passed on",
@@ -339,7 +339,7 @@ def _(draw):
 
 
 Experts_on_a_GPU.mistake(
-    "the sum is collected on the CPU: make it like the tokens, `torch.zeros_like(tokens)`",
+    "the sum is collected on the CPU: create it like the tokens, `torch.zeros_like(tokens)`",
     "torch.zeros_like(tokens)",
     "torch.zeros(tokens.shape, dtype=tokens.dtype)",
 )

@@ -9,7 +9,7 @@ from companion_school.checking.derived_cases import LARGE
 from companion_school.checking.exercise import Case
 
 _USUAL = {
-    law: "of a usual kind; a small model's weights are not asked to be others"
+    law: "inputs of a usual kind, because a small model has only such weights"
     for law in ("levels", "offset", "nan", "scale", "edge", "one", "dtype", "layout", "memory", "other", "tie")
 }
 
@@ -37,13 +37,13 @@ def _(draw):
 
 
 _SUM = "self.embedding(ids) + waves(positions, self.embedding.embedding_dim)"
-FirstModel.mistake("the positions are missing: without the waves it cannot tell where a symbol stands", _SUM,
+FirstModel.mistake("the positions are missing: without the waves the model cannot tell where a symbol is", _SUM,
                    "self.embedding(ids)")  # fmt: skip
-FirstModel.mistake("a mask hides what comes later; here each symbol may look at all", f"self.attention({_SUM})",
+FirstModel.mistake("a mask hides later symbols; here each symbol may look at all", f"self.attention({_SUM})",
                    f"self.attention({_SUM}, mask=torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).tril())")  # fmt: skip
-FirstModel.mistake("what came in is added to what attention gives; there is no residual here yet", f"self.attention({_SUM})",
+FirstModel.mistake("the input is added to the output of attention; there is no residual connection here yet", f"self.attention({_SUM})",
                    f"(lambda x: x + self.attention(x))({_SUM})")  # fmt: skip
-FirstModel.mistake("these are probabilities; expected scores, and the loss makes the softmax", "return self.head(",
+FirstModel.mistake("these are probabilities; return scores, because the loss applies the softmax", "return self.head(",
                    "return torch.nn.functional.softmax(self.head(", "self.embedding.embedding_dim)))",
                    "self.embedding.embedding_dim))), -1)")  # fmt: skip
 FirstModel.mistake("the positions begin at 1", "positions = torch.arange(ids.shape[1], device=ids.device)",
@@ -52,13 +52,13 @@ FirstModel.mistake(
     "the head has a bias", "self.head = nn.Linear(d_model, vocab, bias=False)", "self.head = nn.Linear(d_model, vocab)"
 )
 FirstModel.mistake(
-    "there is one head, whatever `heads` says", "Attention(d_model, heads, heads)", "Attention(d_model, 1, 1)"
+    "there is always one head, whatever `heads` is", "Attention(d_model, heads, heads)", "Attention(d_model, 1, 1)"
 )
 FirstModel.mistake("the waves are added after attention; add them to the embedding, before it", f"self.attention({_SUM})",
                    "self.attention(self.embedding(ids)) + waves(positions, self.embedding.embedding_dim)")  # fmt: skip
 FirstModel.mistake("the embedding is multiplied by the waves; add them", "self.embedding(ids) + waves(",
                    "self.embedding(ids) * waves(")  # fmt: skip
-FirstModel.mistake("only the last symbol gets scores; all of them do", f"self.attention({_SUM})",
+FirstModel.mistake("only the last symbol gets scores; all of them must", f"self.attention({_SUM})",
                    f"self.attention({_SUM})[:, -1]")  # fmt: skip
 FirstModel.variant(
     """
@@ -90,8 +90,8 @@ def descend(code, start, idle, data, updates, rate):
     losses = list(code.descend(model, loss_at, updates, rate))
     left = [weight.grad is not None and bool(weight.grad.any()) for weight in model]
     hang = any(isinstance(loss, torch.Tensor) and loss.requires_grad for loss in losses)
-    return {"the updates asked for": asked, "the losses": [float(loss) for loss in losses], "losses that keep their graph": hang,
-            "the weights": [weight.detach().clone() for weight in model], "gradients that are left": left}  # fmt: skip
+    return {"the requested updates": asked, "the losses": [float(loss) for loss in losses], "losses that hold on to their graph": hang,
+            "the weights": [weight.detach().clone() for weight in model], "remaining gradients": left}  # fmt: skip
 
 
 @descend.cases
@@ -107,22 +107,24 @@ def _(draw):
 _STEP = "weight -= rate * weight.grad"
 descend.mistake("it goes uphill: subtract the gradient", _STEP, "weight += rate * weight.grad")
 descend.mistake(
-    "the gradients are not forgotten: each is added to the ones before", "                    weight.grad = None\n", ""
+    "the gradients are not cleared, so each is added to the earlier ones",
+    "                    weight.grad = None\n",
+    "",
 )
 descend.mistake("the rate is not used", _STEP, "weight -= weight.grad")
-descend.mistake("every update asks for the first loss: call loss_at(n)", "loss = loss_at(n)", "loss = loss_at(0)")
-descend.mistake("the updates are counted from 1; the first is 0", "loss = loss_at(n)", "loss = loss_at(n + 1)")
-descend.mistake("it gives the losses as tensors that keep what they were made of: give numbers, `loss.item()`",
+descend.mistake("every update uses the first loss: call loss_at(n)", "loss = loss_at(n)", "loss = loss_at(0)")
+descend.mistake("the updates are counted from 1; count from 0", "loss = loss_at(n)", "loss = loss_at(n + 1)")
+descend.mistake("the losses are tensors that hold on to their graph: yield numbers, `loss.item()`",
                 "yield loss.item()", "yield loss")  # fmt: skip
-descend.mistake("no weight ever moves: call `loss.backward()`, use the gradients, and clear them only after that",
+descend.mistake("no weight ever changes: call `loss.backward()`, use the gradients, and clear them only after that",
                 "        loss.backward()\n", "")  # fmt: skip
-descend.mistake("`weight = weight - ...` only names a new tensor, and the model keeps the old one: write `weight -= ...`",
+descend.mistake("`weight = weight - ...` only names a new tensor, and the model still has the old one: write `weight -= ...`",
                 "weight -= rate * weight.grad", "weight = weight - rate * weight.grad")  # fmt: skip
-descend.mistake("the step itself is recorded for the gradient: move the weights under `torch.no_grad()`",
+descend.mistake("autograd records the step: change the weights under `torch.no_grad()`",
                 "with torch.no_grad():", "if True:")  # fmt: skip
 descend.mistake("one update too many", "for n in range(updates):", "for n in range(updates + 1):")
 descend.mistake("one update too few", "for n in range(updates):", "for n in range(updates - 1):")
-descend.mistake("the step has the length of the rate, whatever the gradient: multiply the gradient by the rate", _STEP,
+descend.mistake("the step has the size of the rate for every gradient: multiply the gradient by the rate", _STEP,
                 "weight -= rate * weight.grad.sign()")  # fmt: skip
 descend.variant(
     """
@@ -178,7 +180,7 @@ def _(draw):
 
 
 FirstModel_on_a_GPU.mistake(
-    "the positions are made on the CPU: make them where the ids are, `torch.arange(..., device=ids.device)`",
+    "the positions are created on the CPU: create them where the ids are, `torch.arange(..., device=ids.device)`",
     ", device=ids.device)",
     ")",
 )

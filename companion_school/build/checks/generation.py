@@ -9,7 +9,7 @@ from companion_school.checking.derived_cases import LARGE
 from companion_school.checking.exercise import Case
 
 _NONE = {
-    law: "of an unusual kind, and not asked for"
+    law: "inputs of an unusual kind, which are not required"
     for law in ("levels", "offset", "nan", "scale", "edge", "one", "dtype", "layout", "memory", "other", "tie")
 }
 
@@ -34,21 +34,23 @@ def _(draw):
 
 
 _KEEP = "self.keys = k if self.keys is None else torch.cat([self.keys, k], dim=2)"
-Cache.mistake("old keys are overwritten; new ones stand behind them", _KEEP, "self.keys = k")
-Cache.mistake("old values are overwritten; new ones are appended", "torch.cat([self.values, v], dim=2)", "v")
-Cache.mistake("the new ones are put beside the old along the heads; tokens are the axis before the last, `dim=2`",
+Cache.mistake("old keys are overwritten; append the new ones", _KEEP, "self.keys = k")
+Cache.mistake("old values are overwritten; append the new ones", "torch.cat([self.values, v], dim=2)", "v")
+Cache.mistake("the new ones are joined to the old along the heads; tokens are the axis before the last, `dim=2`",
               _KEEP, _KEEP.replace("dim=2", "dim=1"), "torch.cat([self.values, v], dim=2)", "torch.cat([self.values, v], dim=1)")  # fmt: skip
-Cache.mistake("the new keys stand before the old", _KEEP, _KEEP.replace("[self.keys, k]", "[k, self.keys]"))
-Cache.mistake("only the values are kept: old keys are lost", "return self.keys, self.values", "return k, self.values")
-Cache.mistake("the new ones come back alone; give all", "return self.keys, self.values", "return k, v")
+Cache.mistake("the new keys come before the old ones", _KEEP, _KEEP.replace("[self.keys, k]", "[k, self.keys]"))
+Cache.mistake("only the values are stored: old keys are lost", "return self.keys, self.values", "return k, self.values")
+Cache.mistake("only the new ones are returned; return all", "return self.keys, self.values", "return k, v")
 Cache.mistake(
-    "the length is that of the heads; tokens are the axis before the last", "self.keys.shape[2]", "self.keys.shape[1]"
+    "the length is the number of heads; tokens are the axis before the last", "self.keys.shape[2]", "self.keys.shape[1]"
 )
 Cache.mistake(
-    "the length stays 0: the position is stuck", "return 0 if self.keys is None else self.keys.shape[2]", "return 0"
+    "the length stays 0, so the position never changes",
+    "return 0 if self.keys is None else self.keys.shape[2]",
+    "return 0",
 )
-Cache.mistake("keys and values are exchanged", "return self.keys, self.values", "return self.values, self.keys")
-Cache.mistake("the length counts how often was extended; it is the number of tokens",
+Cache.mistake("keys and values are swapped", "return self.keys, self.values", "return self.values, self.keys")
+Cache.mistake("the length counts the calls of `extend`; count tokens",
               "self.keys.shape[2]", "getattr(self, 'times', 0)", "return self.keys, self.values",
               "self.times = getattr(self, 'times', 0) + 1\n        return self.keys, self.values")  # fmt: skip
 Cache.variant(
@@ -81,16 +83,18 @@ def probabilities(code, logits, temperature, top_k, top_p, min_p):
 @probabilities.cases
 def _(draw):
     few = torch.tensor([0.5, 0.25, 0.15, 0.1]).double().log()
-    yield Case("nothing chosen: a softmax", (few, 1.0, None, 1.0, 0.0))
+    yield Case("default settings: a softmax", (few, 1.0, None, 1.0, 0.0))
     yield Case("the temperature divides the scores", (few, 0.5, None, 1.0, 0.0))
-    yield Case("top-k keeps the likeliest, and they add up to one", (few, 1.0, 2, 1.0, 0.0))
-    yield Case("top-p keeps the fewest that reach it: the one that crosses stays", (few, 1.0, None, 0.6, 0.0))
+    yield Case("top-k keeps the most probable tokens, and they add up to one", (few, 1.0, 2, 1.0, 0.0))
+    yield Case(
+        "top-p keeps the fewest tokens that reach it, including the one that crosses it", (few, 1.0, None, 0.6, 0.0)
+    )
     halves = torch.tensor([0.5, 0.25, 0.25]).double().log()  # sums of these are exact in floating point
-    yield Case("top-p keeps no more than reach it: one half is enough for a half", (halves, 1.0, None, 0.5, 0.0))
+    yield Case("top-p keeps no more tokens than needed: one half is enough for a half", (halves, 1.0, None, 0.5, 0.0))
     yield Case("top-p keeps at least the first", (few, 1.0, None, 0.01, 0.0))
-    yield Case("min-p is a share of the largest", (few, 1.0, None, 1.0, 0.4))
-    yield Case("min-p of one: the likeliest alone", (few, 1.0, None, 1.0, 1.0))
-    yield Case("top-p is of what top-k has left", (few, 1.0, 3, 0.8, 0.0))
+    yield Case("min-p is a fraction of the largest probability", (few, 1.0, None, 1.0, 0.4))
+    yield Case("min-p of one: only the most probable token", (few, 1.0, None, 1.0, 1.0))
+    yield Case("top-p applies to what top-k leaves", (few, 1.0, 3, 0.8, 0.0))
     logits = 2 * draw.normal(draw.whole(11, 17))
     for case in (
         (0.7, 9, 0.9, 0.0),
@@ -99,17 +103,17 @@ def _(draw):
         (0.8, 11, 0.7, 0.2),
         (2.0, 4, 1.0, 0.1),
     ):
-        yield Case("all together, in any order of the scores", (logits, *case))
+        yield Case("all settings together, in any order of the scores", (logits, *case))
     yield Case(LARGE, (2 * draw.normal(draw.whole(40, 60)), 1.1, 35, 0.95, 0.0))
 
 
 probabilities.mistake(
-    "top-p drops the token that crosses it; keep the fewest that have it together",
+    "top-p drops the token that crosses it; keep the fewest tokens whose sum reaches it",
     "p.cumsum(-1) - p < top_p",
     "p.cumsum(-1) <= top_p",
 )
 probabilities.mistake(
-    "top-p drops the token that crosses it, and always keeps the first; keep the fewest that have it together",
+    "top-p drops the token that crosses it, except the first; keep the fewest tokens whose sum reaches it",
     "(p.cumsum(-1) - p < top_p)", "((p.cumsum(-1) <= top_p) | (torch.arange(len(p)) == 0))",
 )  # fmt: skip
 probabilities.mistake(
@@ -117,7 +121,7 @@ probabilities.mistake(
     "p.cumsum(-1) - p < top_p", "p.cumsum(-1) < top_p",
 )  # fmt: skip
 probabilities.mistake(
-    "top-p keeps one token too many where the others have it exactly; keep the fewest that have it together",
+    "top-p keeps one token too many if the others reach it exactly; keep the fewest tokens whose sum reaches it",
     "p.cumsum(-1) - p < top_p",
     "p.cumsum(-1) - p <= top_p",
 )
@@ -125,7 +129,7 @@ probabilities.mistake(
     "the temperature multiplies the scores; divide by it", "logits / temperature", "logits * temperature"
 )
 probabilities.mistake(
-    "the temperature has no effect, as if probabilities were divided by it: divide the scores, before the softmax",
+    "the temperature has no effect, because the probabilities are divided by it: divide the scores, before the softmax",
     "(logits / temperature)",
     "logits",
 )
@@ -134,21 +138,27 @@ probabilities.mistake(
     "(logits / temperature).softmax(-1)",
     "(logits.softmax(-1) / temperature).softmax(-1)",
 )
-probabilities.mistake("what is left does not add up to one: divide by its sum", "order, p / p.sum())", "order, p)")
+probabilities.mistake(
+    "the remaining probabilities do not add up to one: divide by their sum", "order, p / p.sum())", "order, p)"
+)
 probabilities.mistake("the result is in the order of the probabilities; put each back at its id",
                       "return torch.zeros_like(p).scatter(-1, order, p / p.sum())", "return p / p.sum()")  # fmt: skip
-probabilities.mistake("top-k keeps one too many", "< (top_k or len(p))", "< (top_k + 1 if top_k else len(p))")
+probabilities.mistake("top-k keeps one token too many", "< (top_k or len(p))", "< (top_k + 1 if top_k else len(p))")
 probabilities.mistake("top-k is not used", "p = p * (torch.arange(len(p)) < (top_k or len(p)))", "p = p * 1.0")
 probabilities.mistake(
-    "top-p is of all tokens; it is of what top-k has left: divide by the sum first", "    p = p / p.sum()\n", ""
+    "top-p is applied to all tokens; apply it to what top-k leaves: divide by the sum first",
+    "    p = p / p.sum()\n",
+    "",
 )
-probabilities.mistake("min-p is a probability by itself; it is a share of the largest", "min_p * p[0]", "min_p")
-probabilities.mistake("min-p is a share of the mean; it is a share of the largest", "min_p * p[0]", "min_p * p.mean()")
-probabilities.mistake("min-p drops what is just as likely; keep what is at least that", "p >= min_p", "p > min_p")
+probabilities.mistake("min-p is used as a probability; it is a fraction of the largest", "min_p * p[0]", "min_p")
+probabilities.mistake(
+    "min-p is a fraction of the mean; use a fraction of the largest", "min_p * p[0]", "min_p * p.mean()"
+)
+probabilities.mistake("min-p drops tokens exactly at the bound; keep them", "p >= min_p", "p > min_p")
 probabilities.mistake("min-p is not used", " * (p >= min_p * p[0])", "")
 probabilities.mistake("top-p is not used", "(p.cumsum(-1) - p < top_p) * ", "")
-probabilities.mistake("top-k keeps the least likely", "sort(descending=True)", "sort()")
-probabilities.mistake("the temperature comes last: top-p is then of other probabilities", "(logits / temperature).softmax(-1)", "logits.softmax(-1)",
+probabilities.mistake("top-k keeps the least probable tokens", "sort(descending=True)", "sort()")
+probabilities.mistake("the temperature comes last, so top-p sees other probabilities: divide the scores first", "(logits / temperature).softmax(-1)", "logits.softmax(-1)",
                       "order, p / p.sum())", "order, p ** (1 / temperature) / (p ** (1 / temperature)).sum())")  # fmt: skip
 probabilities.variant(
     """
@@ -199,8 +209,8 @@ def generate(code, weights, ids, new, stop, temperature, top_k, seed):
     read = list(passes)
     passes.clear()
     plain = list(code.generate(own, list(ids), new, cached=False, **choice))
-    return {"the text": cached, "how many tokens each pass reads": read, "the text without a cache": plain,
-            "how many tokens each pass reads without a cache": passes,
+    return {"the text": cached, "the number of tokens that each pass reads": read, "the text without a cache": plain,
+            "the number of tokens that each pass reads without a cache": passes,
             "the ids are numbers": all(isinstance(id, int) for id in cached)}  # fmt: skip
 
 
@@ -217,10 +227,10 @@ def _model(draw):
 @generate.cases
 def _(draw):
     weights = _model(draw)
-    yield Case("one token, the likeliest", (weights, [3, 5], 1, None, 0.0, None, 0))
-    yield Case("the likeliest, again and again", (weights, [3, 5, 1], 9, None, 0.0, None, 0))
-    yield Case("drawn by a seed", (weights, [2], 12, None, 2.0, None, 4))
-    yield Case("the choice is passed on", (weights, [2, 7], 8, None, 1.5, 2, 7))
+    yield Case("one token, the most probable", (weights, [3, 5], 1, None, 0.0, None, 0))
+    yield Case("the most probable token, again and again", (weights, [3, 5, 1], 9, None, 0.0, None, 0))
+    yield Case("drawn with a seed", (weights, [2], 12, None, 2.0, None, 4))
+    yield Case("the sampling settings are passed on", (weights, [2, 7], 8, None, 1.5, 2, 7))
     yield Case(LARGE, (weights, draw.wholes(0, 10, draw.whole(33, 40)).tolist(), 3, None, 0.0, None, 0))
     text = generate.answer(references(generate.stage))(weights, [3, 5, 1], 9, None, 0.0, None, 0)["the text"]
     # Stop at each token of the text in turn, and at one that is not in it.
@@ -228,34 +238,36 @@ def _(draw):
         yield Case("it ends before the stop token", (weights, [3, 5, 1], 9, stop, 0.0, None, 0))
 
 
-generate.mistake("the stop token is written, too; end before it",
+generate.mistake("the stop token is returned, too; end before it",
                  "        if token.item() == stop:\n            return\n        yield token.item()",
                  "        yield token.item()\n        if token.item() == stop:\n            return")  # fmt: skip
-generate.mistake("the stop token is not looked at", "if token.item() == stop:", "if False:")
+generate.mistake("the stop token is ignored", "if token.item() == stop:", "if False:")
 generate.mistake(
-    "with the cache each pass reads the whole text again, behind what is kept",
+    "with the cache each pass reads the whole text again, after the cached tokens",
     "model(unread if cached else text, caches)",
     "model(text, caches)",
 )
 generate.mistake(
-    "without the cache only the newest token is read, and the text is forgotten", "unread if cached else text", "unread"
+    "without the cache only the newest token is read; read the whole text", "unread if cached else text", "unread"
 )
-generate.mistake("the prediction is taken at the first place; the last one says what follows", "[0, -1]", "[0, 0]")
 generate.mistake(
-    "temperature 0 draws; it takes the likeliest",
+    "you use the prediction at the first position; the last one predicts the next token", "[0, -1]", "[0, 0]"
+)
+generate.mistake(
+    "temperature 0 draws; take the most probable token",
     "if temperature else logits.argmax(-1, keepdim=True)",
     "if True else logits.argmax(-1, keepdim=True)",
 )
 generate.mistake(
-    "it always takes the likeliest; with a temperature above 0 draw",
+    "you always take the most probable token; with a temperature above 0, draw",
     "torch.multinomial(p, 1, generator=generator) if temperature else logits",
     "logits",
 )
 generate.mistake(
-    "the choice (top-k, top-p, min-p) does not reach `probabilities`", ", **choice)\n        token", ")\n        token"
+    "the settings (top-k, top-p, min-p) do not reach `probabilities`", ", **choice)\n        token", ")\n        token"
 )
 generate.mistake(
-    "with the cache the first pass reads the last token alone; it must read the whole text once",
+    "with the cache the first pass reads only the last token; it must read the whole text once",
     "    for _ in range(new):", "    unread = text[:, -1:] if cached else text\n    for _ in range(new):",
 )  # fmt: skip
 generate.mistake("one token too few", "for _ in range(new)", "for _ in range(new - 1)")
@@ -278,18 +290,18 @@ generate.mistake(
     "torch.multinomial(p, 1, generator=generator)", "torch.multinomial(logits.softmax(-1), 1, generator=generator)",
 )  # fmt: skip
 generate.mistake(
-    "caches are used although `cached` is false: each pass then reads the whole text behind itself",
+    "caches are used although `cached` is false, so each pass reads the whole text again after the cached one",
     "[Cache() for _ in model.decoder.blocks] if cached else None", "[Cache() for _ in model.decoder.blocks]",
 )  # fmt: skip
-generate.mistake("ids are yielded as tensors; expected numbers, `token.item()`", "yield token.item()", "yield token")
+generate.mistake("ids are yielded as tensors; yield numbers, `token.item()`", "yield token.item()", "yield token")
 generate.mistake("the seed is not used", "manual_seed(seed)", "manual_seed(0)")
 generate.mistake(
-    "all layers share one cache; each has keys and values of its own",
+    "all layers share one cache; each layer has its own keys and values",
     "[Cache() for _ in model.decoder.blocks]",
     "[Cache()] * len(model.decoder.blocks)",
 )
 generate.mistake(
-    "the cache is never made: each pass reads the whole text",
+    "no cache is created, so each pass reads the whole text",
     "if cached else None\n    for",
     "if False else None\n    cached = False\n    for",
 )
@@ -342,22 +354,22 @@ def generate_on_a_GPU(code, weights, ids, new, temperature):
 def _(draw):
     weights = _model(draw)
     yield Case("the likeliest", (weights, [3, 5], 5, 0.0))
-    yield Case("drawn by a seed", (weights, [2, 7, 1], 5, 0.9))
+    yield Case("drawn with a seed", (weights, [2, 7, 1], 5, 0.9))
     yield Case(LARGE, (weights, draw.wholes(0, 10, draw.whole(33, 60)).tolist(), 3, 0.0))
 
 
 generate_on_a_GPU.mistake(
-    "the text is made on the CPU: make it where the weights are, `torch.tensor([ids], device=model.embedding.weight.device)`",
+    "the text is created on the CPU: create it where the weights are, `torch.tensor([ids], device=model.embedding.weight.device)`",
     "torch.tensor([ids], device=device)",
     "torch.tensor([ids])",
 )  # fmt: skip
 generate_on_a_GPU.mistake(
-    "the token that was drawn stays on the CPU, and the text is on the GPU: move it there",
+    "the drawn token stays on the CPU, but the text is on the GPU: move it there",
     "unread, text = token[None].to(device), torch.cat([text, token[None].to(device)], dim=1)",
     "unread, text = token[None], torch.cat([text, token[None]], dim=1)",
 )
 generate_on_a_GPU.mistake(
-    "the generator is on the CPU and the logits are on the GPU: take `logits.cpu()` before you draw, so that a seed gives the same text everywhere",
+    "the generator is on the CPU and the logits are on the GPU: use `logits.cpu()` before you draw, so that a seed gives the same text everywhere",
     "[0, -1].cpu()",
     "[0, -1]",
 )  # fmt: skip

@@ -22,21 +22,27 @@ def _(draw):
     yield Case(
         "gain and bias", (draw.normal(3, 2, width) + 2, draw.normal(width), draw.normal(width), 1e-5), gradients=True
     )
-    yield Case("eps stands under the root", (0.1 * draw.normal(3, width), draw.normal(width), draw.normal(width), 0.5))
+    yield Case(
+        "eps is added under the square root", (0.1 * draw.normal(3, width), draw.normal(width), draw.normal(width), 0.5)
+    )
     width = draw.whole(33, 40)
     yield Case(LARGE, (draw.normal(2, width) + 2, draw.normal(width), draw.normal(width), 1e-5))
 
 
-LayerNorm.mistake("the mean is not taken away", "        x = x - x.mean(-1, keepdim=True)\n", "")
+LayerNorm.mistake("the mean is not subtracted", "        x = x - x.mean(-1, keepdim=True)\n", "")
 LayerNorm.mistake("the bias is not added", "* self.weight + self.bias", "* self.weight + 0 * self.bias")
 LayerNorm.mistake("the gain is not used", "* self.weight + self.bias", "* (1 + 0 * self.weight) + self.bias")
 LayerNorm.mistake(
-    "the variance is divided by one less than the width", "x.square().mean(-1, keepdim=True)", "x.var(-1, keepdim=True)"
+    "the variance is divided by the width minus one; divide by the width",
+    "x.square().mean(-1, keepdim=True)",
+    "x.var(-1, keepdim=True)",
 )
-LayerNorm.mistake("eps is added to the root; it stands under it", "(x.square().mean(-1, keepdim=True) + self.eps).rsqrt()",
+LayerNorm.mistake("eps is added to the square root; add it under the root", "(x.square().mean(-1, keepdim=True) + self.eps).rsqrt()",
                   "1 / (x.square().mean(-1, keepdim=True).sqrt() + self.eps)")  # fmt: skip
 LayerNorm.mistake(
-    "the norm is over the tokens; it is over the width of each", "x.mean(-1, keepdim=True)", "x.mean(0, keepdim=True)"
+    "the norm runs over the tokens; it must run over each token's components",
+    "x.mean(-1, keepdim=True)",
+    "x.mean(0, keepdim=True)",
 )
 LayerNorm.variant(
     """
@@ -63,7 +69,7 @@ def PlainFeedForward(code, x, inner, inner_bias, outer, outer_bias):
 def _(draw):
     d_model, d_ff = draw.sizes(2, 4, 9)
     weights = draw.normal(d_ff, d_model), draw.normal(d_ff), draw.normal(d_model, d_ff), draw.normal(d_model)
-    yield Case("the GELU, and what the network makes of it", (2 * draw.normal(3, 2, d_model), *weights), gradients=True)
+    yield Case("the GELU, and the network's output", (2 * draw.normal(3, 2, d_model), *weights), gradients=True)
     yield Case(LARGE, (2 * draw.normal(1, draw.whole(33, 40), d_model), *weights))
 
 
@@ -71,16 +77,16 @@ PlainFeedForward.mistake("that is the exact GELU; GPT-2 has the one with the tan
                          "return x / 2 * (1 + torch.erf(x / math.sqrt(2)))")  # fmt: skip
 PlainFeedForward.mistake("the cube is missing", "0.044715 * x**3", "0.044715 * x")
 PlainFeedForward.mistake("the factor of the cube is 0.044715; yours is 0.44715", "0.044715 * x**3", "0.44715 * x**3")
-PlainFeedForward.mistake("the factor is the root of 2 / pi; yours is the root of 2 pi", "math.sqrt(2 / math.pi)",
+PlainFeedForward.mistake("the factor is the square root of 2 / pi; yours is that of 2 pi", "math.sqrt(2 / math.pi)",
                          "math.sqrt(2 * math.pi)")  # fmt: skip
 PlainFeedForward.mistake("the half is missing", "return x / 2 * (1 + torch.tanh", "return x * (1 + torch.tanh")
 PlainFeedForward.mistake(
-    "that is a silu, LLaMA's",
+    "that is SiLU, which LLaMA uses",
     "return x / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))",
     "return x * x.sigmoid()",
 )
 PlainFeedForward.mistake(
-    "between the two layers there is no GELU", "self.outer(gelu(self.inner(x)))", "self.outer(self.inner(x))"
+    "the GELU between the two layers is missing", "self.outer(gelu(self.inner(x)))", "self.outer(self.inner(x))"
 )
 PlainFeedForward.variant(
     """
@@ -138,18 +144,18 @@ GPT2.mistake(
     f"self.embedding(ids) + 0 * {_POSITIONS}",
 )
 GPT2.mistake(
-    "with caches the positions begin anew: go on at len(caches[0])",
+    "with caches the positions restart at 0: continue at len(caches[0])",
     "torch.arange(seen, seen + new",
     "torch.arange(0, new",
 )
-GPT2.mistake("queries and keys are rotated as well: GPT-2 has learned positions only", "mask=causal(new, seen + new).to(ids.device))",
+GPT2.mistake("queries and keys are rotated, too: GPT-2 has only learned positions", "mask=causal(new, seen + new).to(ids.device))",
              "mask=causal(new, seen + new).to(ids.device), turn=lambda y: __import__('positions').rotate(y, torch.arange(seen, seen + new)))")  # fmt: skip
 GPT2.mistake(
-    "the mask is missing: every token sees those behind it", "mask=causal(new, seen + new).to(ids.device)", "mask=None"
+    "the mask is missing: every token sees later ones", "mask=causal(new, seen + new).to(ids.device)", "mask=None"
 )
-GPT2.mistake("the norms have another eps than the model's", "(LayerNorm(d_model, eps) for _ in range(2))", "(LayerNorm(d_model, 1e-5) for _ in range(2))",
+GPT2.mistake("the norms do not use the model's eps", "(LayerNorm(d_model, eps) for _ in range(2))", "(LayerNorm(d_model, 1e-5) for _ in range(2))",
              "LayerNorm(d_model, eps)\n        for", "LayerNorm(d_model, 1e-5)\n        for")  # fmt: skip
-GPT2.mistake("the layers of attention have no biases; GPT-2's have", "setattr(block.attention, name, nn.Linear(d_model, d_model))",
+GPT2.mistake("the attention layers have no biases; those of GPT-2 have", "setattr(block.attention, name, nn.Linear(d_model, d_model))",
              "setattr(block.attention, name, nn.Linear(d_model, d_model, bias=False))")  # fmt: skip
 GPT2.mistake("a text that is longer than the positions ends in an IndexError; expected a ValueError",
              "if seen + new > self.positions.num_embeddings:", "if False:")  # fmt: skip
@@ -224,15 +230,15 @@ def _(draw):
     fields, tensors = _released(draw, False)
     yield Case("names that begin with transformer.", (fields, tensors, names, ids), tolerance=1e-4)
     yield Case(
-        "names as released, with stored masks and the head once more",
+        "names as released, with stored masks and a second copy of the head",
         (*_released(draw, True), names, ids),
         tolerance=1e-4,
     )
     for other in ({"activation_function": "relu"}, {"tie_word_embeddings": False}, {"scale_attn_weights": False},
                   {"scale_attn_by_inverse_layer_idx": True}):  # fmt: skip
-        yield Case(f"another {next(iter(other))} is refused", (fields | other, tensors, names, ids), refuse=True)
+        yield Case(f"another {next(iter(other))} is rejected", (fields | other, tensors, names, ids), refuse=True)
     less = {name: tensor for name, tensor in tensors.items() if "h.1.mlp.c_fc" not in name}
-    yield Case("a missing tensor is refused", (fields, less, names, ids), refuse=True)
+    yield Case("a missing tensor is rejected", (fields, less, names, ids), refuse=True)
 
 
 gpt2.mistake(
@@ -244,21 +250,21 @@ gpt2.mistake("the order in GPT-2's joined matrix is query, key, value", 'zip(("q
              'zip(("key", "query", "value"), x.chunk(3))')  # fmt: skip
 gpt2.mistake("the joined matrix is divided before it is transposed: each part has a third of its columns",
              "x.chunk(3))}", "x.reshape(3, -1, *x.shape[1:]).transpose(0, 1).reshape(x.shape).chunk(3))}")  # fmt: skip
-gpt2.mistake("the two norms of a layer are exchanged: ln_2 stands before the network", '"ln_1": "attention_norm"', '"ln_1": "feed_forward_norm"',
+gpt2.mistake("the two norms of a layer are swapped: ln_2 comes before the network", '"ln_1": "attention_norm"', '"ln_1": "feed_forward_norm"',
              '"ln_2": "feed_forward_norm"', '"ln_2": "attention_norm"')  # fmt: skip
-gpt2.mistake("files may hold their masks, `attn.bias`, and the head once more: leave them out",
+gpt2.mistake("files may contain masks, `attn.bias`, and a second copy of the head: leave them out",
              "            continue  # a mask that was stored, and the embedding once more\n", "            pass\n")  # fmt: skip
 gpt2.mistake(
-    "names may begin with `transformer.`, and need not",
+    "names may begin with `transformer.`, but need not",
     'name.removeprefix("transformer.")',
     'name[len("transformer.") :]',
 )
 gpt2.mistake(
-    "`n_inner` may be missing or null: then the network is 4 d_model wide",
+    "`n_inner` may be missing or null; the network is then 4 d_model wide",
     'fields.get("n_inner") or 4 * d_model',
     'fields["n_inner"] or 3 * d_model',
 )
-gpt2.mistake("only the joined matrix is transposed; the other matrices are (in, out) as well", 'if ".c_" in name:',
+gpt2.mistake("only the joined matrix is transposed; the other matrices are (in, out), too", 'if ".c_" in name:',
              'if ".c_attn" in name:')  # fmt: skip
 gpt2.mistake("the eps of the norms is not read", 'fields["layer_norm_epsilon"])', "1e-5)")
 gpt2.variant(

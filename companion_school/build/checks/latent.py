@@ -47,16 +47,16 @@ def _(draw):
 
 
 _KEYS = "torch.cat([c @ U_k.mT, k.expand(-1, len(U_k), -1, -1)], dim=-1)"
-expanded.mistake("the turned key stands behind the other part: queries have it last",
+expanded.mistake("the rotated key comes first; it comes after the other part, as in the queries",
                  _KEYS, "torch.cat([k.expand(-1, len(U_k), -1, -1), c @ U_k.mT], dim=-1)")  # fmt: skip
-expanded.mistake("the turned key is left out: with it the scores know the distance",
+expanded.mistake("the rotated key is missing: the scores need it to depend on the distance",
                  _KEYS, "torch.cat([c @ U_k.mT, 0 * k.expand(-1, len(U_k), -1, -1)], dim=-1)")  # fmt: skip
-expanded.mistake("the values are made by U_k; it is for the keys alone",
+expanded.mistake("the values are computed with U_k; use U_v",
                  "attend(q, keys, c @ U_v.mT, mask)", "attend(q, keys, c @ U_k.mT, mask)")  # fmt: skip
-expanded.mistake("the mask is not handed on", "attend(q, keys, c @ U_v.mT, mask)", "attend(q, keys, c @ U_v.mT)")
-expanded.mistake("all heads have the keys of the first: each has its own U_k",
+expanded.mistake("the mask is not passed on", "attend(q, keys, c @ U_v.mT, mask)", "attend(q, keys, c @ U_v.mT)")
+expanded.mistake("all heads have the keys of the first one: each has its own U_k",
                  _KEYS, "torch.cat([c @ U_k[:1].expand_as(U_k).mT, k.expand(-1, len(U_k), -1, -1)], dim=-1)")  # fmt: skip
-expanded.mistake("the scores are divided by the root of d_k alone; a query is d_k + d_rope wide",
+expanded.mistake("the scores are divided by the square root of d_k; a query is d_k + d_rope wide",
                  "attend(q, keys,", "attend(q * math.sqrt(q.shape[-1] / U_k.shape[1]), keys,")  # fmt: skip
 expanded.variant(
     """
@@ -81,25 +81,25 @@ def absorbed(code, q, c, k, U_k, U_v, mask):
 
 @absorbed.cases
 def _(draw):
-    yield Case("the numbers of the lesson: the query goes down to (1, 3), the scores are 5 and 9", _by_pencil())
+    yield Case("the numbers of the lesson: the projected query is (1, 3), and the scores are 5 and 9", _by_pencil())
     yield Case("one query of each head", _asked(draw, 1, 6), gradients=True)
     yield Case("several queries, and a mask", _asked(draw, 4, 9, _causal(4, 9)), gradients=True)
 
 
 _SCALE = "asks = asks * math.sqrt(asks.shape[-1] / q.shape[-1])"
-absorbed.mistake("the scores are divided by the root of what is kept; it is still that of d_k + d_rope, the width of the keys that nobody makes",
+absorbed.mistake("the scores are divided by the square root of the cached width; use that of d_k + d_rope, the width of the keys that are not computed",
                  _SCALE, "asks = asks * 1")  # fmt: skip
-absorbed.mistake("the scores are divided by the root of d_k; the turned part counts as well",
+absorbed.mistake("the scores are divided by the square root of d_k; the rotated part counts, too",
                  _SCALE, "asks = asks * math.sqrt(asks.shape[-1] / d_k)")  # fmt: skip
-absorbed.mistake("the turned part of the query does not ask",
+absorbed.mistake("the rotated part of the query is not used",
                  "torch.cat([down, q[..., d_k:]], dim=-1)", "torch.cat([down, 0 * q[..., d_k:]], dim=-1)")  # fmt: skip
 absorbed.mistake(
-    "what is kept is [c, k], and the query has its parts in the other order", "torch.cat([c, k], dim=-1)", "torch.cat([k, c], dim=-1)",
+    "the order of [k, c] does not match the query, whose rotated part is last", "torch.cat([c, k], dim=-1)", "torch.cat([k, c], dim=-1)",
 )  # fmt: skip
-absorbed.mistake("the average goes up by U_k; the values are made by U_v",
+absorbed.mistake("the average is multiplied by U_k; use U_v, which computes the values",
                  "attend(asks, kept, c, mask), U_v)", "attend(asks, kept, c, mask), U_k)")  # fmt: skip
-absorbed.mistake("the mask is not looked at", "attend(asks, kept, c, mask)", "attend(asks, kept, c)")
-absorbed.mistake("every head asks with the first one's U_k",
+absorbed.mistake("the mask is not used", "attend(asks, kept, c, mask)", "attend(asks, kept, c)")
+absorbed.mistake("every head uses the first one's U_k",
                  "q[..., :d_k], U_k)", "q[..., :d_k], U_k[:1].expand_as(U_k))")  # fmt: skip
 absorbed.variant(
     """
@@ -141,32 +141,32 @@ def _(draw):
     d_model, heads, rank, d_rope = 12, 3, 7, 2
     layer = _layer(draw, d_model, heads, rank, d_rope), heads, rank, d_rope
     yield Case("one token sees itself", (draw.normal(2, 1, d_model), *layer, None, False))
-    yield Case("without a turn, all see all", (draw.normal(2, 5, d_model), *layer, None, False))
-    yield Case("turned, and causal", (draw.normal(2, 5, d_model), *layer, _causal(5, 5), True))
+    yield Case("without a rotation or a mask", (draw.normal(2, 5, d_model), *layer, None, False))
+    yield Case("rotated and causal", (draw.normal(2, 5, d_model), *layer, _causal(5, 5), True))
 
 
 LatentAttention.mistake("the latent is not normed", "c = self.latent_norm(c)", "c = 1 * c")
-LatentAttention.mistake("the whole query is turned; only its last d_rope numbers are",
+LatentAttention.mistake("the whole query is rotated; rotate only its last d_rope components",
                         "q = torch.cat([q[..., : self.d_head], turn(q[..., self.d_head :])], dim=-1)", "q = turn(q)")  # fmt: skip
-LatentAttention.mistake("the first numbers of the query are turned; its last d_rope are",
+LatentAttention.mistake("the first components of the query are rotated; rotate its last d_rope",
                         "torch.cat([q[..., : self.d_head], turn(q[..., self.d_head :])], dim=-1)",
                         "torch.cat([turn(q[..., : self.d_rope]), q[..., self.d_rope :]], dim=-1)")  # fmt: skip
-LatentAttention.mistake("the key is not turned", "            k = turn(k)\n", "")
-LatentAttention.mistake("the query is not turned", "            q = torch.cat([q[..., : self.d_head], turn(q[..., self.d_head :])], dim=-1)\n", "")  # fmt: skip
-LatentAttention.mistake("the latent is turned as well: then nothing can be absorbed", "            k = turn(k)\n", "            k, c = turn(k), turn(c)\n")  # fmt: skip
-LatentAttention.mistake("`down` gives the latent first, then the key that is turned",
+LatentAttention.mistake("the key is not rotated", "            k = turn(k)\n", "")
+LatentAttention.mistake("the query is not rotated", "            q = torch.cat([q[..., : self.d_head], turn(q[..., self.d_head :])], dim=-1)\n", "")  # fmt: skip
+LatentAttention.mistake("the latent is rotated, too, so nothing can be absorbed", "            k = turn(k)\n", "            k, c = turn(k), turn(c)\n")  # fmt: skip
+LatentAttention.mistake("`down` gives the latent first, then the key to rotate",
                         "c, k = self.down(x)[:, None].split([self.rank, self.d_rope], dim=-1)",
                         "k, c = self.down(x)[:, None].split([self.d_rope, self.rank], dim=-1)")  # fmt: skip
-LatentAttention.mistake("`up` is of each head U_k, then its U_v; not those of all heads behind one another",
+LatentAttention.mistake("`up` holds U_k and U_v for each head in turn, not first all U_k and then all U_v",
                         "U_k, U_v = self.up.weight.unflatten(0, (self.heads, -1)).chunk(2, dim=1)",
                         "U_k, U_v = self.up.weight.unflatten(0, (2, self.heads, -1))")  # fmt: skip
 LatentAttention.mistake(
-    "U_k and U_v are exchanged: of each head U_k stands first", "U_k, U_v = self.up", "U_v, U_k = self.up"
+    "U_k and U_v are swapped: for each head, U_k comes first", "U_k, U_v = self.up", "U_v, U_k = self.up"
 )
-LatentAttention.mistake("the mask is not handed on", "k, U_k, U_v, mask)))", "k, U_k, U_v)))")
-LatentAttention.mistake("the norm is over the latent and the key together; the key is not normed",
+LatentAttention.mistake("the mask is not passed on", "k, U_k, U_v, mask)))", "k, U_k, U_v)))")
+LatentAttention.mistake("the norm runs over the latent and the key together; do not norm the key",
                         "c = self.latent_norm(c)", "both = torch.cat([c, k], dim=-1)\n        scale = (both.square().mean(-1, keepdim=True) + 1e-6).rsqrt()\n        c, k = c * scale * self.latent_norm.weight, k * scale")  # fmt: skip
-LatentAttention.mistake("the heads of the query are read as one block after another: `split` them", "q = split(self.query(x), self.heads)",
+LatentAttention.mistake("the heads of the query are mixed up with the tokens: use `split`", "q = split(self.query(x), self.heads)",
                         "q = self.query(x).view(x.shape[0], self.heads, x.shape[1], -1)")  # fmt: skip
 LatentAttention.variant(
     """
@@ -212,8 +212,8 @@ def LatentAttention_kept(code, x, weights, heads, rank, d_rope, pieces):
             rows.append(run_with(lambda: layer, weights, piece, mask=mask, cache=cache, turn=turn))
     c, k = cache.extend(piece[:, None, :0, :rank], piece[:, None, :0, :d_rope])
     again = pieces[-1] == 1 and sum(made) > 2 * len(x) * len(cache) * x.shape[-1]
-    return {"the rows": torch.cat(rows, dim=1), "the latents kept": c, "the turned keys kept": k,
-            "one token makes all keys and values again": again}  # fmt: skip
+    return {"the rows": torch.cat(rows, dim=1), "the cached latents": c, "the cached rotated keys": k,
+            "keys and values that a single token computes": again}  # fmt: skip
 
 
 @LatentAttention_kept.cases
@@ -224,19 +224,19 @@ def _(draw):
 
 
 _CACHE = "c, k = cache.extend(c, k)"
-LatentAttention_kept.mistake("the step makes every head's keys and values again: one token alone asks absorbed",
+LatentAttention_kept.mistake("the step computes every head's keys and values again: use `absorbed` for a single token",
                              "absorbed if x.shape[1] == 1 else expanded", "expanded")  # fmt: skip
 LatentAttention_kept.mistake("the `cache` is not used", "if cache is not None:", "if False:")
 LatentAttention_kept.mistake(
-    "you go on with the new latents alone: take what `extend` gives back", _CACHE, "cache.extend(c, k)"
+    "you continue with only the new latents: use what `extend` returns", _CACHE, "cache.extend(c, k)"
 )
-LatentAttention_kept.mistake("the keys are turned after they were kept: old keys turn again, at other places",
+LatentAttention_kept.mistake("the keys are rotated after they were cached, so old keys are rotated again, at other positions",
                              "            k = turn(k)\n        if cache is not None:\n            c, k = cache.extend(c, k)",
                              "        if cache is not None:\n            c, k = cache.extend(c, k)\n        if turn is not None:\n            k = turn(k)")  # fmt: skip
 LatentAttention_kept.mistake(
-    "latents and turned keys are exchanged: the latents come first", _CACHE, "k, c = cache.extend(k, c)"
+    "latents and rotated keys are swapped: the latents come first", _CACHE, "k, c = cache.extend(k, c)"
 )
-LatentAttention_kept.mistake("the latents are normed after they were cached, so old ones are normed again: norm them before",
+LatentAttention_kept.mistake("the latents are normed after they were cached, so old ones are normed again: norm them first",
                              "        c = self.latent_norm(c)\n        if turn", "        if turn",
                              f"            {_CACHE}\n", f"            {_CACHE}\n        c = self.latent_norm(c)\n")  # fmt: skip
 LatentAttention_kept.variant(
@@ -287,15 +287,15 @@ def put_latents(code, rank, d_rope, ids):
 def _(draw):
     yield Case("latent attention in every block", (32, 4, draw.wholes(0, 10, 2, 5)), tolerance=0.08)
     rank = 32 + 2 * draw.whole(2, 12)
-    yield Case("another rank, and a smaller turned key", (rank, 2, draw.wholes(0, 10, 3, 5)), tolerance=0.08)
+    yield Case("another rank, and a smaller rotated key", (rank, 2, draw.wholes(0, 10, 3, 5)), tolerance=0.08)
     yield Case(LARGE, (32, 4, draw.wholes(0, 10, draw.whole(33, 40), 5)), tolerance=0.08)
 
 
 put_latents.mistake(
     "only the first block has latent attention", "for block in model.decoder.blocks:", "for block in model.decoder.blocks[:1]:"
 )  # fmt: skip
-put_latents.mistake("the weights are not drawn by `initialise`", "    initialise(model, config.d_model, writes=2 * config.layers)\n", "")  # fmt: skip
-put_latents.mistake("all blocks share one attention; each has its own",
+put_latents.mistake("the weights are not drawn with `initialise`", "    initialise(model, config.d_model, writes=2 * config.layers)\n", "")  # fmt: skip
+put_latents.mistake("all blocks share one attention; give each its own",
                     "    for block in model.decoder.blocks:\n        block.attention = LatentAttention(config.d_model, config.heads, rank, d_rope)",
                     "    one = LatentAttention(config.d_model, config.heads, rank, d_rope)\n    for block in model.decoder.blocks:\n        block.attention = one")  # fmt: skip
 put_latents.variant(
@@ -319,25 +319,25 @@ def bytes_kept(code, heads, kv_heads, layers, tokens, rank, d_rope, size):
 
 @bytes_kept.cases
 def _(draw):
-    yield Case("one layer, one token: 2 keys and values of 6 numbers, 4 bytes each", (4, 2, 1, 1, None, 0, 4))
-    yield Case("one layer, one token: a latent of 8 numbers and a key of 2", (4, 2, 1, 1, 8, 2, 4))
+    yield Case("one layer, one token: 2 keys and values of 6 elements, 4 bytes each", (4, 2, 1, 1, None, 0, 4))
+    yield Case("one layer, one token: a latent of 8 elements and a key of 2", (4, 2, 1, 1, 8, 2, 4))
     heads, layers, tokens = 6, draw.whole(2, 5), draw.whole(50, 90)
     yield Case("keys and values of a text", (heads, 3, layers, tokens, None, 0, 2))
     yield Case("latents of a text", (heads, 3, layers, tokens, draw.whole(7, 30), 4, 2))
-    yield Case("every head with keys of its own", (heads, heads, layers, tokens, None, 0, 4))
+    yield Case("every head has its own keys", (heads, heads, layers, tokens, None, 0, 4))
 
 
-bytes_kept.mistake("keys are counted, values are not", "2 * config.kv_heads *", "config.kv_heads *")
-bytes_kept.mistake("every query head is counted; kv_heads keys are kept", "2 * config.kv_heads", "2 * config.heads")
-bytes_kept.mistake("the turned key is not counted", "else rank + d_rope", "else rank")
+bytes_kept.mistake("only keys are counted: count the values, too", "2 * config.kv_heads *", "config.kv_heads *")
+bytes_kept.mistake("every query head is counted; kv_heads keys are cached", "2 * config.kv_heads", "2 * config.heads")
+bytes_kept.mistake("the rotated key is not counted", "else rank + d_rope", "else rank")
 bytes_kept.mistake(
-    "each head is given a latent of its own; all share one", "else rank + d_rope", "else config.heads * (rank + d_rope)"
+    "each head has its own latent; all share one", "else rank + d_rope", "else config.heads * (rank + d_rope)"
 )
 bytes_kept.mistake(
     "the latent is counted twice, as if for keys and for values", "else rank + d_rope", "else 2 * rank + d_rope"
 )
-bytes_kept.mistake("one layer is counted", "return config.layers * tokens", "return tokens")
-bytes_kept.mistake("numbers are counted, not bytes", "* numbers * size", "* numbers")
+bytes_kept.mistake("only one layer is counted", "return config.layers * tokens", "return tokens")
+bytes_kept.mistake("elements are counted, not bytes", "* numbers * size", "* numbers")
 bytes_kept.variant(
     """
     def bytes_kept(config, tokens, rank=None, d_rope=0, size=4):

@@ -7,8 +7,8 @@ from companion_school.build.parts import part
 from companion_school.checking.exercise import Case
 
 _STRICT = {
-    "levels": "products of thousands leave no digit behind the point",
-    "offset": "and so do ten thousands",
+    "levels": "products of thousands leave no right digit after the decimal point",
+    "offset": "and so do products of ten thousands",
 }
 
 
@@ -24,9 +24,9 @@ def _(draw):
     ones = torch.ones(2, dtype=torch.float64)
     yield Case("the mean of the squares becomes 1", (torch.tensor([[3.0, 4.0]], dtype=torch.float64), ones, 0.0))
     x, weight = draw.normal(2, tokens, d_model), draw.normal(d_model)
-    yield Case("a gain for each component", (x, weight, 1e-6), gradients=True)
-    yield Case("eps stands under the root", (x / 100, weight, 0.01), gradients=True)
-    yield Case("the mean stays in: it is no LayerNorm", (x + 3, weight, 1e-5))
+    yield Case("each component has its own gain", (x, weight, 1e-6), gradients=True)
+    yield Case("eps is added under the square root", (x / 100, weight, 0.01), gradients=True)
+    yield Case("the mean is not subtracted, unlike in LayerNorm", (x + 3, weight, 1e-5))
     yield Case("zeros give zeros", (torch.zeros(1, 2, d_model, dtype=torch.float64), weight, 1e-6))
     yield Case("float32 stays float32", (x.float(), weight.float(), 1e-6), gradients=True)
 
@@ -34,25 +34,25 @@ def _(draw):
 _NORM = "x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt() * self.weight"
 RMSNorm.mistake("the mean is subtracted first; that is LayerNorm", "return x * (x.square()",
                 "x = x - x.mean(-1, keepdim=True)\n        return x * (x.square()")  # fmt: skip
-RMSNorm.mistake("you divide by the mean of the squares, not by its root", ".rsqrt()", ".reciprocal()")
-RMSNorm.mistake("you multiply by the root; divide by it", ".rsqrt()", ".sqrt()")
-RMSNorm.mistake("the squares are added up; take their mean", "x.square().mean(", "x.square().sum(")
-RMSNorm.mistake("eps is added to the root; it stands under it", _NORM,
+RMSNorm.mistake("you divide by the mean of the squares, not by its square root", ".rsqrt()", ".reciprocal()")
+RMSNorm.mistake("you multiply by the square root; divide by it", ".rsqrt()", ".sqrt()")
+RMSNorm.mistake("you take the sum of the squares; take their mean", "x.square().mean(", "x.square().sum(")
+RMSNorm.mistake("eps is added to the square root; add it under the root", _NORM,
                 "x / ((x.square().mean(-1, keepdim=True)).sqrt() + self.eps) * self.weight")  # fmt: skip
 RMSNorm.mistake("eps is not used", " + self.eps).rsqrt()", ").rsqrt()")
 RMSNorm.mistake("the gain is not used", ".rsqrt() * self.weight", ".rsqrt()")
-RMSNorm.mistake("the gain is added; it multiplies", ".rsqrt() * self.weight", ".rsqrt() + self.weight")
+RMSNorm.mistake("the gain is added; multiply by it", ".rsqrt() * self.weight", ".rsqrt() + self.weight")
 RMSNorm.mistake(
-    "the mean runs over all tokens; each has its own", ".mean(-1, keepdim=True)", ".mean((-2, -1), keepdim=True)"
+    "the mean runs over all tokens; each token has its own", ".mean(-1, keepdim=True)", ".mean((-2, -1), keepdim=True)"
 )
-RMSNorm.mistake("the mean runs over the tokens; it runs over a token's components, the last axis",
+RMSNorm.mistake("the mean runs over the tokens; take it over a token's components, the last axis",
                 ".mean(-1, keepdim=True)", ".mean(-2, keepdim=True)")  # fmt: skip
 RMSNorm.mistake("the scale is detached: it is part of the function, and gradients flow through it",
                 "+ self.eps).rsqrt()", "+ self.eps).rsqrt().detach()")  # fmt: skip
-RMSNorm.mistake("`std` subtracts the mean and divides by n - 1; take the root of the mean of the squares",
+RMSNorm.mistake("`std` subtracts the mean and divides by n - 1; take the square root of the mean of the squares",
                 "return x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt()",
                 "return x / (x.std(-1, keepdim=True) + self.eps)")  # fmt: skip
-RMSNorm.mistake("`mean(-1)` drops the axis, so that the means meet the wrong numbers: keep it, with keepdim=True",
+RMSNorm.mistake("`mean(-1)` drops the axis, so the means broadcast to the wrong entries: use keepdim=True",
                 "mean(-1, keepdim=True)", "mean(-1)")  # fmt: skip
 RMSNorm.variant(
     """
@@ -98,22 +98,20 @@ def _(draw):
 
 
 _FORWARD = "self.outer(F.silu(self.gate(x)) * self.inner(x))"
-FeedForward.mistake("the gate and the inner layer are exchanged: silu is of the gate", _FORWARD,
+FeedForward.mistake("the gate and the inner layer are swapped: apply silu to the gate", _FORWARD,
                     "self.outer(F.silu(self.inner(x)) * self.gate(x))")  # fmt: skip
 FeedForward.mistake(
     "the activation is a sigmoid; silu(x) is x * sigmoid(x)", "F.silu(self.gate(x))", "self.gate(x).sigmoid()"
 )
-FeedForward.mistake("the activation is ReLU; it is silu", "F.silu(self.gate(x))", "F.relu(self.gate(x))")
-FeedForward.mistake("the activation is GELU; it is silu", "F.silu(self.gate(x))", "F.gelu(self.gate(x))")
-FeedForward.mistake("there is no activation", "F.silu(self.gate(x))", "self.gate(x)")
-FeedForward.mistake("gate and inner are added; the gate multiplies", "F.silu(self.gate(x)) * self.inner(x)",
+FeedForward.mistake("the activation is ReLU; use SiLU", "F.silu(self.gate(x))", "F.relu(self.gate(x))")
+FeedForward.mistake("the activation is GELU; use SiLU", "F.silu(self.gate(x))", "F.gelu(self.gate(x))")
+FeedForward.mistake("the activation is missing", "F.silu(self.gate(x))", "self.gate(x)")
+FeedForward.mistake("gate and inner are added; multiply them", "F.silu(self.gate(x)) * self.inner(x)",
                     "F.silu(self.gate(x)) + self.inner(x)")  # fmt: skip
-FeedForward.mistake("silu is of the product; it is of the gate alone", "F.silu(self.gate(x)) * self.inner(x)",
+FeedForward.mistake("silu is applied to the product; apply it only to the gate", "F.silu(self.gate(x)) * self.inner(x)",
                     "F.silu(self.gate(x) * self.inner(x))")  # fmt: skip
 FeedForward.mistake("the inner layer is not used", " * self.inner(x))", ")")
-FeedForward.mistake(
-    "x is added; that is the block's business", "return self.outer(F.silu", "return x + self.outer(F.silu"
-)
+FeedForward.mistake("x is added; the block does that", "return self.outer(F.silu", "return x + self.outer(F.silu")
 FeedForward.mistake(
     "the layers have a bias",
     "self.outer = nn.Linear(d_ff, d_model, bias=False)",
@@ -165,33 +163,37 @@ def _(draw):
     weights = [draw.normal(*size) / 2 for size in sizes]
     x, look = draw.normal(batch, tokens, 8), torch.ones(tokens, tokens, dtype=torch.bool).tril()
     yield Case("one token", (draw.normal(1, 1, 8), None, *weights, 4))
-    yield Case("several tokens under a mask, with turning and with a cache", (x, look, *weights, 4), gradients=True)
+    yield Case("several tokens under a mask, with rotation and a cache", (x, look, *weights, 4), gradients=True)
 
 
 _FIRST = "x = x + self.attention(self.attention_norm(x), mask=mask, turn=turn, cache=cache)"
 _SECOND = "return x + self.feed_forward(self.feed_forward_norm(x))"
-Block.mistake("the norm comes after the sum, as in 2017; here it comes before the sub-layer",
+Block.mistake("the norm comes after the sum, as in 2017; put it before the sub-layer",
               _FIRST, "x = self.attention_norm(x + self.attention(x, mask=mask, turn=turn, cache=cache))",
               _SECOND, "return self.feed_forward_norm(x + self.feed_forward(x))")  # fmt: skip
-Block.mistake("the normed x is added instead of x: the stream itself is never normed", _FIRST,
+Block.mistake("the normed x is added instead of x: do not norm the stream itself", _FIRST,
               "x = self.attention_norm(x)\n        x = x + self.attention(x, mask=mask, turn=turn, cache=cache)")  # fmt: skip
 Block.mistake(
-    "the first residual is missing: what attention found replaces x", _FIRST, _FIRST.replace("x = x + ", "x = ")
+    "the first residual connection is missing: the output of attention replaces x",
+    _FIRST,
+    _FIRST.replace("x = x + ", "x = "),
 )
 Block.mistake(
-    "the second residual is missing: what the network answers replaces x", _SECOND, _SECOND.replace("x + ", "")
+    "the second residual connection is missing: the output of the network replaces x",
+    _SECOND,
+    _SECOND.replace("x + ", ""),
 )
 Block.mistake("attention reads x without its norm", "self.attention(self.attention_norm(x)", "self.attention(x")
 Block.mistake(
     "the network reads x without its norm", "self.feed_forward(self.feed_forward_norm(x))", "self.feed_forward(x)"
 )
-Block.mistake("the norms are exchanged", "self.attention(self.attention_norm(x)", "self.attention(self.feed_forward_norm(x)",
+Block.mistake("the norms are swapped", "self.attention(self.attention_norm(x)", "self.attention(self.feed_forward_norm(x)",
               "self.feed_forward(self.feed_forward_norm(x))", "self.feed_forward(self.attention_norm(x))")  # fmt: skip
-Block.mistake("the network reads what came in, not what attention has added to it: one sub-layer after the other", _FIRST,
+Block.mistake("the network reads the block's input: it must read the stream after attention", _FIRST,
               "y = x\n        " + _FIRST, _SECOND, "return x + self.feed_forward(self.feed_forward_norm(y))")  # fmt: skip
-Block.mistake("the network's norm comes after it; it comes before, and the stream is not normed", _SECOND,
+Block.mistake("the network's norm comes after it; put it before, so that the stream is not normed", _SECOND,
               "return x + self.feed_forward_norm(self.feed_forward(x))")  # fmt: skip
-Block.mistake("the mask is given as attention's second argument, which is the source: name it, `mask=mask`", _FIRST,
+Block.mistake("the mask is passed as attention's second argument, which is the source: write `mask=mask`", _FIRST,
               _FIRST.replace("mask=mask", "mask"))  # fmt: skip
 Block.mistake("the mask is not passed on", "mask=mask, turn=turn, cache=cache)\n        return x + self.feed_forward(",
               "turn=turn, cache=cache)\n        return x + self.feed_forward(")  # fmt: skip
@@ -242,61 +244,65 @@ def initialise(code, d_model, d_ff, writes, seed):
     return {
         "hundred times the standard deviations": spread,
         "means, in standard deviations": middle,
-        "gains begin at one": ones,
-        "gains are left alone": kept,
+        "gains start at one": ones,
+        "gains do not change": kept,
     }
 
 
 @initialise.cases
 def _(draw):
-    shows = "as the docstring says, to a tenth: standard deviations of what writes to the stream, and of the rest"
+    shows = (
+        "standard deviations within a tenth of those in the docstring, for what writes to the stream and for the rest"
+    )
     yield Case(shows, (96, 128, 2, draw.whole(1, 99)), tolerance=0.06)
     yield Case(shows, (64, 160, 12, draw.whole(1, 99)), tolerance=0.06)
 
 
 _DRAW = 'nn.init.normal_(weight, std=math.sqrt(variance / writes if "out" in name else variance))'
 initialise.excused = dict.fromkeys(
-    ("edge", "other", "one"), "sizes fit each other, and few numbers have no fixed spread"
+    ("edge", "other", "one"), "the sizes depend on each other, and a few numbers have no fixed standard deviation"
 )
-initialise.mistake("the embedding is drawn as the other matrices; its variance is 1 / d_model",
+initialise.mistake("the embedding is drawn like the other matrices; its variance must be 1 / d_model",
                    '1 / d_model if "embedding" in name else 2 / (5 * d_model)', "2 / (5 * d_model)")  # fmt: skip
-initialise.mistake("all matrices are drawn as the embedding; theirs is 2 / (5 d_model)",
+initialise.mistake("all matrices are drawn like the embedding; their variance must be 2 / (5 d_model)",
                    '1 / d_model if "embedding" in name else 2 / (5 * d_model)', "1 / d_model")  # fmt: skip
-initialise.mistake("what writes to the stream is as large as the rest; it has a `writes`th of the variance",
+initialise.mistake("matrices that write to the stream are as large as the rest; divide their variance by `writes`",
                    'variance / writes if "out" in name else variance', "variance")  # fmt: skip
-initialise.mistake("the variance is given as the standard deviation: take its root", "std=math.sqrt(", "std=(")
-initialise.mistake("the standard deviation is divided by `writes`; it is the variance", _DRAW,
+initialise.mistake("the variance is used as the standard deviation: take its square root", "std=math.sqrt(", "std=(")
+initialise.mistake("the standard deviation is divided by `writes`; divide the variance", _DRAW,
                    'nn.init.normal_(weight, std=math.sqrt(variance) / (writes if "out" in name else 1))')  # fmt: skip
-initialise.mistake("gains are drawn, too; they begin at one", "if weight.ndim > 1:", "if True:")
-initialise.mistake("the gains of your norms do not begin at one", "torch.ones(d_model)", "torch.zeros(d_model)")
-initialise.mistake("everything is divided by `writes`; only what writes to the stream is",
+initialise.mistake("gains are drawn, too; leave them at one", "if weight.ndim > 1:", "if True:")
+initialise.mistake("the gains of your norms do not start at one", "torch.ones(d_model)", "torch.zeros(d_model)")
+initialise.mistake("everything is divided by `writes`; divide only matrices that write to the stream",
                    'variance / writes if "out" in name else variance', "variance / writes")  # fmt: skip
 _SMALL = 'variance / writes if "out" in name else variance'
 _FIRST_VARIANCE = '1 / d_model if "embedding" in name else 2 / (5 * d_model)'
-initialise.mistake("only `output` is drawn smaller; `outer` writes to the stream as well", '"out" in name',
+initialise.mistake("only `output` is drawn smaller; `outer` writes to the stream, too", '"out" in name',
                    '"output" in name')  # fmt: skip
-initialise.mistake("only `outer` is drawn smaller; `output` writes to the stream as well", '"out" in name',
+initialise.mistake("only `outer` is drawn smaller; `output` writes to the stream, too", '"out" in name',
                    '"outer" in name')  # fmt: skip
-initialise.mistake("the variance is divided by the root of `writes`; divide it by `writes`", _SMALL,
+initialise.mistake("the variance is divided by the square root of `writes`; divide it by `writes`", _SMALL,
                    'variance / math.sqrt(writes) if "out" in name else variance')  # fmt: skip
-initialise.mistake("the variance is divided by 2 `writes`; `writes` already counts both of a block", _SMALL,
+initialise.mistake("the variance is divided by 2 `writes`; `writes` already counts both writes of a block", _SMALL,
                    'variance / (2 * writes) if "out" in name else variance')  # fmt: skip
 initialise.mistake("the numbers are uniform up to the standard deviation; draw them from a normal distribution", _DRAW,
                    f"bound = math.sqrt({_SMALL})\n            nn.init.uniform_(weight, -bound, bound)")  # fmt: skip
 initialise.mistake("every standard deviation is 0.02, as in GPT-2; here it depends on d_model", _FIRST_VARIANCE,
                    "0.02**2")  # fmt: skip
-initialise.mistake("the variance is Xavier's, computed from both sizes of a matrix; it is 2 / (5 d_model) for all of them",
+initialise.mistake("the variance is Xavier's, from both sizes of a matrix; use 2 / (5 d_model) for all of them",
                    "2 / (5 * d_model)", "2 / sum(weight.shape[-2:])")  # fmt: skip
-initialise.mistake("the variance is computed from each matrix's own number of inputs; for `outer`, too, it is that of d_model",
+initialise.mistake("the variance is computed from each matrix's own number of inputs; use d_model for all, also for `outer`",
                    "2 / (5 * d_model)", "2 / (5 * weight.shape[-1])")  # fmt: skip
-initialise.mistake("the variance is Kaiming's, 2 / inputs; it is 1 / d_model for the embedding, 2 / (5 d_model) for the others",
+initialise.mistake("the variance is Kaiming's, 2 / inputs; use 1 / d_model for the embedding and 2 / (5 d_model) for the others",
                    _DRAW, "nn.init.kaiming_normal_(weight)")  # fmt: skip
-initialise.mistake("the variance is 5 / (2 d_model); it is 2 / (5 d_model)", "2 / (5 * d_model)", "5 / (2 * d_model)")
+initialise.mistake(
+    "the variance is 5 / (2 d_model); it must be 2 / (5 d_model)", "2 / (5 * d_model)", "5 / (2 * d_model)"
+)
 initialise.mistake("`2 / 5 * d_model` multiplies by d_model; write 2 / (5 * d_model)", "2 / (5 * d_model)",
                    "2 / 5 * d_model")  # fmt: skip
 initialise.mistake("no weight changes: `weight = ...` only names a new tensor; draw in place, as `nn.init.normal_` does",
                    _DRAW, f"weight = torch.randn_like(weight) * math.sqrt({_SMALL})")  # fmt: skip
-initialise.mistake("matrices alone are drawn; the experts' tables of stage 9 have three axes, and are drawn as well",
+initialise.mistake("only matrices are drawn; the experts' tables of stage 9 have three axes and must be drawn, too",
                    "if weight.ndim > 1:", "if weight.ndim == 2:")  # fmt: skip
 initialise.variant(
     """

@@ -11,7 +11,7 @@ from companion_school.checking.derived_cases import LARGE
 from companion_school.checking.exercise import Case
 
 _EXCUSED = {
-    name: "a whole model: its own cases have every size, and weights of thousands leave no digit"
+    name: "a whole model: its own cases cover every size, and with weights in the thousands no digit is right"
     for name in ("one", "levels", "offset", "nan", "tie", "edge", "scale")
 }
 _SIZES = {"vocab": 19, "d_model": 16, "layers": 3, "heads": 4, "kv_heads": 2, "d_ff": 20, "base": 500.0}
@@ -61,7 +61,7 @@ def Stack(code, sizes, x, weights, factors):
 
 @Stack.cases
 def _(draw):
-    for layers, shows in ((1, "one block and the norm behind it"), (3, "blocks in order, each with its cache")):
+    for layers, shows in ((1, "one block and the norm after it"), (3, "blocks in order, each with its cache")):
         sizes = _SIZES | {"layers": layers}
         weights = _weights(sizes, draw.whole(1, 99))
         inside = {name.removeprefix("decoder."): value for name, value in weights.items() if "decoder" in name}
@@ -71,34 +71,36 @@ def _(draw):
 
 
 _CALL = "x = block(x, cache=caches[number] if caches else None, **inputs)"
-Stack.mistake("the norm behind the last block is missing", "        return self.norm(x)", "        return x")
-Stack.mistake("the norm comes behind every block; it stands once, behind the last", _CALL,
+Stack.mistake("the norm after the last block is missing", "        return self.norm(x)", "        return x")
+Stack.mistake("the norm comes after every block; apply it once, after the last", _CALL,
               "x = self.norm(block(x, cache=caches[number] if caches else None, **inputs))")  # fmt: skip
-Stack.mistake("the norm comes before every block; it stands once, behind the last", _CALL, f"x = self.norm(x)\n            {_CALL}",
+Stack.mistake("the norm comes before every block; apply it once, after the last", _CALL, f"x = self.norm(x)\n            {_CALL}",
               "        return self.norm(x)", "        return x")  # fmt: skip
-Stack.mistake("every block reads what came in, and not what the one before it gave", "for number, block in enumerate(self.blocks):\n            x = block(x,",
+Stack.mistake("every block reads the stack's input; it must read what the block before it returned", "for number, block in enumerate(self.blocks):\n            x = block(x,",
               "y = x\n        for number, block in enumerate(self.blocks):\n            x = block(y,")  # fmt: skip
 Stack.mistake("all blocks share the first one's cache", "cache=caches[number]", "cache=caches[0]")
 Stack.mistake("the blocks get no cache", "cache=caches[number] if caches else None, ", "")
 Stack.mistake(
-    "the blocks do not get the other inputs: the mask and `turn` among them", " else None, **inputs)", " else None)"
+    "the blocks do not get the other inputs, such as the mask and `turn`", " else None, **inputs)", " else None)"
 )
 Stack.mistake(
-    "the blocks stand in a plain list, where PyTorch finds no weights: it is an nn.ModuleList",
+    "the blocks are in a plain list, where PyTorch does not find their weights: use an nn.ModuleList",
     "nn.ModuleList(block(*sizes) for _ in range(config.layers))",
     "[block(*sizes) for _ in range(config.layers)]",
 )
 Stack.mistake(
-    "one block stands in the list several times: make a new one for each layer",
+    "the list contains one block several times: create a new one for each layer",
     "nn.ModuleList(block(*sizes) for _ in range(config.layers))", "nn.ModuleList([block(*sizes)] * config.layers)",
 )  # fmt: skip
-Stack.mistake("the blocks have as many key heads as query heads; they have `kv_heads`",
+Stack.mistake("the blocks have as many key heads as query heads; give them `kv_heads`",
               "config.heads, config.kv_heads, config.d_ff", "config.heads, config.heads, config.d_ff")  # fmt: skip
 Stack.mistake("what the blocks return is not used: each reads what the one before it returned", _CALL,
               _CALL.replace("x = ", "y = "))  # fmt: skip
 Stack.mistake("the blocks run in reverse order", "enumerate(self.blocks)", "reversed(list(enumerate(self.blocks)))")
 Stack.mistake(
-    "the class that is given for the blocks is not used", "nn.ModuleList(block(*sizes)", "nn.ModuleList(Block(*sizes)"
+    "the argument `block`, the class of the blocks, is not used",
+    "nn.ModuleList(block(*sizes)",
+    "nn.ModuleList(Block(*sizes)",
 )
 Stack.variant(
     """
@@ -144,26 +146,26 @@ def _(draw):
 
 _MASK = "mask=causal(new, seen + new).to(ids.device)"
 Transformer.mistake(
-    "each token sees those that come after it: the mask is missing", f"caches, {_MASK}, turn=turn", "caches, turn=turn"
+    "each token sees later ones: the mask is missing", f"caches, {_MASK}, turn=turn", "caches, turn=turn"
 )
 Transformer.mistake("the mask is inverted: True means that a query may look", _MASK, _MASK.replace("causal", "~causal"))
-Transformer.mistake("queries and keys are not turned: `turn` is not passed on", f"{_MASK}, turn=turn)", f"{_MASK})")
+Transformer.mistake("queries and keys are not rotated: `turn` is not passed on", f"{_MASK}, turn=turn)", f"{_MASK})")
 Transformer.mistake("the configuration's base does not reach the rotary positions", ", base=self.config.base)", ")")
-Transformer.mistake("the embedding is multiplied by the root of d_model; this model's is not", "self.decoder(self.embedding(ids)",
+Transformer.mistake("the embedding is multiplied by the square root of d_model; do not scale it", "self.decoder(self.embedding(ids)",
                     "self.decoder(self.embedding(ids) * self.config.d_model**0.5")  # fmt: skip
-Transformer.mistake("the logits are divided by the root of d_model; this model's are not", "return x @ self.embedding.weight.T",
+Transformer.mistake("the logits are divided by the square root of d_model; do not scale them", "return x @ self.embedding.weight.T",
                     "return x @ self.embedding.weight.T / self.config.d_model**0.5")  # fmt: skip
-Transformer.mistake("these are probabilities; expected logits, and the loss makes the softmax", "return x @ self.embedding.weight.T",
+Transformer.mistake("these are probabilities; return logits, because the loss applies the softmax", "return x @ self.embedding.weight.T",
                     "return (x @ self.embedding.weight.T).softmax(-1)")  # fmt: skip
-Transformer.mistake("the head's gradient does not reach the embedding: it is the same matrix, and learns from both ends",
+Transformer.mistake("the head's gradient does not reach the embedding: both are the same matrix, which is trained at both ends",
                     "self.embedding.weight.T", "self.embedding.weight.detach().T")  # fmt: skip
-Transformer.mistake("the head has weights of its own; it is the embedding", "self.config, self.embedding, self.decoder = config, nn.Embedding(config.vocab, config.d_model), Stack(config)",
+Transformer.mistake("the head has its own weights; use the embedding", "self.config, self.embedding, self.decoder = config, nn.Embedding(config.vocab, config.d_model), Stack(config)",
                     "self.config, self.embedding, self.decoder = config, nn.Embedding(config.vocab, config.d_model), Stack(config)\n"
                     "        self.head = nn.Linear(config.d_model, config.vocab, bias=False)",
                     "return x @ self.embedding.weight.T", "return self.head(x)")  # fmt: skip
-Transformer.mistake("only the last token gets logits, and its axis is gone; all tokens get some: (batch, token, vocab)",
+Transformer.mistake("only the last token gets logits, and its axis is gone; return (batch, token, vocab)",
                     "return x @ self.embedding.weight.T", "return x[:, -1] @ self.embedding.weight.T")  # fmt: skip
-Transformer.mistake("the last token alone gets logits; all do, as each learns in training", "return x @ self.embedding.weight.T",
+Transformer.mistake("only the last token gets logits; all tokens need them for training", "return x @ self.embedding.weight.T",
                     "return x[:, -1:] @ self.embedding.weight.T")  # fmt: skip
 Transformer.variant(
     """
@@ -226,10 +228,10 @@ def _(draw):
     yield Case(LARGE, (_SIZES, weights, draw.wholes(0, 18, 1, draw.whole(36, 42)), 34))
 
 
-Transformer_goes_on.mistake("the positions after the cache begin at 0 again: go on at len(caches[0])", "torch.arange(seen, seen + new",
+Transformer_goes_on.mistake("the positions after the cache restart at 0: continue at len(caches[0])", "torch.arange(seen, seen + new",
                             "torch.arange(0, new")  # fmt: skip
 Transformer_goes_on.mistake(
-    "the mask knows nothing of the tokens in the cache: it is (new, seen + new), causal(new, seen + new)",
+    "the mask ignores the tokens in the cache: it must be (new, seen + new), causal(new, seen + new)",
     "causal(new, seen + new)",
     "causal(new, new)",
 )
@@ -238,10 +240,10 @@ Transformer_goes_on.mistake(
     "self.decoder(self.embedding(ids), caches, mask",
     "self.decoder(self.embedding(ids), None, mask",
 )
-Transformer_goes_on.mistake("the new tokens may look at the cache, and at all that is new: the mask must be that of the last queries of all keys",
+Transformer_goes_on.mistake("the new tokens see each other's future: use the causal mask of the last queries over all keys",
                             "causal(new, seen + new)", "torch.ones(new, seen + new, dtype=torch.bool)")  # fmt: skip
 Transformer_goes_on.mistake(
-    "the mask has a row for each token in the cache, too; only the new tokens ask: causal(new, seen + new)",
+    "the mask has a row for each cached token, too; only the new tokens are queries: causal(new, seen + new)",
     "causal(new, seen + new)", "causal(seen + new, seen + new)",
 )  # fmt: skip
 Transformer_goes_on.mistake(
@@ -250,13 +252,13 @@ Transformer_goes_on.mistake(
     "ids.shape[0]",
 )
 Transformer_goes_on.mistake(
-    "the positions after the cache begin one too far",
+    "the positions after the cache start one too late",
     "torch.arange(seen, seen + new",
     "torch.arange(seen + bool(seen), seen + new + bool(seen)",
 )
 
 
-@part(5, points=1, excused=_EXCUSED | {"other": "few numbers have no fixed spread"})
+@part(5, points=1, excused=_EXCUSED | {"other": "a few numbers have no fixed standard deviation"})
 def Transformer_begins(code, sizes, seed):
     """The weights of a new decoder are drawn by `initialise`, and it keeps its configuration."""
     config = code.Config(**sizes)
@@ -264,7 +266,7 @@ def Transformer_begins(code, sizes, seed):
         torch.manual_seed(seed)
         model = code.Transformer(config)
     spread = {name: 100 * weight.std().item() for name, weight in model.named_parameters() if weight.ndim > 1}
-    return spread | {"`config` is what it was built with": getattr(model, "config", None) == config}
+    return spread | {"`config` is the configuration it was built with": getattr(model, "config", None) == config}
 
 
 @Transformer_begins.cases
@@ -275,7 +277,7 @@ def _(draw):
 
 _INIT = "initialise(self, config.d_model, writes=2 * config.layers)"
 Transformer_begins.mistake(
-    "the model does not keep its configuration, which `save` of stage 6 writes: `self.config = config`",
+    "the model does not store its configuration, which `save` of stage 6 writes: `self.config = config`",
     "self.config, self.embedding, self.decoder = config, nn.Embedding",
     "self.base, self.embedding, self.decoder = config.base, nn.Embedding",
     "base=self.config.base", "base=self.base",
@@ -285,12 +287,12 @@ Transformer_begins.mistake(
     "each block writes to the stream twice: there are 2 * layers writes", _INIT, _INIT.replace("2 * ", "")
 )
 Transformer_begins.mistake(
-    "`initialise` is told the size of the vocabulary; it is d_model",
+    "`initialise` gets the size of the vocabulary; pass d_model",
     _INIT,
     _INIT.replace("config.d_model", "config.vocab"),
 )
 Transformer_begins.mistake(
-    "`initialise` is told the width of the network; it is d_model",
+    "`initialise` gets the width of the network; pass d_model",
     _INIT,
     _INIT.replace("config.d_model", "config.d_ff"),
 )
@@ -317,12 +319,12 @@ def _(draw):
 
 
 Transformer_on_a_GPU.mistake(
-    "the mask is on the CPU: it belongs where the ids are, `causal(...).to(ids.device)`",
+    "the mask is on the CPU: move it to the device of the ids, `causal(...).to(ids.device)`",
     "causal(new, seen + new).to(ids.device)",
     "causal(new, seen + new)",
 )
 Transformer_on_a_GPU.mistake(
-    "the positions are made on the CPU: make them where the ids are, `torch.arange(..., device=ids.device)`",
+    "the positions are created on the CPU: create them where the ids are, `torch.arange(..., device=ids.device)`",
     ", device=ids.device)",
     ")",
 )
@@ -371,16 +373,18 @@ def _(draw):
     )
 
 
-count.mistake("the norm behind the last block is missing", "config.layers * block + d_model", "config.layers * block")
+count.mistake("the norm after the last block is missing", "config.layers * block + d_model", "config.layers * block")
 count.mistake("a block has two norms", "+ 2 * d_model\n", "+ d_model\n")
 count.mistake(
-    "the head is counted; it is the embedding", "return config.vocab * d_model +", "return 2 * config.vocab * d_model +"
+    "the head is counted, but it is the embedding",
+    "return config.vocab * d_model +",
+    "return 2 * config.vocab * d_model +",
 )
 count.mistake("the embedding is missing", "return config.vocab * d_model + ", "return ")
 count.mistake("a head is d_model / heads wide; you divide by kv_heads", "config.d_model // config.heads",
               "config.d_model // config.kv_heads")  # fmt: skip
 count.mistake(
-    "keys and values are as many as queries; they are kv_heads",
+    "you count as many keys and values as queries; there are kv_heads of them",
     "(config.heads + config.kv_heads)",
     "(2 * config.heads)",
 )

@@ -31,7 +31,7 @@ def _(draw):
     yield Case(LARGE, (draw.normal(1, draw.whole(33, 40), 8), weights, 4, 2, d_head, normed))
 
 
-WideAttention.mistake("queries and keys are normed over all heads together; each head has a norm of its own",
+WideAttention.mistake("queries and keys are normed over all heads together; norm each head by itself",
                       "return self.norm(super().forward(x).unflatten(-1, (-1, self.d_head))).flatten(-2)",
                       "y = super().forward(x)\n        gain = self.norm.weight.repeat(y.shape[-1] // self.d_head)\n        return y * (y.square().mean(-1, keepdim=True) + self.norm.eps).rsqrt() * gain")  # fmt: skip
 WideAttention.mistake(
@@ -40,13 +40,13 @@ WideAttention.mistake(
     "return super().forward(x)",
 )
 WideAttention.mistake(
-    "the norms have another eps than the model's", "Normed(d_model, n, d_head, eps)", "Normed(d_model, n, d_head, 1e-6)"
+    "the norms do not use the model's eps", "Normed(d_model, n, d_head, eps)", "Normed(d_model, n, d_head, 1e-6)"
 )
-WideAttention.mistake("only the queries are normed: the keys have a norm as well", "self.query, self.key = (Normed(d_model, n, d_head, eps) for n in (heads, kv_heads))",
+WideAttention.mistake("only the queries are normed: norm the keys, too", "self.query, self.key = (Normed(d_model, n, d_head, eps) for n in (heads, kv_heads))",
                       "self.query, self.key = (Normed(d_model, n, d_head, eps) for n in (heads, kv_heads))\n            self.key.forward = lambda x: nn.functional.linear(x, self.key.weight)")  # fmt: skip
-WideAttention.mistake("`output` reads heads * d_head numbers; yours reads d_model", "nn.Linear(heads * d_head, d_model, bias=False)",
+WideAttention.mistake("`output` reads heads * d_head components; yours reads d_model", "nn.Linear(heads * d_head, d_model, bias=False)",
                       "nn.Linear(d_model, d_model, bias=False)")  # fmt: skip
-WideAttention.mistake("the values' heads are d_model / heads wide; they are `d_head` wide, as the others are",
+WideAttention.mistake("the values' heads are d_model / heads wide; they must be `d_head` wide, like the others",
                       "nn.Linear(d_model, kv_heads * d_head, bias=False)", "nn.Linear(d_model, kv_heads * (d_model // heads), bias=False)")  # fmt: skip
 WideAttention.variant(
     """
@@ -108,16 +108,16 @@ def _(draw):
 
 
 load_weights.mistake(
-    "gate and up are exchanged: up is your `inner`",
+    "gate and up are swapped: up is your `inner`",
     '"mlp.gate_proj": "feed_forward.gate",\n    "mlp.up_proj": "feed_forward.inner"',
     '"mlp.gate_proj": "feed_forward.inner",\n    "mlp.up_proj": "feed_forward.gate"',
 )
-load_weights.mistake("the two norms of a layer are exchanged: the second stands before the network",
+load_weights.mistake("the two norms of a layer are swapped: the second comes before the network",
                      '"input_layernorm": "attention_norm"', '"input_layernorm": "feed_forward_norm"',
                      '"post_attention_layernorm": "feed_forward_norm"', '"post_attention_layernorm": "attention_norm"')  # fmt: skip
-load_weights.mistake("keys and values are exchanged", '"self_attn.k_proj": "attention.key"', '"self_attn.k_proj": "attention.value"',
+load_weights.mistake("keys and values are swapped", '"self_attn.k_proj": "attention.key"', '"self_attn.k_proj": "attention.value"',
                      '"self_attn.v_proj": "attention.value"', '"self_attn.v_proj": "attention.key"')  # fmt: skip
-load_weights.mistake("the norms of queries and keys are exchanged", '"self_attn.q_norm": "attention.query.norm"',
+load_weights.mistake("the norms of queries and keys are swapped", '"self_attn.q_norm": "attention.query.norm"',
                      '"self_attn.q_norm": "attention.key.norm"', '"self_attn.k_norm": "attention.key.norm"',
                      '"self_attn.k_norm": "attention.query.norm"')  # fmt: skip
 load_weights.mistake(
@@ -126,12 +126,12 @@ load_weights.mistake(
     'f"decoder.blocks.{layers - 1 - layer}.{new}" for old',
 )
 load_weights.mistake(
-    "the tensors are never put into the model: its weights are those that it began with",
+    "the tensors are never put into the model, so it still has its initial weights",
     "        model.load_state_dict(own)",
     "        pass",
 )
 load_weights.mistake(
-    "matrices are transposed: LLaMA's are (out, in), as yours are",
+    "matrices are transposed, but LLaMA's are (out, in), like yours",
     '        own[f"{names.get(what, what)}.{kind}"] = x',
     '        own[f"{names.get(what, what)}.{kind}"] = x.t() if x.ndim == 2 and x.shape[0] == x.shape[1] else x',
 )
@@ -153,7 +153,7 @@ def load(code, fields, tensors, ids):
         pieces = [model(piece, caches) for piece in ids.split([3, 3, 1], dim=1)]
         logits = model(ids).float()
     return {"the logits": logits, "the logits in three pieces, with caches": torch.cat(pieces, dim=1).float(),
-            "it is in training": model.training}  # fmt: skip
+            "the model is in training mode": model.training}  # fmt: skip
 
 
 @load.cases
@@ -168,26 +168,24 @@ def _(draw):
     yield Case("a large eps, in every norm", (large, tensors, ids), tolerance=1e-4)
     nested = {name: value for name, value in fields.items() if name != "rope_theta"}
     nested |= {"rope_parameters": {"rope_type": "default", "rope_theta": 20.0}}
-    yield Case("the base in `rope_parameters`, where newer files have it", (nested, tensors, ids), tolerance=1e-4)
+    yield Case("the base in `rope_parameters`, as in newer files", (nested, tensors, ids), tolerance=1e-4)
     ids = draw.wholes(0, 12, draw.whole(33, 60), 7)
     yield Case(LARGE, (*given["qwen3"], ids), tolerance=1e-4)
-    yield Case("an unknown layout is refused", (fields | {"model_type": "mamba"}, tensors, ids), refuse=True)
-    yield Case(
-        "what the own model does not do is refused", (fields | {"hidden_act": "relu"}, tensors, ids), refuse=True
-    )
+    yield Case("an unknown layout is rejected", (fields | {"model_type": "mamba"}, tensors, ids), refuse=True)
+    yield Case("an unsupported field is rejected", (fields | {"hidden_act": "relu"}, tensors, ids), refuse=True)
     for other in ({"attention_bias": True}, {"mlp_bias": True}, {"use_sliding_window": True}):
         yield Case(f"{next(iter(other))} is refused", (fields | other, tensors, ids), refuse=True)
     old = {"rope_scaling": {"type": "linear", "factor": 2.0}}
-    yield Case("stretched positions, as older files name them", (fields | old, tensors, ids), refuse=True)
+    yield Case("scaled rotary positions, as in older files", (fields | old, tensors, ids), refuse=True)
     stretched = {"rope_parameters": {"rope_type": "yarn", "rope_theta": 50.0, "factor": 4.0}}
-    yield Case("stretched positions are refused", (fields | stretched, tensors, ids), refuse=True)
+    yield Case("scaled rotary positions are rejected", (fields | stretched, tensors, ids), refuse=True)
     missing = {name: tensor for name, tensor in tensors.items() if "layers.1.mlp.up" not in name}
-    yield Case("a missing tensor is refused", (fields, missing, ids), refuse=True)
+    yield Case("a missing tensor is rejected", (fields, missing, ids), refuse=True)
     yield Case(
-        "a tensor too many is refused", (fields, tensors | {"model.strange.weight": torch.ones(3)}, ids), refuse=True
+        "an extra tensor is rejected", (fields, tensors | {"model.strange.weight": torch.ones(3)}, ids), refuse=True
     )
     yield Case(
-        "a field that is missing is refused",
+        "a missing field is rejected",
         ({k: v for k, v in fields.items() if k != "hidden_size"}, tensors, ids),
         refuse=True,
     )
@@ -202,22 +200,22 @@ load.mistake(
     "self.decoder.norm = RMSNorm(config.d_model)",
 )
 load.mistake(
-    "an untied head is left out: the logits are made by the embedding",
+    "an untied head is left out: the logits are computed with the embedding",
     "(self.embedding if self.head is None else self.head).weight.T",
     "self.embedding.weight.T",
 )
 load.mistake(
-    "unknown tensors are dropped in silence: load strictly",
+    "unknown tensors are silently dropped: load strictly",
     "model.load_state_dict(own)",
     "model.load_state_dict({n: x for n, x in own.items() if n in model.state_dict()})",
 )
 load.mistake(
-    "missing tensors stay random in silence: load strictly",
+    "missing tensors silently stay random: load strictly",
     "model.load_state_dict(own)",
     "model.load_state_dict(own, strict=not (set(model.state_dict()) - set(own)))",
 )
 load.mistake(
-    "stretched positions are read as if they were not",
+    "RoPE scaling in the config is ignored: raise a ValueError",
     'if rotary.get("rope_type", rotary.get("type", "default")) != "default":',
     "if False:",
 )
@@ -226,13 +224,15 @@ load.mistake(
     '    take(fields, {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "use_sliding_window": False})\n',
     "",
 )
-load.mistake("Qwen 3's queries and keys are normed", 'normed=fields["model_type"] == "qwen3"', "normed=False",
+load.mistake("Qwen 3's queries and keys must be normed", 'normed=fields["model_type"] == "qwen3"', "normed=False",
              'return model, renamed(tensors, names)', 'return model, {n: x for n, x in renamed(tensors, names).items() if ".norm." not in n or "decoder.norm" in n}')  # fmt: skip
 load.mistake(
-    "with caches the places begin anew: go on at len(caches[0])", "torch.arange(seen, seen + new", "torch.arange(0, new"
+    "with caches the positions restart at 0: continue at len(caches[0])",
+    "torch.arange(seen, seen + new",
+    "torch.arange(0, new",
 )
 load.mistake(
-    "a missing `num_key_value_heads` means: each head has its own",
+    "if `num_key_value_heads` is missing, each head has its own key and value",
     'fields.get("num_key_value_heads") or heads',
     'fields["num_key_value_heads"]',
 )
@@ -242,26 +242,26 @@ load.mistake(
     "d_model // heads",
 )
 load.mistake(
-    "a missing `tie_word_embeddings` means: not tied",
+    "if `tie_word_embeddings` is missing, the head is not tied",
     'fields.get("tie_word_embeddings", False)',
     'fields.get("tie_word_embeddings", True)',
 )
 load.mistake(
-    "a tied head that is stored once more is left out, it is the embedding",
+    "leave out a tied head that is stored again, because it is the embedding",
     "    if model.head is None:",
     "    if False:",
 )
-load.mistake("the last norm keeps its own eps: replace it as well, `decoder.norm`",
+load.mistake("the last norm keeps its own eps: replace it, too, `decoder.norm`",
              "        self.decoder.norm = RMSNorm(config.d_model, eps)\n", "")  # fmt: skip
-load.mistake("the norms of the blocks keep their own eps: replace them as well",
+load.mistake("the norms of the blocks keep their own eps: replace them, too",
              "            block.attention_norm, block.feed_forward_norm = (RMSNorm(config.d_model, eps) for _ in range(2))\n", "")  # fmt: skip
 load.mistake("newer files have the base in `rope_parameters`: look there first", 'rotary.get("rope_theta", fields.get("rope_theta", 10000.0))',
              'fields.get("rope_theta", 10000.0)')  # fmt: skip
-load.mistake("a missing field ends in a KeyError; expected a ValueError that names the field", "except KeyError as error:",
+load.mistake("a missing field raises a KeyError; raise a ValueError that names the field", "except KeyError as error:",
              "except ZeroDivisionError as error:")  # fmt: skip
 load.mistake("the head has a bias; it has none", "nn.Linear(config.d_model, config.vocab, bias=False)",
              "nn.Linear(config.d_model, config.vocab)")  # fmt: skip
-load.mistake("the model is left in training", "return model.eval()", "return model.train()")
+load.mistake("the model stays in training mode: call `eval()`", "return model.eval()", "return model.train()")
 load.variant(
     """
     def renamed(tensors, names):

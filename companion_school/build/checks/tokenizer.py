@@ -18,30 +18,32 @@ def join(code, word, pair, token):
 
 @join.cases
 def _(draw):
-    yield Case("the two become one", ([_A, _B], (_A, _B), 256))
-    yield Case("what is no part of a pair stays", ([_C, _A, _B, _C], (_A, _B), 256))
-    yield Case("wherever it stands", ([_A, _B, _C, _A, _B, _A, _B], (_A, _B), 256))
-    yield Case("the last token stays where it has no partner", ([_A, _B, _A], (_A, _B), 256))
-    yield Case("three alike are joined from the left", ([_A, _A, _A], (_A, _A), 256))
+    yield Case("the two tokens become one", ([_A, _B], (_A, _B), 256))
+    yield Case("other tokens do not change", ([_C, _A, _B, _C], (_A, _B), 256))
+    yield Case("wherever the pair occurs", ([_A, _B, _C, _A, _B, _A, _B], (_A, _B), 256))
+    yield Case("the last token stays if it has no partner", ([_A, _B, _A], (_A, _B), 256))
+    yield Case("three equal tokens are joined from the left", ([_A, _A, _A], (_A, _A), 256))
     yield Case("a pair has an order", ([_B, _A, _C, _A, _B], (_A, _B), 300))
     yield Case("a word of one token, and of none", ([_A], (_A, _A), 256))
-    yield Case("no word at all", ([], (_A, _B), 256))
+    yield Case("an empty word", ([], (_A, _B), 256))
     yield Case("any word", ((draw.wholes(0, 2, 30) + _A).tolist(), (_A, _A + draw.whole(0, 2)), 700))
 
 
-join.mistake("both tokens of a pair are used up: go on behind the second", "            at += 2", "            at += 1")
 join.mistake(
-    "the last token is lost where it is not joined", "while at < len(word)", "while at + 1 < len(word)"
+    "both tokens of a pair are used up: continue after the second", "            at += 2", "            at += 1"
+)
+join.mistake(
+    "the last token is lost if it is not joined", "while at < len(word)", "while at + 1 < len(word)"
 )  # fmt: skip
 join.mistake(
-    "you join the first place only; a pair is joined wherever it stands",
+    "you join only the first occurrence; join the pair wherever it occurs",
     "(word[at], word[at + 1]) == pair:", "(word[at], word[at + 1]) == pair and token not in joined:",
 )  # fmt: skip
 join.mistake(
     "a pair has an order: b, a is not a, b", "(word[at], word[at + 1]) == pair", "{word[at], word[at + 1]} == {*pair}"
 )
 join.mistake(
-    "you go from right to left; of three alike the first two are joined",
+    "you go from right to left; of three equal tokens the first two must be joined",
     """
     def join(word, pair, token):
         joined, at = [], len(word)
@@ -59,7 +61,7 @@ join.mistake(
     "the last token has no neighbour: check that there is one before you compare", "at + 1 < len(word) and ", ""
 )
 join.mistake(
-    "the two tokens stay beside the new one; it takes their place", "joined.append(token)",
+    "the two tokens stay beside the new one; replace them", "joined.append(token)",
     "joined.extend([word[at], word[at + 1], token])",
 )  # fmt: skip
 join.variant(
@@ -107,18 +109,18 @@ def learn(code, text, most):
 
 @learn.cases
 def _(draw):
-    yield Case("the pair that occurs most", ("at at at", 1))
-    yield Case("the next merge may join what the first has made", ("the cat sat on the mat", 3))
+    yield Case("the most frequent pair", ("at at at", 1))
+    yield Case("the next merge may join the token of the first", ("the cat sat on the mat", 3))
     yield Case("of equally frequent pairs the smallest wins", ("xyxy abab", 2))
-    yield Case("words that occur often count as often", ("qu qu qu qu rs rst rsu", 1))
-    yield Case("no merge reaches from one piece into the next", ("a b a b a b", 5))
+    yield Case("a word counts as often as it occurs", ("qu qu qu qu rs rst rsu", 1))
+    yield Case("no merge crosses the end of a piece", ("a b a b a b", 5))
     yield Case("a pair that occurs once is not joined", ("abc", 4))
-    yield Case("a pair that occurs twice is", ("abab", 1))
-    yield Case("tokens are bytes: a letter may be two", ("é è é è é", 4))
-    yield Case("as many as were asked for", (_words(draw, "abcd", 5, 20), draw.whole(5, 9)))
-    yield Case("after each merge the pairs are counted anew", (_words(draw, "abc", 7, 30), 40))
+    yield Case("a pair that occurs twice is joined", ("abab", 1))
+    yield Case("tokens are bytes, and a letter may have two", ("é è é è é", 4))
+    yield Case("as many merges as requested", (_words(draw, "abcd", 5, 20), draw.whole(5, 9)))
+    yield Case("after each merge the pairs are counted again", (_words(draw, "abc", 7, 30), 40))
     yield Case("runs of one letter", ("aaaa aaaaa aaa aaaaaaaa", 9))
-    yield Case("none are asked for", ("abab", 0))
+    yield Case("no merges are requested", ("abab", 0))
     yield Case("no text", ("", 3))
     yield Case("a long text, in seconds", (_words(draw, "abcdefghijklmnop", 9, 900) * 9, 40))
 
@@ -146,23 +148,23 @@ learn.mistake(
     "[1] * len(times)",
 )  # fmt: skip
 learn.mistake(
-    "your merges reach over the ends of the pieces: count the pairs within each of `pieces(text)`",
+    "your merges cross the ends of the pieces: count the pairs within each of `pieces(text)`",
     "Counter(pieces(text))", "Counter([text.encode()])",
 )  # fmt: skip
 learn.mistake(
-    "of equally frequent pairs the smallest wins; yours is the one that you met first",
+    "of equally frequent pairs the smallest wins; you take the one that you met first",
     "key=lambda pair: (-count[pair], pair))", "key=lambda pair: -count[pair])",
 )  # fmt: skip
 learn.mistake(
-    "of equally frequent pairs the smallest wins; yours is the largest",
+    "of equally frequent pairs the smallest wins; you take the largest",
     "min(count, key=lambda pair: (-count[pair], pair))", "max(count, key=lambda pair: (count[pair], pair))",
 )  # fmt: skip
 learn.mistake(
-    "a pair that occurs once is not worth a token: end where none occurs twice", "count[best] < 2", "count[best] < 1"
+    "a pair that occurs once is not worth a token: stop when no pair occurs twice", "count[best] < 2", "count[best] < 1"
 )
-learn.mistake("you end too early: a pair that occurs twice is joined", "count[best] < 2", "count[best] < 3")
+learn.mistake("you stop too early: join pairs that occur twice joined", "count[best] < 2", "count[best] < 3")
 learn.mistake(
-    "the pairs are counted once, at the beginning; after each merge others are there",
+    "the pairs are counted only at the beginning; each merge creates new ones",
     """
     def learn(text, most):
         count = Counter(pair for piece in pieces(text) for pair in pairwise(piece))
@@ -171,29 +173,29 @@ learn.mistake(
     """,
 )
 learn.mistake(
-    "the first new token is 256, since the bytes are 0 to 255; yours is 257", "best, 256 + len(merges))",
+    "the first new token is 256, because the bytes are 0 to 255; yours is 257", "best, 256 + len(merges))",
     "best, 257 + len(merges))",
 )  # fmt: skip
 learn.mistake(
-    "tokens are bytes and not characters: é is two of them", "[list(piece) for piece in times]",
+    "tokens are bytes, not characters: é is two of them", "[list(piece) for piece in times]",
     "[[ord(letter) for letter in piece.decode()] for piece in times]",
 )  # fmt: skip
 learn.mistake(
-    "`most` counts the merges; the 256 bytes are no merges", "len(merges) < most and count", "len(merges) < most - 256"
+    "`most` counts merges; the 256 bytes are not merges", "len(merges) < most and count", "len(merges) < most - 256"
 )
 learn.mistake(
-    "you take the pair that occurs least",
+    "you take the least frequent pair",
     "(-count[pair], pair))",
     "(count[pair], pair) if count[pair] > 1 else (9**9,))",
 )
 learn.mistake(
-    "the pairs of a joined word that are new are not counted: a token that was made is never joined further",
+    "the new pairs of a joined word are not counted, so a new token is never joined further",
     "                count[pair] += often[number]\n                where[pair].add(number)",
     "                if max(pair) < 256:\n                    count[pair] += often[number]\n"
     "                    where[pair].add(number)",
 )  # fmt: skip
 learn.mistake(
-    "a join takes pairs apart, and you never subtract them: reduce their counts before you join, then count the new ones",
+    "a join removes pairs, but you never subtract them: reduce their counts before you join, then count the new ones",
     "            for pair in pairwise(words[number]):\n                count[pair] -= often[number]\n", "",
 )  # fmt: skip
 learn.mistake(
@@ -201,7 +203,7 @@ learn.mistake(
     "                count[pair] += often[number]\n                where", "                count[pair] += 1\n                where",
 )  # fmt: skip
 learn.mistake(
-    "the first new token is 256, since the bytes are 0 to 255; yours is 255", "best, 256 + len(merges))",
+    "the first new token is 256, because the bytes are 0 to 255; yours is 255", "best, 256 + len(merges))",
     "best, 255 + len(merges))",
 )  # fmt: skip
 learn.mistake(
@@ -209,11 +211,11 @@ learn.mistake(
     "(-count[pair], pair))", "(-count[pair], pair[0]))",
 )  # fmt: skip
 learn.mistake(
-    "you return the new tokens; expected the pairs that are joined", "merges.append(best)",
+    "you return the new tokens; return the joined pairs", "merges.append(best)",
     "merges.append(256 + len(merges))",
 )  # fmt: skip
 learn.mistake(
-    "the pairs that a join makes are counted, but you do not note in which words they occur, so they cannot be joined",
+    "the pairs that a join creates are counted, but you do not record in which words they occur, so they cannot be joined",
     "                count[pair] += often[number]\n                where[pair].add(number)\n        del",
     "                count[pair] += often[number]\n        del",
 )  # fmt: skip
@@ -283,43 +285,43 @@ def encode(code, text, merges):
 @encode.cases
 def _(draw):
     yield Case("without merges the tokens are the bytes", ("ab é", []))
-    yield Case("a merge is used", ("the", [_TH]))
-    yield Case("what a merge has made is joined further", ("the heat", [_HE, _THE]))
-    yield Case("of two that want the same letter the first learned goes first", ("the", [_HE, _TH]))
-    yield Case("wherever it stands first", ("the the", [_TH, _HE]))
-    yield Case("no token reaches over the end of a piece", ("a b", [(_A, 32), (32, _B)]))
+    yield Case("a merge is applied", ("the", [_TH]))
+    yield Case("the token of a merge is joined further", ("the heat", [_HE, _THE]))
+    yield Case("of two merges that need the same letter, the first learned is applied", ("the", [_HE, _TH]))
+    yield Case("whatever comes first in the word", ("the the", [_TH, _HE]))
+    yield Case("no token crosses the end of a piece", ("a b", [(_A, 32), (32, _B)]))
     yield Case("three alike", ("aaaaaaa", [(_A, _A), (256, _A)]))
     for letters in ("ab", "abc", "abcd"):
         yield Case("any text and any merges", (_words(draw, letters, 8, 12), _merges(draw, letters, draw.whole(4, 9))))
     yield Case("white space at both ends belongs to the text", (" a b \n", []))
     yield Case("no text", ("", [_TH]))
-    yield Case("what UTF-8 cannot write is refused", ("a\ud800b", [_TH]), refuse=True)
+    yield Case("text that UTF-8 cannot encode is rejected", ("a\ud800b", [_TH]), refuse=True)
 
 
 _LOOP = "            while ranks := [rank[pair] for pair in pairwise(word) if pair in rank]:\n"
 encode.mistake(
-    "you join the known pair that stands first; the one that was learned first goes first",
+    "you join the known pair that comes first in the word; join the one that was learned first",
     "                word = join(word, merges[min(ranks)], 256 + min(ranks))",
     "                word = join(word, merges[ranks[0]], 256 + ranks[0])",
 )  # fmt: skip
 encode.mistake(
-    "you join the pair that was learned last; the first goes first",
+    "you join the pair that was learned last; join the one that was learned first",
     "                word = join(word, merges[min(ranks)], 256 + min(ranks))",
     "                word = join(word, merges[max(ranks)], 256 + max(ranks))",
 )  # fmt: skip
 encode.mistake(
-    "one merge for each piece is not all: go on until no known pair is left", _LOOP, _LOOP.replace("while", "if")
+    "you apply one merge per piece: continue until no known pair is left", _LOOP, _LOOP.replace("while", "if")
 )
 encode.mistake(
-    "your tokens reach over the ends of the pieces: encode each of `pieces(text)` alone", "for piece in pieces(text):",
+    "your tokens cross the ends of the pieces: encode each of `pieces(text)` by itself", "for piece in pieces(text):",
     "for piece in [text.encode()]:",
 )  # fmt: skip
 encode.mistake(
-    "the n-th merge, from 0, makes the token 256 + n; yours makes n", "merges[min(ranks)], 256 + min(ranks))",
+    "merge n, counted from 0, makes the token 256 + n; yours makes n", "merges[min(ranks)], 256 + min(ranks))",
     "merges[min(ranks)], min(ranks))\n                break",
 )  # fmt: skip
 encode.mistake(
-    "you take the longest token that fits, from the left; merges go by the order in which they were learned",
+    "you take the longest matching token from the left; apply merges in the order in which they were learned",
     """
     def encode(text, merges):
         spelt = [bytes([byte]) for byte in range(256)]
@@ -336,7 +338,7 @@ encode.mistake(
     """,
 )
 encode.mistake(
-    "the tokens of each piece are in a list of their own; expected one list", "tokens += known[piece]",
+    "the tokens of each piece are in a separate list; return a single list", "tokens += known[piece]",
     "tokens.append(known[piece])",
 )  # fmt: skip
 encode.mistake(
@@ -344,7 +346,7 @@ encode.mistake(
     "for piece in pieces(text.strip()):\n        if",
 )  # fmt: skip
 encode.mistake(
-    "the characters' numbers are not the bytes: é is two",
+    "code points are not bytes: é is two bytes",
     "word = list(piece)",
     "word = [ord(x) for x in piece.decode()]",
 )
@@ -389,11 +391,11 @@ def decode(code, tokens, merges):
 @decode.cases
 def _(draw):
     yield Case("bytes are themselves", ([104, 105], []))
-    yield Case("a token of a merge is its two", ([256, 101], [_TH]))
+    yield Case("the token of a merge is decoded to both halves", ([256, 101], [_TH]))
     yield Case("merges of merges", ([257, 32, 256], [_HE, _THE]))
-    yield Case("a character may lie in several tokens", ([*"é猫".encode()], []))
+    yield Case("a character may span several tokens", ([*"é猫".encode()], []))
     yield Case("half a character is shown as U+FFFD", ([104, *"猫".encode()[:2], 105], []))
-    yield Case("a character that two merges share", ([256, 0xAB, 33], [("猫".encode()[0], "猫".encode()[1])]))
+    yield Case("a character that spans two merges", ([256, 0xAB, 33], [("猫".encode()[0], "猫".encode()[1])]))
     yield Case("no tokens", ([], [_TH]))
     merges = _merges(draw, "abcd", 9)
     yield Case("any tokens", ([_A + at if at < 4 else 252 + at for at in draw.wholes(0, 12, 20).tolist()], merges))
@@ -401,24 +403,24 @@ def _(draw):
 
 _BYTES = 'return b"".join(spelt[token] for token in tokens).decode(errors="replace")'
 decode.mistake(
-    "each token is decoded alone, and breaks a character that lies in two: put all bytes together first", _BYTES,
+    "each token is decoded by itself, which breaks a character that spans two: join all bytes first", _BYTES,
     'return "".join(spelt[token].decode(errors="replace") for token in tokens)',
 )  # fmt: skip
 decode.mistake(
-    'half a character raises an error; a model may write one: `decode(errors="replace")`', 'decode(errors="replace")',
+    'half a character raises an error, but a model may write one: use `decode(errors="replace")`', 'decode(errors="replace")',
     "decode()",
 )  # fmt: skip
-decode.mistake("half a character is left out in silence; show U+FFFD", 'errors="replace"', 'errors="ignore"')
+decode.mistake("half a character is silently left out; show U+FFFD", 'errors="replace"', 'errors="ignore"')
 decode.mistake(
-    "each byte becomes a character of its own: bytes are read by UTF-8", 'decode(errors="replace")', 'decode("latin-1")'
+    "each byte becomes a separate character: decode the bytes as UTF-8", 'decode(errors="replace")', 'decode("latin-1")'
 )
 decode.mistake(
-    "`bytes([left, right])` fails where a half is a token from 256 on: join the bytes that the two halves stand for",
+    "`bytes([left, right])` fails if a half is a token from 256 on: join the bytes of the two halves",
     "spelt.append(spelt[left] + spelt[right])", "spelt.append(bytes([left, right]))",
 )  # fmt: skip
-decode.mistake("the two halves of a merge are exchanged", "spelt[left] + spelt[right]", "spelt[right] + spelt[left]")
+decode.mistake("the two halves of a merge are swapped", "spelt[left] + spelt[right]", "spelt[right] + spelt[left]")
 decode.mistake(
-    "a merge may join what another made: its halves are tokens, and not always bytes",
+    "a merge may join the token of another merge: its halves are tokens, not always bytes",
     "spelt.append(spelt[left] + spelt[right])", "spelt.append(bytes([left % 256, right % 256]))",
 )  # fmt: skip
 decode.variant(
@@ -460,6 +462,6 @@ def whole(code, text, most, other):
 def _(draw):
     text = _words(draw, "the catsonm", 6, 40)
     yield Case("the text itself", ("the cat sat on the mat", 3, "the cat sat on the mat"))
-    yield Case("a text that was never seen", (text, 30, "that heat, then"))
+    yield Case("an unseen text", (text, 30, "that heat, then"))
     for other in ("naïve 東京 🐍!", "\r\n\t  x = a_b[0]\n", "١٢ ½ ²", "", " ", "a" * 200):
-        yield Case("any text at all", (text, 30, other))
+        yield Case("any text", (text, 30, other))

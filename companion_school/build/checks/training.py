@@ -8,7 +8,7 @@ from companion_school.checking.derived_cases import LARGE
 from companion_school.checking.exercise import Case
 
 _STEPS = {
-    law: "a step is tried with weights and gradients of a usual size"
+    law: "a step is tested with weights and gradients of a usual size"
     for law in ("levels", "offset", "nan", "scale", "edge", "tie", "one", "dtype", "layout", "memory", "other")
 }
 
@@ -40,45 +40,43 @@ def windows(code, ids, context, batch):
         differ = differ or bool((inputs[0] != inputs[-1]).any())
     first, again = (code.windows(ids, context, batch, torch.Generator().manual_seed(7))[0] for _ in range(2))
     return {"the shapes of inputs and targets": shapes, "the inputs are a piece of the text": follows,
-            "each target is the token behind its input": shifted, "where windows begin": sorted(starts),
-            "the windows of a batch differ": differ, "of one seed come the same": torch.equal(first, again), "inputs and targets that are wrong": wrong}  # fmt: skip
+            "each target is the token after its input": shifted, "the starts of the windows": sorted(starts),
+            "the windows of a batch differ": differ, "the same seed gives the same windows": torch.equal(first, again), "wrong inputs and targets": wrong}  # fmt: skip
 
 
 @windows.cases
 def _(draw):
-    yield Case("windows begin at every place", (10 * draw.shuffled(6) + 3, 2, 1))
-    yield Case("targets are one place further on", (10 * draw.shuffled(draw.whole(9, 13)) + 3, draw.whole(3, 5), 3))
+    yield Case("windows start at every position", (10 * draw.shuffled(6) + 3, 2, 1))
+    yield Case("targets are shifted by one position", (10 * draw.shuffled(draw.whole(9, 13)) + 3, draw.whole(3, 5), 3))
     context = draw.whole(6, 20)
-    yield Case("a text that is little longer than a window", (10 * draw.shuffled(context + 1) + 3, context, 2))
+    yield Case("a text that is slightly longer than a window", (10 * draw.shuffled(context + 1) + 3, context, 2))
     context = draw.whole(33, 40)
     yield Case(LARGE, (10 * draw.shuffled(context + 3) + 3, context, 2))
 
 
 windows.mistake(
-    "the targets are the inputs; each token's target is the one behind it",
+    "the targets are the inputs; each token's target must be the next one",
     "return window[:, :-1], window[:, 1:]",
     "return window[:, :-1], window[:, :-1]",
 )
-windows.mistake("the shift is doubled: targets are two places further on",
+windows.mistake("the shift is doubled: targets are two positions later",
                 "torch.arange(context + 1)]\n    return window[:, :-1], window[:, 1:]",
                 "torch.arange(context + 2) % len(ids)]\n    return window[:, :-2], window[:, 2:]")  # fmt: skip
-windows.mistake("the targets stand before the inputs: they are one place further on, not back",
+windows.mistake("the targets are shifted backwards; shift them forwards by one position",
                 "return window[:, :-1], window[:, 1:]", "return window[:, 1:], window[:, :-1]")  # fmt: skip
 windows.mistake(
-    "the last place of the text is never begun with", "len(ids) - context,", "max(1, len(ids) - context - 1),"
+    "no window starts at the last possible position", "len(ids) - context,", "max(1, len(ids) - context - 1),"
 )
-windows.mistake("all windows of a batch begin at the same place", "(batch, 1), generator=generator)",
+windows.mistake("all windows of a batch start at the same position", "(batch, 1), generator=generator)",
                 "(1, 1), generator=generator).expand(batch, 1)")  # fmt: skip
-windows.mistake(
-    "the generator is not used: from one seed come the same windows each time", ", generator=generator)", ")"
-)
-windows.mistake("each token of a window is drawn alone; a window is a piece of the text",
+windows.mistake("the generator is not used: the same seed must give the same windows", ", generator=generator)", ")")
+windows.mistake("each token of a window is drawn by itself; a window must be a piece of the text",
                 "(batch, 1), generator", "(batch, context + 1), generator")  # fmt: skip
-windows.mistake("the last window reaches one id beyond the text: a start is less than len(ids) - context",
+windows.mistake("the last window reaches one id beyond the text: a start must be less than len(ids) - context",
                 "len(ids) - context,", "len(ids) - context + 1,")  # fmt: skip
 windows.mistake("inputs and targets are one id too short: cut context + 1 ids from the text, then shift",
                 "torch.arange(context + 1)", "torch.arange(context)")  # fmt: skip
-windows.mistake("the targets are rolled: the last ones come from the beginning of the window, not from the text",
+windows.mistake("the targets are rolled, so the last one comes from the beginning of the window; take it from the text",
                 "return window[:, :-1], window[:, 1:]", "return window[:, :-1], window[:, :-1].roll(-1, 1)")  # fmt: skip
 windows.variant(
     """
@@ -90,7 +88,7 @@ windows.variant(
 )
 
 
-@part(6, points=3, excused={"levels": "of logits in the thousands no digit is left", "offset": "likewise"})
+@part(6, points=3, excused={"levels": "logits in the thousands leave no right digit", "offset": "likewise"})
 def loss_of(code, logits, targets, ignore):
     """The mean of -ln p over the targets that are scored."""
     return code.loss_of(logits, targets, ignore)
@@ -103,37 +101,43 @@ def _(draw):
     logits, targets = draw.normal(batch, tokens, vocab), draw.wholes(0, vocab - 1, batch, tokens)
     yield Case("the mean over all tokens of all rows", (logits, targets, -100), gradients=True)
     some = targets.masked_fill(torch.arange(tokens) >= draw.wholes(1, 2, batch, 1), -100)
-    yield Case("what is ignored is not counted, not even in the number of tokens", (logits, some, -100), gradients=True)
+    yield Case(
+        "ignored targets are not counted, not even in the number of tokens", (logits, some, -100), gradients=True
+    )
     other = targets.clone()
     other[:, 1] = 0
-    yield Case("another number may mean: ignore", (logits, other, 0), gradients=True)
-    yield Case("scores of hundreds do not overflow", (500 * logits, targets, -100))
+    yield Case("another number may be ignored", (logits, other, 0), gradients=True)
+    yield Case("scores in the hundreds do not overflow", (500 * logits, targets, -100))
 
 
 _LOSS = "return -logs.where(scored, 0).sum() / scored.sum()"
 loss_of.mistake(
-    "padding is counted in the number of tokens: divide by how many are scored", "/ scored.sum()", "/ scored.numel()"
+    "padding is counted in the number of tokens: divide by the number of scored ones",
+    "/ scored.sum()",
+    "/ scored.numel()",
 )
-loss_of.mistake("-100 is ignored, whatever `ignore` says", "scored = targets != ignore", "scored = targets != -100")
-loss_of.mistake("the logarithms are averaged over the vocabulary; only the target's counts: `gather` it",
+loss_of.mistake("-100 is always ignored: use `ignore`", "scored = targets != ignore", "scored = targets != -100")
+loss_of.mistake("the logarithms are averaged over the vocabulary; `gather` only the target's",
                 "logits.log_softmax(-1).gather(-1, targets.where(scored, 0)[..., None]).squeeze(-1)",
                 "logits.log_softmax(-1).mean(-1)")  # fmt: skip
-loss_of.mistake("the logarithm of a probability that has become 0 is infinite: take `log_softmax`",
+loss_of.mistake("the logarithm of a probability that underflowed to 0 is infinite: use `log_softmax`",
                 "logits.log_softmax(-1)", "logits.softmax(-1).log()")  # fmt: skip
 loss_of.mistake("padding is scored: `ignore` is not used", "scored = targets != ignore",
                 "scored = targets == targets")  # fmt: skip
-loss_of.mistake("the sum is not divided: expected the mean over what is scored", " / scored.sum()", "")
-loss_of.mistake("the sign: -ln p is positive", "return -logs", "return logs")
+loss_of.mistake("the sum is not divided: return the mean over the scored targets", " / scored.sum()", "")
+loss_of.mistake("the sign is wrong: -ln p is positive", "return -logs", "return logs")
 loss_of.mistake("that is the mean of -p; take the logarithm", "logits.log_softmax(-1)", "logits.softmax(-1)")
 loss_of.mistake(
-    "the softmax runs over the tokens; it runs over the vocabulary, the last axis", "log_softmax(-1)", "log_softmax(1)"
+    "the softmax runs over the tokens; take it over the vocabulary, the last axis", "log_softmax(-1)", "log_softmax(1)"
 )
-loss_of.mistake("bits, not nats: expected the natural logarithm", _LOSS, _LOSS + " / math.log(2)")
-loss_of.mistake("the mean of the rows' means: a token of a short row counts more; divide once, by all",
+loss_of.mistake("the result is in bits; use the natural logarithm", _LOSS, _LOSS + " / math.log(2)")
+loss_of.mistake("you average the rows' means, so a token of a short row counts more; divide once, by the number of all tokens",
                 _LOSS, "return -(logs.where(scored, 0).sum(1) / scored.sum(1)).mean()")  # fmt: skip
-loss_of.mistake("the logarithm of a softmax overflows where scores are large: take `log_softmax`",
+loss_of.mistake("the exponentials overflow if scores are large: use `log_softmax`",
                 "logits.log_softmax(-1)", "logits.exp().div(logits.exp().sum(-1, True)).log()")  # fmt: skip
-loss_of.mistake("minus the logit of the target is no loss: the others must fall", "logits.log_softmax(-1)", "logits")
+loss_of.mistake(
+    "minus the logit of the target is not a loss: the other logits must count, too", "logits.log_softmax(-1)", "logits"
+)
 loss_of.variant(
     """
     def loss_of(logits, targets, ignore=-100):
@@ -180,32 +184,34 @@ def _(draw):
     def drawn(count):
         return [[draw.normal(*weight.shape) for weight in weights[:3]] for _ in range(count)]
 
-    yield Case("the first step is as long as the rate, whatever the gradient", (*weights, drawn(1), [0.1], 0.0))
-    yield Case("later steps go by both running means", (*weights, drawn(4), [0.1, 0.1, 0.05, 0.2], 0.0))
-    yield Case("decay: of matrices alone, beside the step", (*weights, drawn(3), [0.1, 0.2, 0.1], 0.3))
+    yield Case("the first step has the size of the rate for every gradient", (*weights, drawn(1), [0.1], 0.0))
+    yield Case("later steps use both running means", (*weights, drawn(4), [0.1, 0.1, 0.05, 0.2], 0.0))
+    yield Case("decay, only of matrices, and independent of the step", (*weights, drawn(3), [0.1, 0.2, 0.1], 0.3))
     weights = draw.normal(draw.whole(33, 40), 2), draw.normal(2, 4), draw.normal(5), draw.normal(2, 2)
     yield Case(LARGE, (*weights, drawn(36), [0.1] * 36, 0.3))
 
 
 AdamW.mistake("the first mean is not corrected: divide it by 1 - b1^t", "m / (1 - b1**t)", "m")
 AdamW.mistake("the second mean is not corrected: divide it by 1 - b2^t", "v / (1 - b2**t)", "v")
-AdamW.mistake("neither mean is corrected for its beginning at zero", "(m / (1 - b1**t)) / ((v / (1 - b2**t)).sqrt()",
+AdamW.mistake("neither mean is corrected for its start at zero", "(m / (1 - b1**t)) / ((v / (1 - b2**t)).sqrt()",
               "m / (v.sqrt()")  # fmt: skip
-AdamW.mistake("the corrections begin at t = 0: count the update first", "self.updates += 1\n        (b1, b2), t = self.betas, self.updates",
+AdamW.mistake("the corrections start at t = 0: count the update first", "self.updates += 1\n        (b1, b2), t = self.betas, self.updates",
               "(b1, b2), t = self.betas, self.updates + 2\n        self.updates += 1")  # fmt: skip
-AdamW.mistake("gains decay: what has one axis does not", "if weight.ndim > 1 and \"embedding\" not in name:",
+AdamW.mistake("gains decay, but parameters with one axis must not", "if weight.ndim > 1 and \"embedding\" not in name:",
               "if \"embedding\" not in name:")  # fmt: skip
 AdamW.mistake(
-    "the embedding decays: its rows are rarely met", 'weight.ndim > 1 and "embedding" not in name', "weight.ndim > 1"
+    "the embedding decays, but its rows are rarely updated: exclude it",
+    'weight.ndim > 1 and "embedding" not in name',
+    "weight.ndim > 1",
 )
-AdamW.mistake("everything decays: gains and the embedding do not", 'if weight.ndim > 1 and "embedding" not in name:',
+AdamW.mistake("everything decays: exclude gains and the embedding", 'if weight.ndim > 1 and "embedding" not in name:',
               "if True:")  # fmt: skip
 _DECAY = """                if weight.ndim > 1 and "embedding" not in name:
                     weight.sub_(rate * self.decay * weight)
 """
 _ADAM = "                weight.sub_(rate * (m / (1 - b1**t)) / ((v / (1 - b2**t)).sqrt() + self.eps))\n"
 AdamW.mistake(
-    "the decay comes after the step, so it shrinks the step as well: decay first", _DECAY + _ADAM, _ADAM + _DECAY
+    "the decay comes after the step, so it shrinks the step, too: decay first", _DECAY + _ADAM, _ADAM + _DECAY
 )
 AdamW.mistake("`m = m + ...` only names new tensors, and the means stay at zero: write `m += ...` or store them again",
               "m += (1 - b1) * (g - m)", "m = m + (1 - b1) * (g - m)",
@@ -215,21 +221,25 @@ AdamW.mistake("the update is counted after the step, so the first corrections di
               "        (b1, b2), t = self.betas, self.updates\n        self.updates += 1\n")  # fmt: skip
 AdamW.mistake("nothing decays", 'if weight.ndim > 1 and "embedding" not in name:', "if False:")
 AdamW.mistake("the decay is not multiplied by the rate", "rate * self.decay * weight", "self.decay * weight")
-AdamW.mistake("the decay goes into the gradient, and so into both means: that is Adam with L2, not AdamW",
+AdamW.mistake("the decay is added to the gradient, and so to both means: that is Adam with L2, not AdamW",
               "m += (1 - b1) * (g - m)",
               "g = g + self.decay * weight * (weight.ndim > 1 and \"embedding\" not in name)\n                m += (1 - b1) * (g - m)",
               "weight.sub_(rate * self.decay * weight)", "pass")  # fmt: skip
-AdamW.mistake("eps stands under the root; it is added to the root", ".sqrt() + self.eps)", " + self.eps).sqrt())")
-AdamW.mistake("the second mean is of the gradients' sizes; it is of their squares", "(g * g - v)", "(g.abs() - v)")
 AdamW.mistake(
-    "the root of the second mean is missing", "((v / (1 - b2**t)).sqrt() + self.eps)", "(v / (1 - b2**t) + self.eps)"
+    "eps is added under the square root; add it after the root", ".sqrt() + self.eps)", " + self.eps).sqrt())"
 )
-AdamW.mistake("the two betas are exchanged", "(b1, b2), t", "(b2, b1), t")
+AdamW.mistake("the second mean averages absolute gradients; average their squares", "(g * g - v)", "(g.abs() - v)")
+AdamW.mistake(
+    "the square root of the second mean is missing",
+    "((v / (1 - b2**t)).sqrt() + self.eps)",
+    "(v / (1 - b2**t) + self.eps)",
+)
+AdamW.mistake("the two betas are swapped", "(b1, b2), t", "(b2, b1), t")
 AdamW.mistake("the step goes uphill", "weight.sub_(rate * (m /", "weight.add_(rate * (m /")
-AdamW.mistake("the means are overwritten, not kept: each remembers 1 - beta of the new and beta of the old",
+AdamW.mistake("the means are overwritten: each is beta times the old mean plus 1 - beta times the new value",
               "m += (1 - b1) * (g - m)", "m.copy_(g)")  # fmt: skip
 AdamW.mistake(
-    "the gradients are not forgotten: the next ones are added to them", "                weight.grad = None\n", ""
+    "the gradients are not cleared, so the next ones are added to them", "                weight.grad = None\n", ""
 )
 AdamW.variant(
     """
@@ -268,36 +278,36 @@ def clip(code, gradients, most):
 @clip.cases
 def _(draw):
     yield Case(
-        "3 and 4 are 5 long together",
+        "gradients of 3 and 4 have the norm 5",
         ([torch.tensor([3.0]).double(), torch.tensor([[4.0]]).double()], 1.0),
         tolerance=1e-5,
     )
     gradients = [draw.normal(3, 4), draw.normal(5), 0.01 * draw.normal(2, 2)]
-    yield Case("long ones are shortened by one factor", (gradients, 0.5), tolerance=1e-5)
-    yield Case("short ones stay as they are", ([g / 100 for g in gradients], 1.0), tolerance=1e-9)
+    yield Case("long gradients are scaled by one factor", (gradients, 0.5), tolerance=1e-5)
+    yield Case("short gradients do not change", ([g / 100 for g in gradients], 1.0), tolerance=1e-9)
     yield Case(LARGE, ([draw.normal(3) for _ in range(draw.whole(33, 40))], 0.5), tolerance=1e-5)
 
 
-clip.mistake("each gradient is shortened by itself; all together have one length, and one factor",
+clip.mistake("each gradient is scaled by itself; all of them share one norm and one factor",
              "g *= min(1.0, most / (length + 1e-6))", "g *= min(1.0, most / (g.norm().item() + 1e-6))")  # fmt: skip
 clip.mistake(
-    "short gradients are made longer: the factor is at most 1",
+    "short gradients are made longer: the factor must be at most 1",
     "min(1.0, most / (length + 1e-6))",
     "most / (length + 1e-6)",
 )
-clip.mistake("the length is the sum of the lengths; squares are added, and the root taken", "torch.stack([g.norm() for g in gradients]).norm().item()",
+clip.mistake("you add up the norms; add up the squares and take the square root", "torch.stack([g.norm() for g in gradients]).norm().item()",
              "torch.stack([g.norm() for g in gradients]).sum().item()")  # fmt: skip
 clip.mistake(
-    "each number is clipped alone, and the direction changes",
+    "each entry is clipped by itself, which changes the direction",
     "g *= min(1.0, most / (length + 1e-6))",
     "g.clamp_(-most, most)",
 )
 clip.mistake(
-    "the length after the shortening comes back; expected the one before",
+    "you return the norm after clipping; return the one before",
     "    return length",
     "    return min(length, most)",
 )
-clip.mistake("nothing is shortened", "g *= min(1.0, most / (length + 1e-6))", "g *= 1.0")
+clip.mistake("nothing is clipped", "g *= min(1.0, most / (length + 1e-6))", "g *= 1.0")
 clip.variant(
     """
     def clip(model, most):
@@ -314,38 +324,40 @@ def rate_at(code, updates, peak, warmup):
 
 @rate_at.cases
 def _(draw):
-    yield Case("up to the peak, and down to a twentieth", (20, 1.0, 4))
+    yield Case("up to the peak, then down to a twentieth", (20, 1.0, 4))
     yield Case("any plan", (draw.whole(30, 50), 0.003, draw.whole(3, 6)))
-    yield Case("of a short plan a fifth is warm-up", (10, 2.0, 50))
+    yield Case("the warm-up is at most a fifth of a short run", (10, 2.0, 50))
     yield Case("a fifth of eight updates is one update", (8, 2.0, 50))
     yield Case("no warm-up", (7, 1.0, 0))
 
 
 rate_at.mistake(
-    "the first update has a rate of 0: updates count from 1", "update / max(1, warmup)", "(update - 1) / max(1, warmup)"
+    "the first update has a rate of 0: count updates from 1", "update / max(1, warmup)", "(update - 1) / max(1, warmup)"
 )
 rate_at.mistake(
-    "the fall counts from update 0; it begins behind the warm-up",
+    "the decay counts from update 0; start it after the warm-up",
     "(update - warmup) / (updates - warmup)",
     "update / updates",
 )
-rate_at.mistake("a fifth of the updates is rounded down: updates // 5", "updates // 5", "updates / 5")
+rate_at.mistake("round a fifth of the updates down: updates // 5", "updates // 5", "updates / 5")
 rate_at.mistake(
-    "the warm-up is never shortened: it is a fifth of all updates at most",
+    "the warm-up is never shortened: it may be at most a fifth of all updates",
     "    warmup = min(warmup, updates // 5)\n",
     "",
 )
-rate_at.mistake("during the warm-up the cosine falls already: it begins at its end", "max(0.0, (update - warmup) / (updates - warmup))",
+rate_at.mistake("the cosine already falls during the warm-up: start it at the end of the warm-up", "max(0.0, (update - warmup) / (updates - warmup))",
                 "(update - warmup) / (updates - warmup)")  # fmt: skip
-rate_at.mistake("the cosine falls to 0 and is cut off at a twentieth; it falls from 1 to a twentieth",
+rate_at.mistake("the cosine falls to 0 and is cut off at a twentieth; let it fall from 1 to a twentieth",
                 "(0.525 + 0.475 * math.cos(math.pi * fall))", "max(0.05, 0.5 + 0.5 * math.cos(math.pi * fall))")  # fmt: skip
-rate_at.mistake("the rate falls to 0; expected a twentieth of the peak", "0.525 + 0.475", "0.5 + 0.5")
-rate_at.mistake("a whole cosine: the rate rises again; half of one leads down", "math.pi * fall", "2 * math.pi * fall")
-rate_at.mistake("there is no warm-up", "min(1, update / max(1, warmup))", "1")
-rate_at.mistake("the warm-up is not shortened where the plan is short: at most a fifth of it", "warmup = min(warmup, updates // 5)",
+rate_at.mistake("the rate falls to 0; it must end at a twentieth of the peak", "0.525 + 0.475", "0.5 + 0.5")
+rate_at.mistake(
+    "you use a whole cosine, so the rate rises again; use half of one", "math.pi * fall", "2 * math.pi * fall"
+)
+rate_at.mistake("the warm-up is missing", "min(1, update / max(1, warmup))", "1")
+rate_at.mistake("the warm-up is not shortened in a short run: it may be at most a fifth of it", "warmup = min(warmup, updates // 5)",
                 "warmup = min(warmup, updates - 1)")  # fmt: skip
 rate_at.mistake(
-    "the rate falls in a line; expected half a cosine",
+    "the rate falls linearly; use half a cosine",
     "(0.525 + 0.475 * math.cos(math.pi * fall))",
     "(1 - 0.95 * fall)",
 )
@@ -385,8 +397,8 @@ def train(code, start, data, updates, accumulate, most):
         code["training"].rate_at = own
     hang = any(isinstance(loss, torch.Tensor) and loss.requires_grad for loss in losses)
     beyond = [update for update in rates if not 1 <= update <= updates]
-    return {f"rates asked for outside the updates 1 to {updates}": beyond, "the micro-batches asked for": asked, "the losses": [float(loss) for loss in losses],
-            "the weights afterwards": model.weight.detach().clone(), "losses that keep their graph": hang}  # fmt: skip
+    return {f"rates requested outside the updates 1 to {updates}": beyond, "the requested micro-batches": asked, "the losses": [float(loss) for loss in losses],
+            "the weights afterwards": model.weight.detach().clone(), "losses that hold on to their graph": hang}  # fmt: skip
 
 
 @train.cases
@@ -394,30 +406,30 @@ def _(draw):
     start, data = draw.normal(2, 3), draw.normal(9, 4, 3)
     yield Case("one update", (start, data, 1, 1, 1.0), tolerance=1e-6)
     yield Case("several updates, each with its rate", (start, data, 8, 1, 1.0), tolerance=1e-6)
-    yield Case("micro-batches make one update, and are averaged", (start, data, 6, 3, 0.3), tolerance=1e-6)
+    yield Case("micro-batches are averaged in one update", (start, data, 6, 3, 0.3), tolerance=1e-6)
     width = draw.whole(33, 40)
     yield Case(LARGE, (draw.normal(2, width), draw.normal(9, 4, width), 4, 2, 1.0), tolerance=1e-6)
 
 
 train.mistake("the losses of micro-batches are added, not averaged", "loss_at(n) / accumulate", "loss_at(n)")
-train.mistake("the schedule counts micro-batches; it counts updates", "rate_at(update, updates, peak, warmup)",
+train.mistake("the schedule counts micro-batches; count updates", "rate_at(update, updates, peak, warmup)",
               "rate_at(min(updates, update * accumulate), updates, peak, warmup)")  # fmt: skip
-train.mistake("each micro-batch makes an update; they are collected first",
+train.mistake("each micro-batch makes an update; collect their gradients first",
               "            total += loss.item()\n        clip(model, most)\n        adam.step(rate_at(update, updates, peak, warmup))\n",
               "            total += loss.item()\n            clip(model, most)\n"
               "            adam.step(rate_at(update, updates, peak, warmup))\n")  # fmt: skip
 train.mistake(
-    "the gradients are not clipped, or only after the step, when it is too late", "        clip(model, most)\n", ""
+    "the gradients are not clipped, or only after the step, which is too late", "        clip(model, most)\n", ""
 )
 train.mistake("the gradients are clipped after the step, which has cleared them: clip first",
               "        clip(model, most)\n        adam.step(rate_at(update, updates, peak, warmup))",
               "        adam.step(rate_at(update, updates, peak, warmup))\n        clip(model, most)")  # fmt: skip
-train.mistake("only the last micro-batch's share of the loss comes back; expected the sum of the shares",
+train.mistake("you return only the last micro-batch's share of the loss; return the sum of all shares",
               "yield total", "yield loss.item()")  # fmt: skip
-train.mistake("the first micro-batches are left out: the first update takes 0 to accumulate - 1",
+train.mistake("the first micro-batches are left out: the first update uses 0 to accumulate - 1",
               "range((update - 1) * accumulate, update * accumulate)",
               "range(update * accumulate, (update + 1) * accumulate)")  # fmt: skip
-train.mistake("the losses are tensors that keep what they were made of: give numbers, `loss.item()`", "total += loss.item()",
+train.mistake("the losses are tensors that hold on to their graph: yield numbers, `loss.item()`", "total += loss.item()",
               "total += loss")  # fmt: skip
 train.mistake("every update sees the same micro-batch", "loss = loss_at(n)", "loss = loss_at(0)")
 train.mistake(
@@ -431,12 +443,14 @@ train.mistake(
     "rate_at(update - 1, updates, peak, warmup)",
 )
 train.mistake(
-    "the last micro-batch's loss comes back; expected the update's, the mean",
+    "you return the last micro-batch's loss; return the mean of the update",
     "total += loss.item()",
     "total = loss.item() * accumulate",
 )
 train.mistake(
-    "a new AdamW in each update: its means begin anew", "        total = 0.0", "        total, adam = 0.0, AdamW(model)"
+    "each update creates a new AdamW, whose means start again: create it once",
+    "        total = 0.0",
+    "        total, adam = 0.0, AdamW(model)",
 )
 train.variant(
     """
@@ -470,28 +484,32 @@ def bits_per_byte(code, table, ids, context, size):
 def _(draw):
     table = draw.normal(5, 5)
     yield Case("one window", (table, draw.wholes(0, 4, 5), 4, 9))
-    yield Case("several, the last one shorter", (table, draw.wholes(0, 4, 18), 5, 31))
-    yield Case("the last one scores a single token", (table, draw.wholes(0, 4, 17), 5, 29))
-    yield Case("the whole text fits into one", (table, draw.wholes(0, 4, 7), 50, 12))
+    yield Case("several windows, the last one shorter", (table, draw.wholes(0, 4, 18), 5, 31))
+    yield Case("the last window scores a single token", (table, draw.wholes(0, 4, 17), 5, 29))
+    yield Case("the whole text fits into one window", (table, draw.wholes(0, 4, 7), 50, 12))
     yield Case(LARGE, (table, draw.wholes(0, 4, draw.whole(80, 120)), 35, 90))
 
 
-bits_per_byte.mistake("nats, not bits: divide by ln 2", " / math.log(2)", "")
+bits_per_byte.mistake("the result is in nats: divide by ln 2", " / math.log(2)", "")
 bits_per_byte.mistake(
-    "bits for each token; divide by the size in bytes", "math.log(2) / size", "math.log(2) / (len(ids) - 1)"
+    "the result is bits per token; divide by the size in bytes", "math.log(2) / size", "math.log(2) / (len(ids) - 1)"
 )
 bits_per_byte.mistake(
-    "the mean of a window is added as if it were its sum: weigh it by its tokens", " * (window.shape[1] - 1)", ""
+    "the mean of a window is added as if it were its sum: multiply it by the number of its tokens",
+    " * (window.shape[1] - 1)",
+    "",
 )
-bits_per_byte.mistake("every window counts as a full one; the last is shorter", "* (window.shape[1] - 1)", "* context")
-bits_per_byte.mistake("each window's first token is never scored: the next begins at the last target",
+bits_per_byte.mistake(
+    "every window counts as a full one, but the last is shorter", "* (window.shape[1] - 1)", "* context"
+)
+bits_per_byte.mistake("each window's first token is never scored: start the next window at the last target",
                       "start : start + context + 1]", "start : start + context]")  # fmt: skip
 bits_per_byte.mistake(
     "the last, shorter window is left out",
     "range(0, len(ids) - 1, context)",
     "range(0, max(1, len(ids) - context), context)",
 )
-bits_per_byte.mistake("the windows overlap, so that targets are scored twice: each begins `context` ids after the last one",
+bits_per_byte.mistake("the windows overlap, so targets are scored twice: start each window `context` ids after the last one",
                       "range(0, len(ids) - 1, context)", "range(0, len(ids) - 1, max(1, context // 2))")  # fmt: skip
 bits_per_byte.mistake("the mean over the windows is divided by the size; add up all bits, then divide once",
                       "/ size", "/ size / math.ceil((len(ids) - 1) / context)")  # fmt: skip
@@ -536,12 +554,12 @@ def _(draw):
 
 
 train_on_a_GPU.mistake(
-    "`windows` makes its positions on the GPU and its random starts on the CPU: make both on the CPU, an index may lie there",
+    "`windows` creates its positions on the GPU and its random starts on the CPU: create both on the CPU, where an index may be",
     "torch.arange(context + 1)]",
     "torch.arange(context + 1, device=ids.device)]",
 )  # fmt: skip
 train_on_a_GPU.mistake(
-    "the means of AdamW are on the CPU: make each like its weight, `torch.zeros_like(p)`",
+    "the means of AdamW are on the CPU: create each like its weight, `torch.zeros_like(p)`",
     "torch.zeros_like(p), torch.zeros_like(p))",
     "torch.zeros(p.shape, dtype=p.dtype), torch.zeros(p.shape, dtype=p.dtype))",
 )
@@ -557,21 +575,25 @@ def renamed(code, tensors, pairs):
 def _(draw):
     one, two = draw.normal(2, 3), draw.normal(4)
     tensors = {"blocks.0.gate.weight": one, "norm.weight": two}
-    yield Case("a piece of a name becomes another", (tensors, [("gate.", "up.")]))
-    yield Case("several pieces of one name", (tensors, [("blocks.", "layers."), ("gate.", "up."), ("norm.", "ln.")]))
+    yield Case("part of a name is replaced", (tensors, [("gate.", "up.")]))
+    yield Case("several parts of one name", (tensors, [("blocks.", "layers."), ("gate.", "up."), ("norm.", "ln.")]))
     yield Case("no pairs", (tensors, []))
     many = {f"blocks.{n}.gate.weight": draw.normal(2) for n in range(draw.whole(33, 60))}
     yield Case(LARGE, (many, [(f"blocks.{n}.", f"layers.{n}.") for n in range(len(many))]))
 
 
 renamed.mistake(
-    "of several pairs only the first is used: go on with the others",
+    "only the first of several pairs is applied: apply the others, too",
     "name = name.replace(old, new)\n",
     "if old in name:\n                name = name.replace(old, new)\n                break\n",
 )
-renamed.mistake("the names go back: `old` becomes `new`", "name.replace(old, new)", "name.replace(new, old)")
 renamed.mistake(
-    "a name that no pair changes is lost: it stays as it is",
+    "the names are replaced in the wrong direction: `old` becomes `new`",
+    "name.replace(old, new)",
+    "name.replace(new, old)",
+)
+renamed.mistake(
+    "a name that no pair changes is lost: leave it unchanged",
     "        made[name] = tensor",
     "        if any(new in name for _, new in pairs):\n            made[name] = tensor",
 )
@@ -627,7 +649,7 @@ def save(code, sizes, seed, context):
         tensors = load_file(folder / "model.safetensors") if "model.safetensors" in files else {}
     there = {name: value for name, value in mine.state_dict().items()}
     return {"the files": sorted(files & {"config.json", "model.safetensors"}), "config.json": fields,
-            "the names of the tensors": sorted(tensors), "how many numbers": sum(x.numel() for x in tensors.values()),
+            "the names of the tensors": sorted(tensors), "the number of elements": sum(x.numel() for x in tensors.values()),
             "the weights": sum(x.double().sum() for x in tensors.values()) - sum(x.double().sum() for x in there.values())}  # fmt: skip
 
 
@@ -638,14 +660,14 @@ def _(draw):
 
 
 save.mistake(
-    "the tensors have your names; files have LLaMA's",
+    "the tensors have your names; use LLaMA's in the file",
     "save_file(renamed(weights, NAMES), folder",
     "save_file(weights, folder",
 )
-save.mistake("config.json has your names for its fields; `FIELDS` has LLaMA's", "{FIELDS[mine]: value for",
+save.mistake("config.json has your names for its fields; use LLaMA's, from `FIELDS`", "{FIELDS[mine]: value for",
              "{mine: value for")  # fmt: skip
 save.mistake(
-    "config.json does not say what all models here have alike: `ALIKE` is missing",
+    "config.json lacks the fields that all models here share: add `ALIKE`",
     "told = ALIKE | fields",
     "told = fields",
 )
@@ -698,14 +720,14 @@ def _(draw):
 
 
 load.mistake(
-    "the weights stay those that were drawn: the tensors of the file are not loaded",
+    "the model keeps its random weights: load the tensors of the file",
     '    model.load_state_dict(renamed(load_file(Path(folder) / "model.safetensors"), back))\n',
     "",
 )
-load.mistake("the file's names are not turned into yours: swap each pair of `NAMES`",
+load.mistake("the file's names are not converted to yours: swap each pair of `NAMES`",
              "[(theirs, mine) for mine, theirs in NAMES]", "NAMES")  # fmt: skip
 load.mistake(
-    "the model has the sizes of the file and not its other fields: `base` is missing",
+    "the model has the sizes of the file but not its other fields: `base` is missing",
     "for mine, theirs in FIELDS.items()}))",
     'for mine, theirs in FIELDS.items() if mine != "base"}))',
 )

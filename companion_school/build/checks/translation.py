@@ -9,7 +9,7 @@ from companion_school.checking.derived_cases import LARGE
 from companion_school.checking.exercise import Case
 
 _USUAL = {
-    law: "of a usual kind; a model's weights are not asked to be others"
+    law: "inputs of a usual kind, because a model has only such weights"
     for law in ("levels", "offset", "nan", "scale", "edge", "one", "dtype", "layout", "memory", "other", "tie")
 }
 _D, _FF = 8, 12
@@ -65,55 +65,55 @@ def _(draw):
     x, source, weights = draw.normal(2, 3, _D), draw.normal(2, 5, _D), _block(draw, True)
     causal = torch.ones(3, 3, dtype=torch.bool).tril()
     all_real = torch.ones(2, 1, 1, 5, dtype=torch.bool)
-    yield Case("it looks at itself and at the source", (x, source, causal, all_real, weights), gradients=True)
+    yield Case("the target attends to itself and to the source", (x, source, causal, all_real, weights), gradients=True)
     seen = (torch.arange(5) < torch.tensor([[3], [5]]))[:, None, None]
-    yield Case("the source's padding is not seen", (x, source, causal, seen, weights))
+    yield Case("the source's padding is hidden", (x, source, causal, seen, weights))
     length = draw.whole(33, 40)
     source, seen = draw.normal(2, length, _D), torch.arange(length) < torch.tensor([[length - 3], [length]])
     yield Case(LARGE, (x, source, causal, seen[:, None, None], weights))
 
 
 _CROSS = "x = x + self.cross(self.cross_norm(x), source, seen)"
-CrossBlock.mistake("the source is never looked at", f"        {_CROSS}\n", "")
-CrossBlock.mistake("what the source says replaces the stream; it is added", _CROSS, _CROSS.replace("x = x + ", "x = "))
+CrossBlock.mistake("the source is never used", f"        {_CROSS}\n", "")
 CrossBlock.mistake(
-    "the queries are not normed before they ask the source", _CROSS, _CROSS.replace("self.cross_norm(x)", "x")
+    "the output of cross-attention replaces the stream; add it", _CROSS, _CROSS.replace("x = x + ", "x = ")
 )
-CrossBlock.mistake("the source's padding is looked at: pass `seen` on", _CROSS, _CROSS.replace(", seen", ""))
+CrossBlock.mistake("the stream is not normed before cross-attention", _CROSS, _CROSS.replace("self.cross_norm(x)", "x"))
+CrossBlock.mistake("the source's padding is visible: pass `seen` on", _CROSS, _CROSS.replace(", seen", ""))
 CrossBlock.mistake(
-    "the source is normed once more; its encoder has done that", _CROSS,
+    "the source is normed again; its encoder has already done that", _CROSS,
     _CROSS.replace("source, seen", "self.cross_norm(source), seen"),
 )  # fmt: skip
 CrossBlock.mistake(
-    "the second attention asks the target again, not the source", _CROSS, _CROSS.replace("source, seen", "None, mask")
+    "the second attention uses the target again, not the source", _CROSS, _CROSS.replace("source, seen", "None, mask")
 )
 CrossBlock.mistake(
-    "the source has the target's mask: what may be seen of the source says `seen`", _CROSS,
+    "cross-attention has the target's mask: use `seen`, the mask of the source", _CROSS,
     _CROSS.replace("seen", "mask"),
 )  # fmt: skip
 CrossBlock.mistake(
-    "the source asks and the target answers: queries are made of the target, keys and values of the source", _CROSS,
+    "source and target are swapped: queries come from the target, keys and values from the source", _CROSS,
     _CROSS.replace("self.cross_norm(x), source, seen", "source, self.cross_norm(x)"),
 )  # fmt: skip
 CrossBlock.mistake(
-    "the source asks and the target answers, with the source's mask: the stream comes first, `cross(stream, source, seen)`",
+    "source and target are swapped, but the mask is the source's: the stream comes first, `cross(stream, source, seen)`",
     _CROSS,
     _CROSS.replace("self.cross_norm(x), source, seen", "source, self.cross_norm(x), seen"),
 )  # fmt: skip
 CrossBlock.mistake(
-    "the queries and keys of the source are turned as well: places of two texts are not compared", _CROSS,
+    "queries and keys of cross-attention are rotated, too: do not compare positions of two texts", _CROSS,
     _CROSS.replace("source, seen", "source, seen, turn"),
 )  # fmt: skip
 CrossBlock.mistake(
-    "`seen` is ready for `attend`, (batch, 1, 1, key): hand it on as it is", _CROSS,
+    "`seen` already has the shape for `attend`, (batch, 1, 1, key): pass it on unchanged", _CROSS,
     _CROSS.replace("seen", "seen[:, None, None]"),
 )  # fmt: skip
 CrossBlock.mistake(
-    "the cache does not reach its own attention", "mask=mask, turn=turn, cache=cache)\n        x = x + self.cross",
+    "the cache does not reach self-attention", "mask=mask, turn=turn, cache=cache)\n        x = x + self.cross",
     "mask=mask, turn=turn)\n        x = x + self.cross",
 )  # fmt: skip
 CrossBlock.mistake(
-    "the source is put into the cache: that is for its own attention alone", _CROSS,
+    "the source is put into the cache: use the cache only for self-attention", _CROSS,
     _CROSS.replace("seen)", "seen, cache=cache)"),
 )  # fmt: skip
 CrossBlock.mistake(
@@ -122,7 +122,7 @@ CrossBlock.mistake(
     _CROSS.replace("self.cross_norm", "self.attention_norm"),
 )
 CrossBlock.mistake(
-    "the source comes first; the target looks at itself before it asks",
+    "cross-attention comes first; self-attention must come before it",
     "        x = x + self.attention(self.attention_norm(x), mask=mask, turn=turn, cache=cache)\n        " + _CROSS,
     f"        {_CROSS}\n        x = x + self.attention(self.attention_norm(x), mask=mask, turn=turn, cache=cache)",
 )  # fmt: skip
@@ -154,8 +154,8 @@ def Translator(code, source, real, target, weights, base):
     with torch.no_grad():
         memory = model.encode(source, real)
         again = model(source, real, target, memory)
-    return {"the logits": logits, "what the encoder gives": memory.masked_fill(~real[..., None], 0.0),
-            "the logits of a memory that is given": again}  # fmt: skip
+    return {"the logits": logits, "the encoder's output": memory.masked_fill(~real[..., None], 0.0),
+            "the logits for a given memory": again}  # fmt: skip
 
 
 @Translator.cases
@@ -163,7 +163,7 @@ def _(draw):
     weights, source, target = _model(draw), draw.wholes(0, 10, 2, 5), draw.wholes(0, 10, 2, 4)
     everywhere = torch.ones(2, 5, dtype=torch.bool)
     yield Case("one source, one target", (source[:1], everywhere[:1], target[:1], weights, 1e4))
-    yield Case("two of equal length", (source, everywhere, target, weights, 1e4))
+    yield Case("two sources of equal length", (source, everywhere, target, weights, 1e4))
     real = torch.arange(5) < torch.tensor([[3], [5]])
     yield Case("a source with padding", (source, real, target, weights, 1e4))
     yield Case("the base of the configuration", (source, real, target, weights, 100.0))
@@ -173,10 +173,10 @@ def _(draw):
 
 
 Translator.mistake(
-    "the encoder's mask is causal; every token of a source sees all that are real", "mask=real[:, None, None]",
+    "the encoder's mask is causal; every token of a source must see all real ones", "mask=real[:, None, None]",
     "mask=real[:, None, None] & causal(source.shape[1], source.shape[1])",
 )  # fmt: skip
-Translator.mistake("the mask hides queries; it hides keys, the last axis: real[:, None, None]",
+Translator.mistake("the mask hides queries; hide keys, the last axis: real[:, None, None]",
                    "seen, mask = real[:, None, None],", "seen, mask = real[:, None, :, None],")  # fmt: skip
 Translator.mistake("the encoder's mask is inverted: `real` is True where a token may be seen",
                    "mask=real[:, None, None]", "mask=~real[:, None, None]")  # fmt: skip
@@ -195,16 +195,16 @@ Translator.mistake("the decoder has no positions", ", turn=self.turn(target), so
 Translator.mistake("the encoder has no positions", ", turn=self.turn(source))", ")")
 Translator.mistake("the base of the configuration does not reach `rotate`", ", base=self.config.base)", ")")
 Translator.mistake(
-    "the decoder sees the embedded source, not what the encoder made of it",
+    "the decoder sees the embedded source instead of the encoder's output",
     "memory = self.encode(source, real) if memory is None else memory", "memory = self.embedding(source)",
 )  # fmt: skip
 Translator.mistake(
-    "the memory that is given is not used: the source is encoded again",
+    "the argument `memory` is not used: the source is encoded again",
     "memory = self.encode(source, real) if memory is None else memory",
     "memory = self.encode(source, real) * (1 if memory is None else 2)",
 )  # fmt: skip
 Translator.mistake(
-    "the head's logits are scaled; the embedding alone is the head",
+    "the head's logits are scaled; the embedding is the head, without a factor",
     "return x @ self.embedding.weight.T",
     "return x @ self.embedding.weight.T / math.sqrt(x.shape[-1])\n\n\nimport math\n\n\ndef _nothing():\n    pass",
 )
@@ -277,17 +277,17 @@ def _(draw):
 
 
 forced.mistake(
-    "the decoder reads the target itself: it copies, and learns nothing",
+    "the decoder reads the target itself, so it copies and learns nothing",
     "target[:, :-1]], dim=1)",
     "target[:, :-1]], dim=1) * 0 + target",
 )
-forced.mistake("the last token is not left out: one token too many", "target[:, :-1]]", "target]")
+forced.mistake("the last token is not dropped: one token too many", "target[:, :-1]]", "target]")
 forced.mistake("the shift is doubled", "target[:, :-1]], dim=1)", "target[:, :-1]], dim=1).roll(1, 1)")
-forced.mistake("two start tokens stand in front; one is enough", "torch.full_like(target[:, :1], start), target[:, :-1]",
+forced.mistake("there are two start tokens at the front; one is enough", "torch.full_like(target[:, :1], start), target[:, :-1]",
                "torch.full_like(target[:, :2], start), target[:, :-2]")  # fmt: skip
 forced.mistake("the first token is lost, not the last", "target[:, :-1]]", "target[:, 1:]]")
 forced.mistake(
-    "the start token stands at the end",
+    "the start token is at the end",
     "[torch.full_like(target[:, :1], start), target[:, :-1]]",
     "[target[:, :-1], torch.full_like(target[:, :1], start)]",
 )
@@ -310,7 +310,7 @@ def translate(code, source, real, start, stop, most, weights):
     encoded, encode = [], model.encode
     model.encode = lambda *inputs: encoded.append(1) or encode(*inputs)
     written = code.translate(model, source, real, start, stop, most)
-    return {"the text": written, "how often the source is encoded": len(encoded)}
+    return {"the text": written, "the number of times the source is encoded": len(encoded)}
 
 
 @translate.cases
@@ -321,14 +321,14 @@ def _(draw):
     yield Case("several tokens", (source, real, 1, 99, 7, weights))
     for stop in range(11):
         yield Case(
-            f"a row that has written {stop}, the stop token, is filled with it", (source, real, 1, stop, 7, weights)
+            f"a row that has written the stop token, {stop}, is filled with it", (source, real, 1, stop, 7, weights)
         )
     source = draw.wholes(0, 10, draw.whole(33, 60), 5)
     yield Case(LARGE, (source, torch.ones_like(source).bool(), 1, 3, 4, weights))
 
 
 translate.mistake(
-    "a row that has ended goes on writing", "following.where(target[:, 1:].ne(stop).all(1, True), stop)", "following"
+    "a row that has ended continues to write", "following.where(target[:, 1:].ne(stop).all(1, True), stop)", "following"
 )
 translate.mistake(
     "a row that has ended is filled with 0; fill it with `stop`",
@@ -338,21 +338,21 @@ translate.mistake(
 translate.mistake("the start token is part of the result", "return target[:, 1:]", "return target")
 translate.mistake("one token too few", "for _ in range(most)", "for _ in range(most - 1)")
 translate.mistake(
-    "the prediction of the first place is taken; the last says what follows",
+    "you use the prediction at the first position; the last one predicts the next token",
     "[:, -1:].argmax(-1)",
     "[:, :1].argmax(-1)",
 )
 translate.mistake(
-    "the source is encoded anew for every token; once is enough",
+    "the source is encoded again for every token; once is enough",
     "model(source, real, target, memory)",
     "model(source, real, target)",
 )
 translate.mistake(
-    "all rows end when one has: each row has its own end", "target[:, 1:].ne(stop).all(1, True), stop)",
+    "all rows end when one does: each row must end by itself", "target[:, 1:].ne(stop).all(1, True), stop)",
     "target[:, 1:].ne(stop).all(), stop)",
 )  # fmt: skip
 translate.mistake(
-    "the padding of the sources is seen",
+    "the padding of the sources is visible",
     "model.encode(source, real), torch",
     "model.encode(source, real | True), torch",
 )
@@ -399,12 +399,12 @@ def _(draw):
 
 
 translate_on_a_GPU.mistake(
-    "the decoder's mask is on the CPU: it belongs where the target is, `causal(...).to(target.device)`",
+    "the decoder's mask is on the CPU: move it to the device of the target, `causal(...).to(target.device)`",
     "causal(target.shape[1], target.shape[1]).to(target.device)",
     "causal(target.shape[1], target.shape[1])",
 )
 translate_on_a_GPU.mistake(
-    "the positions are made on the CPU: make them where the ids are, `torch.arange(..., device=ids.device)`",
+    "the positions are created on the CPU: create them where the ids are, `torch.arange(..., device=ids.device)`",
     "torch.arange(ids.shape[1], device=ids.device)",
     "torch.arange(ids.shape[1])",
 )
