@@ -13,9 +13,25 @@ STATE = """figure => JSON.stringify([
   figure.querySelector('.ext-box svg')?.outerHTML, figure.querySelector('[role=status]')?.textContent,
   [...figure.querySelectorAll('button')].map(button => button.ariaPressed)
 ])"""
-# A figure's sentence says "1 hashes" where one of something has the form of many.
-MANY = r"(?<![\d.,\u2212-])1 (?!is\b|was\b|has\b|its\b|times\b|meets\b)[a-z-]*[a-rt-z]s\b"
-PLURAL = f"figure => figure.querySelector('[role=status]')?.textContent.match(/{MANY}/)?.[0]"
+# A figure's sentence says "1 hashes", or "1 of them are", where one of something has the form of many.
+MANY = (
+    r"(?<![\d.,\u2212-])1 (?:(?!is\b|was\b|has\b|its\b|times\b|meets\b)[a-z-]*[a-rt-z]s\b"
+    r"|of (?:them|these|\d+) (?:are|were|have|become|need|take|get|go|stay|fit)\b)"
+)
+# Such words in the sentences of a figure, with each of its handles at each of its positions
+PLURALS = f"""figure => {{
+  const found = new Set(), look = () => {{
+    const words = figure.querySelector('[role=status]')?.textContent.match(/{MANY}/);
+    if (words) found.add(words[0]);
+  }};
+  look();
+  for (const handle of figure.querySelectorAll('input[type=range]')) {{
+    const start = handle.value, put = (value) => {{ handle.value = value; handle.dispatchEvent(new Event('input')); }};
+    for (let at = Number(handle.min); at <= Number(handle.max); at += 1) {{ put(at); look(); }}
+    put(start);
+  }}
+  return [...found];
+}}"""
 NUMBERS = "figure => figure.querySelector('.ext-numbers')?.textContent"
 SEEN = """(element) => {
   const box = element.getBoundingClientRect();
@@ -45,7 +61,7 @@ def move_all(page: Page, figures: Locator, name: str) -> tuple[int, list[str]]:
         buttons = figure.locator("button").all()
         lists = figure.locator("select").all()
         count += len(handles) + len(buttons) + len(lists)
-        seen = {figure.evaluate(NUMBERS)}
+        seen, plurals = {figure.evaluate(NUMBERS)}, {*figure.evaluate(PLURALS)}
         for handle in handles:
             faults += [f"{which}: {fault}" for fault in _move(page, figure, handle)]
         for choices in lists:
@@ -56,6 +72,8 @@ def move_all(page: Page, figures: Locator, name: str) -> tuple[int, list[str]]:
             for button in buttons:
                 pressed.append(_press(page, figure, button, how))
                 seen.add(figure.evaluate(NUMBERS))
+                plurals |= {*figure.evaluate(PLURALS)}
+        faults += [f"{which}: its sentence says {words!r}" for words in sorted(plurals)]
         if None in seen or (not handles and len(seen) < 2):  # `_move` checks the handles
             faults.append(f"{which}: the numbers behind it stay when it moves")
         if buttons and sum(pressed) < len(buttons):  # a button that is pressed already changes nothing
@@ -84,8 +102,6 @@ def _move(page: Page, figure: Locator, handle: Locator) -> list[str]:
         elif handle.input_value() != value and not _changes(page, figure, before):
             faults.append(f"{label!r} went from {value} to {handle.input_value()}, and the picture stayed")
         numbers.add(figure.evaluate(NUMBERS))
-        if plural := figure.evaluate(PLURAL):
-            faults.append(f"{label!r} at {handle.input_value()}: the sentence says {plural!r}")
     if len(numbers) < 2:
         faults.append(f"{label!r} moves the picture, and the numbers behind it stay")
     page.wait_for_timeout(SETTLES / 2)  # a page that scrolls would have moved by now

@@ -36,7 +36,7 @@
       kit.put(column.name, {}, `${won ? "right" : "wrong"}, ${long}`);
     });
     kit.numbers("", ["answer", "tokens", "advantage", "push of each token"].map((name, c) => [name, told.map((row) => row[c])]));
-    kit.say(`${count} of ${size} are right: a right answer's advantage is ${kit.fixed(count ? gain(1) : 0, 2)}, a wrong one's ${kit.fixed(count < size ? gain(0) : 0, 2)}; all pushes of the group together ${kit.fixed(sum, 2)}.`);
+    kit.say(`${count} of ${size} ${count === 1 ? "is" : "are"} right: a right answer's advantage is ${kit.fixed(count ? gain(1) : 0, 2)}, a wrong one's ${kit.fixed(count < size ? gain(0) : 0, 2)}; all pushes of the group together ${kit.fixed(sum, 2)}.`);
   };
   show();
 }

@@ -44,7 +44,7 @@
     });
     const root = Math.sqrt(lost / (weights.length - 1));
     kit.numbers("for every format", [["weight", now], [`kept in ${f.name}, scales: ${SCALES[shared]}`, told]]);
-    kit.say(`${f.name}, scales: ${SCALES[shared]}, the last weight ${size} times as large: the other ${weights.length - 1} are off by ${kit.fixed(root, 3)} (root mean square), and ${zeros} of them become 0.`);
+    kit.say(`${f.name}, scales: ${SCALES[shared]}, the last weight ${size} times as large: the other ${weights.length - 1} are off by ${kit.fixed(root, 3)} (root mean square), and ${zeros} of them ${zeros === 1 ? "becomes" : "become"} 0.`);
   };
   show();
 }
