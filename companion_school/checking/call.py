@@ -116,7 +116,10 @@ def in_this_process(answer: Answer, forbidden: Collection[str] = (), watch: Watc
         given = _detached(value)  # before the answer's hooks on its gradients can write into it
         pairs = enumerate(zip(arguments, case.arguments, strict=True))
         changed = tuple(i for i, (now, was) in pairs if not identical(now, was))
-        gradients = _gradients(value, arguments) if case.gradients else None
+        try:
+            gradients = _gradients(value, arguments) if case.gradients else None
+        except RuntimeError as error:  # such as a tensor overwritten in place that the backward pass needs
+            return Outcome(error=("RuntimeError", str(error)))
         spoiled = any(not identical(now, was) for now, was, _ in earlier)
         earlier.append((value, given, False))
         shared = shared_with(value, arguments)

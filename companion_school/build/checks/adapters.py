@@ -22,11 +22,11 @@ def LoRA(code, x, weights, rank, alpha):
             weight.copy_(weights[name])
         merged = layer.merged()
     return {
-        "what it gives": gives,
-        "up at first": fresh,
+        "its output": gives,
+        "the initial up": fresh,
         "down is zero at first": still,
         "merged": merged.weight.detach(),
-        "what is merged": type(merged).__name__,
+        "the merged weight": type(merged).__name__,
     }
 
 
@@ -47,7 +47,7 @@ def _(draw):
 
 
 LoRA.mistake(
-    "the change is multiplied by alpha: by alpha / rank",
+    "the change is multiplied by alpha; multiply it by alpha / rank",
     "self.linear, self.scale = linear, alpha / rank",
     "self.linear, self.scale = linear, alpha",
 )
@@ -57,14 +57,14 @@ LoRA.mistake(
     "return self.linear(x) + self.up(self.down(x))",
 )
 LoRA.mistake(
-    "`up` does not begin at zero: then the model has changed before it has learned",
+    "`up` does not start at zero, so the model changes before it has learned anything",
     "        nn.init.zeros_(self.up.weight)\n",
     "",
 )
-LoRA.mistake("`down` begins at zero instead of `up`: here both would be zero, and nothing is ever learned", "nn.init.zeros_(self.up.weight)",
+LoRA.mistake("`down` starts at zero instead of `up`", "nn.init.zeros_(self.up.weight)",
              "nn.init.zeros_(self.up.weight)\n        self.forward = lambda x: self.linear(x)")  # fmt: skip
 LoRA.mistake(
-    "the frozen layer's own answer is lost: the change is added to it",
+    "the frozen layer's own output is lost: add the change to it",
     "return self.linear(x) + self.scale",
     "return self.scale",
 )
@@ -73,9 +73,9 @@ LoRA.mistake(
     "self.linear.weight += self.scale * self.up.weight",
     "self.linear.weight += self.up.weight",
 )
-LoRA.mistake("merging replaces the weight: the change is added to it", "self.linear.weight += self.scale * self.up.weight @ self.down.weight",
+LoRA.mistake("merging replaces the weight: add the change to it", "self.linear.weight += self.scale * self.up.weight @ self.down.weight",
              "self.linear.weight.copy_(self.scale * self.up.weight @ self.down.weight)")  # fmt: skip
-LoRA.mistake("`down` and `up` both begin at zero: then neither ever gets a gradient", "nn.init.zeros_(self.up.weight)",
+LoRA.mistake("`down` and `up` both start at zero, so neither ever gets a gradient", "nn.init.zeros_(self.up.weight)",
              "nn.init.zeros_(self.up.weight)\n        nn.init.zeros_(self.down.weight)")  # fmt: skip
 LoRA.mistake(
     "`up` comes before `down`: x goes down to the rank first, then up", "self.up(self.down(x))", "self.down(self.up(x))"
@@ -84,6 +84,30 @@ LoRA.mistake("merging multiplies in the wrong order; the change is up @ down, (o
              "self.down.weight.T @ self.up.weight.T")  # fmt: skip
 LoRA.mistake("merging computes a new weight and does not store it in the layer", "self.linear.weight += self.scale * self.up.weight @ self.down.weight",
              "weight = self.linear.weight + self.scale * self.up.weight @ self.down.weight")  # fmt: skip
+LoRA.mistake(
+    "the change is multiplied by rank / alpha; multiply it by alpha / rank",
+    "linear, alpha / rank",
+    "linear, rank / alpha",
+)
+LoRA.mistake(
+    "the change is added to the layer's input; add it to the layer's output",
+    "return self.linear(x) + self.scale * self.up(self.down(x))",
+    "return self.linear(x + self.scale * self.up(self.down(x)))",
+)
+LoRA.mistake(
+    "merging subtracts the change: add it", "self.linear.weight += self.scale", "self.linear.weight -= self.scale"
+)
+LoRA.mistake(
+    "`merged` returns the adapter; return the linear layer", "        return self.linear\n", "        return self\n"
+)
+LoRA.mistake(
+    "merging uses the scale twice",
+    "self.scale * self.up.weight @ self.down.weight",
+    "self.scale**2 * self.up.weight @ self.down.weight",
+)
+LoRA.mistake(
+    "`down` has a bias", "nn.Linear(linear.in_features, rank, bias=False)", "nn.Linear(linear.in_features, rank)"
+)
 LoRA.variant(
     """
     class LoRA(nn.Module):
@@ -124,7 +148,7 @@ def put_adapters(code, rank, alpha, ids, merge):
                 weight.copy_(torch.sin(torch.arange(weight.numel()) + number).reshape(weight.shape) / 3)
     logits = made(ids)
     found = {
-        "nothing has changed at first": bool(unchanged),
+        "at first nothing has changed": bool(unchanged),
         "what learns": sorted(learns.items()),
         "the logits after a change": logits.detach(),
     }
@@ -132,8 +156,8 @@ def put_adapters(code, rank, alpha, ids, merge):
         plain = code.merge_adapters(made)
         names = sorted(name for name, _ in plain.named_parameters())
         found |= {
-            "merged, it gives the same": bool((plain(ids) - logits).abs().max() < 1e-9),
-            "its names when merged": names,
+            "merging does not change the logits": bool((plain(ids) - logits).abs().max() < 1e-9),
+            "its parameter names when merged": names,
         }
     return found
 
@@ -146,22 +170,34 @@ def _(draw):
     yield Case(LARGE, (2, 4.0, draw.wholes(0, 12, 1, draw.whole(33, 40)), False), tolerance=1e-6)
 
 
-put_adapters.mistake("the model is not frozen: its own weights learn as well", "    model.requires_grad_(False)\n", "")
 put_adapters.mistake(
-    "only the decoder is frozen; the embedding learns as well",
+    "the model is not frozen: its own weights are trained, too", "    model.requires_grad_(False)\n", ""
+)
+put_adapters.mistake(
+    "only the decoder is frozen; the embedding is trained, too",
     "model.requires_grad_(False)",
     "model.decoder.requires_grad_(False)",
 )
-put_adapters.mistake("everything is frozen, the adapters too: freeze before they are there", "    model.requires_grad_(False)\n    for module", "    for module",
+put_adapters.mistake("everything is frozen, including the adapters: freeze the model before you add them", "    model.requires_grad_(False)\n    for module", "    for module",
                      "                setattr(module, name, LoRA(child, rank, alpha))\n    return model",
                      "                setattr(module, name, LoRA(child, rank, alpha))\n    return model.requires_grad_(False)")  # fmt: skip
-put_adapters.mistake("rank and alpha are exchanged", "LoRA(child, rank, alpha)", "LoRA(child, int(alpha), rank)")
-put_adapters.mistake("only the attention has adapters: every linear layer has one", "    model.requires_grad_(False)\n    for module in list(model.decoder.modules()):",
+put_adapters.mistake("rank and alpha are swapped", "LoRA(child, rank, alpha)", "LoRA(child, int(alpha), rank)")
+put_adapters.mistake("only the attention has adapters: give every linear layer one", "    model.requires_grad_(False)\n    for module in list(model.decoder.modules()):",
                      "    model.requires_grad_(False)\n    for module in [block.attention for block in model.decoder.blocks]:")  # fmt: skip
 put_adapters.mistake(
-    "merging takes the adapters off, and their change with them",
+    "merging removes the adapters together with their change",
     "setattr(module, name, child.merged())",
     "setattr(module, name, child.linear)",
+)
+put_adapters.mistake(
+    "the adapters get adapters, and so on without end: collect the modules with `list` before you replace any",
+    "for module in list(model.decoder.modules()):\n        for name, child in list(module.named_children()):\n            if isinstance(child, nn.Linear):",
+    "for module in model.decoder.modules():\n        for name, child in list(module.named_children()):\n            if isinstance(child, nn.Linear):",
+)
+put_adapters.mistake(
+    "the merged layer does not replace the adapter, so the change counts twice",
+    "                setattr(module, name, child.merged())",
+    "                child.merged()",
 )
 put_adapters.variant(
     """
@@ -189,7 +225,7 @@ def example(code, question, answer, stop, length):
 def _(draw):
     yield Case("one token each", ([3], [5], 0, 4))
     yield Case("a longer question", ([3, 4, 6], [5, 7], 0, 8))
-    yield Case("it fits exactly", ([3, 4], [5, 7], 9, 4))
+    yield Case("an example of exactly this length", ([3, 4], [5, 7], 9, 4))
     asked, told = ([draw.whole(3, 60) for _ in range(draw.whole(2, 5))] for _ in range(2))
     yield Case("other tokens", (asked, told, 0, 12))
     asked = [draw.whole(3, 60) for _ in range(draw.whole(33, 40))]
@@ -198,28 +234,74 @@ def _(draw):
 
 
 _TARGETS = "targets = [-100] * (len(question) - 1) + [*answer, stop] + [-100] * blank"
-example.mistake("the question is scored as well: its targets are -100", _TARGETS, "targets = ids[1:] + [-100] * blank")
+example.mistake("the question is scored, too: its targets must be -100", _TARGETS, "targets = ids[1:] + [-100] * blank")
 example.mistake(
-    "the stop token is not scored: then no answer ever ends",
+    "the stop token is not scored, so the model never learns to end an answer",
     _TARGETS,
     "targets = [-100] * (len(question) - 1) + [*answer, -100] + [-100] * blank",
 )
-example.mistake("the answer's first token is not scored: its target stands at the question's last token", _TARGETS,
+example.mistake("the answer's first token is not scored: its target belongs at the question's last token", _TARGETS,
                 "targets = [-100] * len(question) + [*answer[1:], stop] + [-100] * blank")  # fmt: skip
 example.mistake(
-    "targets are not one position on", _TARGETS, "targets = [-100] * len(question) + [*answer] + [-100] * blank"
+    "the targets are not shifted by one position",
+    _TARGETS,
+    "targets = [-100] * len(question) + [*answer] + [-100] * blank",
 )
 example.mistake(
-    "what is behind the stop token is scored: those targets are -100",
+    "positions after the stop token are scored: their targets must be -100",
     _TARGETS,
     "targets = [-100] * (len(question) - 1) + [*answer, stop] + [stop] * blank",
 )
 example.mistake(
-    "an example that is too long is cut",
+    "an example that is too long is cut off",
     "    if len(ids) - 1 > length:",
     "    ids = ids[: length + 1]\n    answer = answer[: max(0, length - len(question))]\n    if False:",
 )
-example.mistake("the inputs after `stop` are 0; they are `stop`", "ids[:-1] + [stop] * blank", "ids[:-1] + [0] * blank")
+example.mistake(
+    "the inputs after `stop` are 0; they must be `stop`", "ids[:-1] + [stop] * blank", "ids[:-1] + [0] * blank"
+)
+example.mistake(
+    "the targets are one position too early: the first target of the answer belongs at the question's last token",
+    "[-100] * (len(question) - 1) + [*answer, stop] + [-100] * blank",
+    "[-100] * max(0, len(question) - 2) + [*answer, stop] + [-100] * (blank + (len(question) > 1))",
+)
+example.mistake(
+    "an example of exactly `length` inputs is rejected: the last id is not an input",
+    "if len(ids) - 1 > length:",
+    "if len(ids) > length:",
+)
+example.mistake(
+    "targets that do not count are 0; they must be -100",
+    "targets = [-100] * (len(question) - 1) + [*answer, stop] + [-100] * blank",
+    "targets = [0] * (len(question) - 1) + [*answer, stop] + [0] * blank",
+)
+example.mistake(
+    "`stop` is missing after the answer, so the model never learns to end",
+    "ids = [*question, *answer, stop]",
+    "ids = [*question, *answer]",
+    "[*answer, stop] + [-100]",
+    "[*answer] + [-100]",
+)
+example.mistake(
+    "the padding comes first; put it after `stop`",
+    "torch.tensor(ids[:-1] + [stop] * blank)",
+    "torch.tensor([stop] * blank + ids[:-1])",
+)
+example.mistake(
+    "the targets are not integers: ids are int64",
+    "torch.tensor(targets)",
+    "torch.tensor(targets, dtype=torch.float32)",
+)
+example.mistake(
+    "an example that is too long is not rejected: raise a ValueError",
+    '    if len(ids) - 1 > length:\n        raise ValueError(f"an example of {len(ids) - 1} tokens: expected at most {length}")\n',
+    "",
+)
+example.mistake(
+    "the last id is an input, too; the inputs are all ids except the last",
+    "torch.tensor(ids[:-1] + [stop] * blank)",
+    "torch.tensor(ids + [stop] * (blank - 1))",
+)
 example.variant(
     """
     def example(question, answer, stop, length):

@@ -24,11 +24,9 @@ def _unit(x):
 def _(draw):
     one = torch.tensor([[[[1.0, 0.0]]]]).double()
     value, strength = torch.tensor([[[[3.0, 5.0, 7.0]]]]).double(), torch.tensor([[[0.5]]]).double()
-    yield Case("one token: half of its value is there afterwards", (one, one, value, strength, None))
+    yield Case("one token: half of its value is stored afterwards", (one, one, value, strength, None))
     twice = one.expand(1, 1, 2, 2), torch.cat([value, 2 * value], dim=2), torch.ones(1, 1, 2).double()
-    yield Case(
-        "the same key again: the second value takes the place of the first", (twice[0], twice[0], *twice[1:], None)
-    )
+    yield Case("the same key again: the second value replaces the first", (twice[0], twice[0], *twice[1:], None))
     batch, heads, tokens, d_k, d_v = draw.sizes(5, 2, 6)
     q, k, v = (
         draw.normal(batch, heads, tokens, d_k),
@@ -36,15 +34,15 @@ def _(draw):
         draw.normal(batch, heads, tokens, d_v),
     )
     beta = draw.uniform(batch, heads, tokens)
-    yield Case("several heads and tokens", (q, k, v, beta, None))
-    yield Case("it goes on with a state", (q, k, v, beta, draw.normal(batch, heads, d_k, d_v)))
+    yield Case("several heads and tokens", (q, k, v, beta, None), gradients=True)
+    yield Case("it continues with a given state", (q, k, v, beta, draw.normal(batch, heads, d_k, d_v)), gradients=True)
     tokens = draw.whole(33, 60)
     q, k, v = draw.normal(1, 2, tokens, 3), _unit(draw.normal(1, 2, tokens, 3)), draw.normal(1, 2, tokens, 2)
     yield Case(LARGE, (q, k, v, draw.uniform(1, 2, tokens), None))
 
 
 _WRITE = "state = state + beta[:, :, t, None, None] * (key.mT @ missing)"
-delta_rule.mistake("what is there already is not taken off: that is adding, and a second value mixes with the first",
+delta_rule.mistake("the stored value is not subtracted, so a second value is mixed with the first",
                    "missing = value - key @ state", "missing = value + 0 * (key @ state)")  # fmt: skip
 delta_rule.mistake(
     "the write strength is not used", "beta[:, :, t, None, None] * (key.mT @ missing)", "(key.mT @ missing)"
@@ -52,29 +50,74 @@ delta_rule.mistake(
 delta_rule.mistake("a token reads before it has written: it does not see its own value", f"        {_WRITE}\n        read.append(query @ state)",
                    f"        read.append(query @ state)\n        {_WRITE}")  # fmt: skip
 delta_rule.mistake(
-    "what is missing is found with the query: it is what the key reads",
+    "the missing part is computed with the query: use what the key reads",
     "missing = value - key @ state",
     "missing = value - query @ state",
 )
 delta_rule.mistake("the given state is not used", "    if state is None:\n", "    if True:\n")
 delta_rule.mistake(
-    "the state is read with the key: read it with the query", "read.append(query @ state)", "read.append(key @ state)"
+    "the state is read with the key; read it with the query", "read.append(query @ state)", "read.append(key @ state)"
 )
-delta_rule.mistake("the whole state fades with the write strength: only what stands under the key does",
+delta_rule.mistake("the whole state fades with the write strength; only what is stored under the key may fade",
                    _WRITE, "state = (1 - beta[:, :, t, None, None]) * state + beta[:, :, t, None, None] * (key.mT @ value)")  # fmt: skip
 delta_rule.mistake(
     "the given state is changed in place", _WRITE, "state += beta[:, :, t, None, None] * (key.mT @ missing)"
 )
 delta_rule.mistake(
-    "the value is written under the query; it is written under the key", "(key.mT @ missing)", "(query.mT @ missing)"
+    "the value is written under the query; write it under the key", "(key.mT @ missing)", "(query.mT @ missing)"
 )
-delta_rule.mistake("the write strength multiplies only the value; it multiplies all that is missing",
+delta_rule.mistake("the write strength multiplies only the value; multiply the whole missing part",
                    "missing = value - key @ state", "missing = beta[:, :, t, None, None] * value - key @ state",
                    "beta[:, :, t, None, None] * (key.mT @ missing)", "key.mT @ missing")  # fmt: skip
 delta_rule.mistake("the write strength multiplies the value twice", "missing = value - key @ state",
                    "missing = beta[:, :, t, None, None] * value - key @ state")  # fmt: skip
 delta_rule.mistake("the last write is returned; expected the state after it", "torch.cat(read, dim=2), state",
                    "torch.cat(read, dim=2), key.mT @ missing")  # fmt: skip
+delta_rule.mistake(
+    "the missing part has the wrong sign: it is the value minus what the key reads",
+    "missing = value - key @ state",
+    "missing = key @ state - value",
+)
+delta_rule.mistake(
+    "every token uses the last write strength; each has its own, beta[:, :, t]",
+    "beta[:, :, t, None, None]",
+    "beta[:, :, -1, None, None]",
+)
+delta_rule.mistake(
+    "the table is transposed: its rows belong to the key and its columns to the value",
+    "(key.mT @ missing)",
+    "(missing.mT @ key)",
+)
+delta_rule.mistake(
+    "the zeros of a new state have PyTorch's default dtype; use that of k",
+    "k.new_zeros(*k.shape[:2], k.shape[-1], v.shape[-1])",
+    "torch.zeros(*k.shape[:2], k.shape[-1], v.shape[-1], dtype=torch.float32)",
+)
+delta_rule.mistake(
+    "the loop runs over the heads; tokens are the third axis",
+    "for t in range(k.shape[2])",
+    "for t in range(k.shape[1])",
+)
+delta_rule.mistake(
+    "what was read is stacked, which adds an axis; join it along the tokens with `cat`",
+    "torch.cat(read, dim=2)",
+    "torch.stack(read, dim=2)",
+)
+delta_rule.mistake(
+    "what was read is joined along the heads; tokens are the third axis",
+    "torch.cat(read, dim=2)",
+    "torch.cat(read, dim=1)",
+)
+delta_rule.mistake(
+    "the state is detached, so no gradient reaches the tokens that wrote it",
+    "missing = value - key @ state",
+    "missing = value - key @ state.detach()",
+)
+delta_rule.mistake(
+    "what is read is divided by the square root of d_k; do not scale here",
+    "read.append(query @ state)",
+    "read.append(query @ state / query.shape[-1] ** 0.5)",
+)
 delta_rule.variant(
     """
     def delta_rule(q, k, v, beta, state=None):
@@ -123,39 +166,60 @@ DeltaLayer.mistake(
     "F.normalize(split(layer(x), self.heads), dim=-1)",
     "split(layer(x), self.heads)",
 )
-DeltaLayer.mistake("keys and queries are scaled before the heads are split: each head's have length 1",
+DeltaLayer.mistake("keys and queries are scaled before the heads are split: scale each head to length 1",
                    "F.normalize(split(layer(x), self.heads), dim=-1)", "split(F.normalize(layer(x), dim=-1), self.heads)")  # fmt: skip
 DeltaLayer.mistake(
     "the write strength is not a sigmoid", "self.write(x).sigmoid().transpose(1, 2)", "self.write(x).transpose(1, 2)"
 )
-DeltaLayer.mistake("keys and queries are rotated: the order of the writes says where a token is",
+DeltaLayer.mistake("keys and queries are rotated: no rotation is needed, because the order of the writes encodes the positions",
                    "        v, beta = split", "        q, k = (q, k) if turn is None else (turn(q), k)\n        v, beta = split")  # fmt: skip
 DeltaLayer.mistake(
-    "the state is not kept: every piece begins anew",
+    "the state is not stored, so every piece starts from zeros",
     "cache.table, cache.tokens = table,",
     "cache.table, cache.tokens = 0 * table,",
 )
-DeltaLayer.mistake("the tokens of the state are not counted on", "cache.tokens + x.shape[1]", "x.shape[1]")
+DeltaLayer.mistake("the state's count of tokens does not continue", "cache.tokens + x.shape[1]", "x.shape[1]")
 DeltaLayer.mistake("the state that the cache holds is not read", "None if cache is None else cache.table", "None")
 DeltaLayer.mistake(
-    "values are scaled to length 1 as well",
+    "the values are scaled to length 1, too",
     "split(self.value(x), self.heads)",
     "F.normalize(split(self.value(x), self.heads), dim=-1)",
 )
 DeltaLayer.mistake(
-    "keys and queries are scaled along the tokens; each token's has length 1, dim=-1",
+    "keys and queries are scaled along the tokens; scale each token's to length 1, dim=-1",
     "self.heads), dim=-1)",
     "self.heads), dim=-2)",
 )
 DeltaLayer.mistake(
-    "the write strengths are a softmax over the heads; each is a sigmoid of its own",
+    "the write strengths are a softmax over the heads; use a sigmoid for each",
     "self.write(x).sigmoid()",
     "self.write(x).softmax(-1)",
 )
-DeltaLayer.mistake("only the keys are scaled to length 1; the queries are as well",
+DeltaLayer.mistake("only the keys are scaled to length 1; scale the queries, too",
                    "q, k = (F.normalize(split(layer(x), self.heads), dim=-1) for layer in (self.query, self.key))",
                    "q, k = split(self.query(x), self.heads), F.normalize(split(self.key(x), self.heads), dim=-1)")  # fmt: skip
-DeltaLayer.mistake("the state counts calls; it counts tokens", "cache.tokens + x.shape[1]", "cache.tokens + 1")
+DeltaLayer.mistake("the state counts calls; count tokens", "cache.tokens + x.shape[1]", "cache.tokens + 1")
+DeltaLayer.mistake(
+    "the write strengths are only reshaped; swap heads and tokens",
+    "self.write(x).sigmoid().transpose(1, 2)",
+    "self.write(x).sigmoid().reshape(len(x), self.heads, -1)",
+)
+DeltaLayer.mistake(
+    "`output` is not used: apply it to the merged heads", "return self.output(merge(heads))", "return merge(heads)"
+)
+DeltaLayer.mistake(
+    "the values come from `key`; compute them with `value`",
+    "split(self.value(x), self.heads)",
+    "split(self.key(x), self.heads)",
+)
+DeltaLayer.mistake(
+    "queries and keys are swapped", "for layer in (self.query, self.key))", "for layer in (self.key, self.query))"
+)
+DeltaLayer.mistake(
+    "the state counts texts; count tokens, the second axis of x",
+    "cache.tokens + x.shape[1]",
+    "cache.tokens + x.shape[0]",
+)
 DeltaLayer.variant(
     """
     class DeltaLayer(nn.Module):
@@ -186,16 +250,21 @@ def put_states(code, attend, ids):
     model = code["model"]
     torch.manual_seed(3)
     with default_dtype(torch.float64), torch.no_grad():
-        own = code.put_states(model.Transformer(model.Config(13, 16, 3, 2, 1, 12)), attend)
+        plain = model.Transformer(model.Config(13, 16, 3, 2, 1, 12))
+        embedding = plain.embedding.weight.clone()
+        own = code.put_states(plain, attend)
         pieces, caches = [], code.new_caches(own)
         for piece in ids.split([3, 1, 1], dim=1):
             pieces.append(own(piece, caches))
         apart = (torch.cat(pieces, dim=1) - own(ids)).abs().max()
-    spread = max(float(weight.detach().std()) for weight in own.parameters() if weight.ndim > 1)
-    return {"what each block has": [type(block.attention).__name__ for block in own.decoder.blocks],
-            "what each block is given": [type(cache).__name__ for cache in caches],
+    attentions = [block.attention for block in own.decoder.blocks]
+    spread = max(float(attention.output.weight.detach().std()) for attention in attentions)
+    return {"the attention of each block": [type(block.attention).__name__ for block in own.decoder.blocks],
+            "the cache of each block": [type(cache).__name__ for cache in caches],
             "the logits in pieces are those of the whole": bool(apart < 1e-9),
-            "its weights are drawn by initialise": spread < 0.33}  # fmt: skip
+            "write strengths of each state": [len(layer.write.weight) for layer in attentions if hasattr(layer, "write")],
+            "`output` is drawn smaller, by initialise": spread < 0.1,
+            "the embedding is drawn again": not torch.equal(own.embedding.weight, embedding)}  # fmt: skip
 
 
 @put_states.cases
@@ -203,7 +272,7 @@ def _(draw):
     ids = draw.wholes(0, 12, 2, 5)
     yield Case("a state in every block", ((), ids))
     yield Case("attention in the last block", ((2,), ids))
-    yield Case("attention in the first block, whose cache says where the others are", ((0,), ids))
+    yield Case("attention in the first block, whose cache gives the positions", ((0,), ids))
     yield Case(LARGE, ((1,), draw.wholes(0, 12, draw.whole(33, 60), 5)))
 
 
@@ -212,14 +281,39 @@ put_states.mistake(
 )
 put_states.mistake("every block has a state: `attend` is not used", "if number not in attend:", "if True:")
 put_states.mistake(
-    "a block with attention needs a `Cache`",
+    "blocks with attention get no cache: give them a `Cache`",
     "State() if isinstance(block.attention, DeltaLayer) else Cache()",
     "State()",
 )
-put_states.mistake("all blocks share one state: each has its own", "    return [State() if isinstance(block.attention, DeltaLayer) else Cache() for",
+put_states.mistake("all blocks share one state: give each its own", "    return [State() if isinstance(block.attention, DeltaLayer) else Cache() for",
                    "    one = State()\n    return [one if isinstance(block.attention, DeltaLayer) else Cache() for")  # fmt: skip
-put_states.mistake("all blocks share one layer: each has its own", "    for number, block in enumerate(model.decoder.blocks):\n        if number not in attend:\n            block.attention = DeltaLayer(config.d_model, config.heads)",
+put_states.mistake("all blocks share one layer: give each its own", "    for number, block in enumerate(model.decoder.blocks):\n        if number not in attend:\n            block.attention = DeltaLayer(config.d_model, config.heads)",
                    "    one = DeltaLayer(config.d_model, config.heads)\n    one.__class__.__name__ = 'DeltaLayer'\n    for number, block in enumerate(model.decoder.blocks[:2]):\n        if number not in attend:\n            block.attention = one")  # fmt: skip
+put_states.mistake(
+    "the caches are swapped: a `State` belongs to a `DeltaLayer`, and a `Cache` to your attention",
+    "State() if isinstance(block.attention, DeltaLayer) else Cache()",
+    "Cache() if isinstance(block.attention, DeltaLayer) else State()",
+)
+put_states.mistake(
+    "the weights are not drawn again: call `initialise` at the end",
+    "    initialise(model, config.d_model, writes=2 * config.layers)\n",
+    "",
+)
+put_states.mistake(
+    "blocks are counted from 1; `attend` counts them from 0", "if number not in attend:", "if number + 1 not in attend:"
+)
+put_states.mistake(
+    "a state has as many heads as there are keys in your attention; it has `heads`",
+    "DeltaLayer(config.d_model, config.heads)",
+    "DeltaLayer(config.d_model, config.kv_heads)",
+)
+put_states.mistake(
+    "the weights are drawn before the new layers are in the model: call `initialise` at the end",
+    "    config = model.config\n",
+    "    config = model.config\n    initialise(model, config.d_model, writes=2 * config.layers)\n",
+    "    initialise(model, config.d_model, writes=2 * config.layers)\n    return model",
+    "    return model",
+)
 put_states.variant(
     """
     def new_caches(model):

@@ -160,6 +160,16 @@ def test_what_is_not_written_is_missing_and_not_wrong(rows, answer):
     assert seen(rows, answer).result is Result.MISSING
 
 
+def test_a_result_without_a_backward_pass_is_an_error_of_the_answer():
+    def overwrites(x):
+        y = x.exp()
+        return y, y.mul_(2)
+
+    case = Case("a row", (torch.ones(3),), gradients=True)
+    kind, said = in_this_process(overwrites)(case).error
+    assert kind == "RuntimeError" and "modified by an inplace operation" in said
+
+
 def test_each_call_gets_arguments_of_its_own(rows):
     case = Case("", (torch.ones(1, 2), 2.0))
     in_this_process(writes_into_its_argument)(case)
