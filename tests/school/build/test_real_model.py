@@ -1,6 +1,7 @@
 """A learner's stage 10 on a real model: the messages if it is right, if it is wrong, and if there is no model."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -70,6 +71,13 @@ def test_without_the_model_the_report_says_how_to_get_it(tmp_path, monkeypatch):
     report = check.with_real_model(Report(STAGES[10], ()), tmp_path)
     assert report.is_right and "companion get smollm2" in str(report)
     assert str(check.with_real_model(Report(STAGES[5], ()), tmp_path)) == "build.5 model.py: right."
+
+
+def test_a_machine_that_is_too_busy_does_not_make_the_stage_wrong(tmp_path, monkeypatch):
+    monkeypatch.setattr(real_model, "at_hand", lambda name: SimpleNamespace(folder=tmp_path))
+    monkeypatch.setattr(real_model, "SECONDS", 0.01)
+    report = check.with_real_model(Report(STAGES[10], ()), tmp_path)
+    assert report.is_right and "so your logits were not compared with it" in str(report)
 
 
 def test_a_wrong_real_model_makes_the_stage_wrong(tmp_path, monkeypatch):
