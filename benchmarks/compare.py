@@ -1,4 +1,4 @@
-"""Comparisons of contenders: first check that they compute the same function, then time them, and list the rest."""
+"""Compare contenders: check that they compute the same function, time those that do, and list the others."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Setting:
 
     Attributes:
         device: The device that runs the models.
-        precision: `"fp32"` or `"bf16"`. With `"bf16"`, contenders are checked against each other in both.
+        precision: `"fp32"` or `"bf16"`. With `"bf16"`, contenders are checked against each other in both precisions.
         compile: True to compile the models too.
         rounds: Number of times that each contender is measured.
-        chip: This machine's measured ceiling.
+        chip: The measured peak rates of this machine.
         progress: True to show a progress bar.
-        patience: Seconds after which no further round of a table starts, once there are three.
+        patience: Time limit in seconds: after it, no further round of a table starts, once three are done.
     """
 
     device: torch.device
@@ -57,7 +57,7 @@ def ceiling(dtype: torch.dtype, device: torch.device) -> tuple[Chip, float]:
     Each is the best of two measurements, because another process may slow down one of them.
 
     Returns:
-        A chip with FLOP/s and the bandwidth of reading (bytes/s), and the bandwidth of a copy (bytes/s).
+        A chip with the peak FLOP/s and the read bandwidth, and the copy bandwidth, both in bytes/s.
     """
     chips = [measure_chip(dtype, device) for _ in range(2)]
     reading = max(measure_reading(device) for _ in range(2))
@@ -78,8 +78,8 @@ class LeftOut:
 
     Attributes:
         name: The contender's name.
-        kind: `"missing"` if it is not installed, `"refused"` if it does not support this work, `"failed"` if it raised
-            another error, and `"differs"` if it computes a different function, which should never happen.
+        kind: `"missing"` if it is not installed, `"refused"` if it does not support this workload, `"failed"` if it
+            raised another error, and `"differs"` if it computes a different function, which should never happen.
         why: The reason, in one line.
     """
 
@@ -98,7 +98,7 @@ class Row:
         seconds: Median and quartiles of `samples`.
         ratio: Its time divided by ours, round by round: 2 means that it takes twice as long.
         rate: Items (tokens) per second at the median.
-        share: Least time that the machine's measured ceiling allows, divided by the median.
+        share: Shortest time that the machine's measured peak rates allow, divided by the median.
     """
 
     name: str
@@ -119,8 +119,8 @@ class Comparison:
         size: Name of the `Size`.
         items: Tokens that one run processes.
         flops: FLOPs of the model's matrix products in one run.
-        least: Seconds that one run takes at best, by the measured ceiling.
-        bound: The resource that sets the ceiling, `"compute"` or `"memory"`.
+        least: Lower bound on the seconds of one run, from the measured peak rates.
+        bound: The resource that limits the speed, `"compute"` or `"memory"`.
         rows: Contenders that were timed.
         left_out: Contenders that were not.
         remarks: Lines to print below the table.
@@ -156,7 +156,7 @@ class Comparison:
         Args:
             name: The contender's name.
             check: Returns `None` if the contender computes the same function, else the difference. A `ValueError` means
-                that it does not support this work, and any other exception that it failed.
+                that it does not support this workload, and any other exception that it failed.
         """
         try:
             if (why := check()) is None:
@@ -180,13 +180,13 @@ class Comparison:
             ValueError: If `runs` does not contain ours.
         """
         if OURS not in runs:
-            raise ValueError(f"runs has {', '.join(runs) or 'nobody'}: expected {OURS!r} too, for the ratios")
+            raise ValueError(f"runs has {', '.join(runs) or 'no contender'}: expected {OURS!r} too, for the ratios")
         with _progress(self, setting.rounds * len(runs), setting.progress) as tick:
             samples = interleaved(
                 runs, rounds=setting.rounds, device=setting.device, patience=setting.patience, tick=tick
             )
         if (done := len(samples[OURS])) < setting.rounds:
-            self.remarks.append(f"{done} rounds, which took {setting.patience / 60:.0f} minutes")
+            self.remarks.append(f"stopped after {done} rounds, which took {setting.patience / 60:.0f} minutes")
         for name, times in samples.items():
             spread, ratio = Spread.of(times), paired_ratio(times, samples[OURS])
             rate, share = self.items / spread.median, self.least / spread.median
@@ -209,8 +209,8 @@ def _progress(comparison: Comparison, runs: int, shown: bool) -> Iterator[Callab
 def differs(expected: Sequence[Tensor], got: Sequence[Tensor], whats: Sequence[str], dtype: torch.dtype) -> str | None:
     """Return a line about the first tensor that differs from `expected` by more than rounding explains, or `None`.
 
-    The difference is its root mean square divided by that of `expected`. It may be at most 1e-4 in float32 and 5e-2
-    otherwise. Different shapes and NaN always count as a difference.
+    The difference is measured as its root mean square divided by that of `expected`. It may be at most 1e-4 in float32
+    and 5e-2 otherwise. Different shapes and NaN always count as a difference.
 
     Args:
         expected: Our tensors.
@@ -225,5 +225,5 @@ def differs(expected: Sequence[Tensor], got: Sequence[Tensor], whats: Sequence[s
         if a.shape == b.shape:
             error = float((a - b).square().mean().sqrt() / a.square().mean().sqrt().clamp_min(1e-30))
         if not error <= most:
-            return f"its {what} differs from ours by {error:.1e} of its size; {most:.0e} is allowed"
+            return f"its {what} differs from ours by {error:.1e} (relative error); at most {most:.0e} is allowed"
     return None

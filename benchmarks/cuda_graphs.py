@@ -37,7 +37,7 @@ class RecordedDecode:
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
     def start(self, tokens: Int[Tensor, "batch"], cache: KVCache) -> None:
-        """Continue from another text with the existing graphs: copy in `cache`, which must have the same shapes."""
+        """Start another text with the existing graphs by copying in its `cache`, which must have the same shapes."""
         kept, new = (*self.cache.keys, *self.cache.values), (*cache.keys, *cache.values)
         for here, there in zip(kept, new, strict=True):
             if here is not there:

@@ -24,15 +24,15 @@ from companion.ground.display import many
 from companion.transformer import Transformer
 
 LONGEST = 10.0
-"""Seconds that our model may write for; on a slow machine it writes fewer tokens."""
+"""Time limit in seconds for our model's decoding; on a slow machine it generates fewer tokens."""
 Writer = Callable[[Tensor, int], list[int]]
 """Function of a prompt (1, token) and the number of new tokens that returns the new tokens."""
 
 
 def compare(size: Size, setting: Setting, beside: Sequence[str] = PEERS) -> Comparison:
-    """Compare generation, each library with its own `generate`.
+    """Compare decoding, where each library uses its own `generate`.
 
-    A library that does not write the same tokens as ours in fp32 is not timed.
+    A library that does not generate the same tokens as ours in fp32 is not timed.
     """
     size = affordable(size, setting)
     config, device, new = size.config, setting.device, size.new
@@ -60,7 +60,7 @@ def compare(size: Size, setting: Setting, beside: Sequence[str] = PEERS) -> Comp
 
     def check(write: Writer, exactly: bool) -> str | None:
         written = write(prompt, new)
-        return "it does not write the tokens that ours writes" if exactly and written != wanted else None
+        return "it generates different tokens from ours" if exactly and written != wanted else None
 
     for dtype in setting.dtypes:  # tokens are compared in fp32, where no two most probable tokens tie
         for model, _ in writers.values():

@@ -54,11 +54,11 @@ LIMITS = {
     "ceiling": 30, "memory": 40, "prefill": 40, "processes": 40, "kernels": 60, "training": 90, "tests": 120,
     "decode": 180,
 }  # fmt: skip
-"""Seconds that each part may take, in the order in which they run: the shortest first, so that most is proved if the
-machine goes away. Decoding is last because it waits longest for the compiler.
+"""Time limit of each part in seconds, in the order in which the parts run. Short parts run first, so that most results
+exist if the machine becomes unavailable. Decoding runs last because it waits longest for the compiler.
 """
 RESERVE = 12.0
-"""Seconds that a part leaves for each later one, so that slow parts do not crowd out short ones at the end."""
+"""Seconds reserved for each later part, so that slow parts do not crowd out short ones at the end."""
 GOALS = {"training": 0.55, "decode": 0.85}
 """Share of the measured limit that the best row of a part should reach."""
 Found = Comparison | Chip | str
@@ -69,7 +69,8 @@ Found = Comparison | Chip | str
 
 
 def reached(size: Size, setting: Setting) -> Iterator[Found]:
-    """Measure this chip's ceiling, in a large matrix product and in reading memory. All shares are relative to it."""
+    """Measure this chip's peak rates with a large matrix product and with memory reads. All shares are relative to
+    them."""
     chip, copying = ceiling(setting.dtype, setting.device)
     yield chip
     yield f"{copying / 1e9:,.4g} GB/s in a copy, which counts each byte as read and as written"
@@ -88,7 +89,7 @@ def tests(size: Size, setting: Setting) -> Iterator[Found]:
         RuntimeError: If a test failed, none was found, or pytest wrote no results.
     """
     if importlib.util.find_spec("pytest") is None:
-        yield "not here: pytest is not installed"
+        yield "not run: pytest is not installed"
         return
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder, "results.xml")
@@ -109,7 +110,8 @@ def tests(size: Size, setting: Setting) -> Iterator[Found]:
 
 
 def train(size: Size, setting: Setting) -> Iterator[Found]:
-    """Time updates of the whole trainer: plain, compiled, and compiled with Muon. Halve the batch if memory is full."""
+    """Time updates of the whole trainer: plain, compiled, and compiled with Muon. Halve the batch if it does not fit in
+    memory."""
     for compiled, optimizer in ((False, "adamw"), (True, "adamw"), (True, "muon")):
         while True:
             try:
@@ -127,7 +129,8 @@ def train(size: Size, setting: Setting) -> Iterator[Found]:
 
 
 def one_process(size: Size, setting: Setting) -> Iterator[Found]:
-    """Run the multi-process code in a group of one, where data-parallel and sharded updates must have the plain losses.
+    """Run the multi-process code with one process: data-parallel and sharded updates must give the same losses as plain
+    ones.
 
     Raises:
         RuntimeError: If a loss differs from that of a plain run by more than 1e-4.
@@ -148,7 +151,7 @@ def one_process(size: Size, setting: Setting) -> Iterator[Found]:
     for name, series in losses.items():
         yield f"loss after {len(series)} updates, {name}: {series[-1]:.6f}"
         if max(abs(a - b) for a, b in zip(series, losses["plain"], strict=True)) > 1e-4:
-            raise RuntimeError(f"{name}: the losses {series} are not those of a plain run, {losses['plain']}")
+            raise RuntimeError(f"{name}: expected the losses of a plain run, {losses['plain']}, got {series}")
 
 
 def _losses(size: Size, setting: Setting, parallel: Any) -> list[float]:
@@ -217,9 +220,7 @@ def measure(names: Sequence[str], *, rehearsal: bool, out: Path, minutes: float,
     is added to a file of its name, such as `training.jsonl`.
     """
     began = time.monotonic()
-    name = (
-        "a rehearsal on the CPU: nothing below says how fast anything is" if rehearsal else torch.cuda.get_device_name()
-    )
+    name = "a rehearsal on the CPU: the times below mean nothing" if rehearsal else torch.cuda.get_device_name()
     texts = [
         f"GPU       {name}\n" + "versions  " + ", ".join(f"{what} {number}" for what, number in versions().items())
     ]
@@ -250,7 +251,7 @@ def measure(names: Sequence[str], *, rehearsal: bool, out: Path, minutes: float,
 
 
 def run_apart(name: str, rehearsal: bool, chip: Chip, limit: float, out: Path) -> dict[str, Any]:
-    """Run one part in a process of its own, and kill that and everything it started once `limit` seconds are over.
+    """Run one part in its own process, and kill it and its child processes after `limit` seconds.
 
     The process appends each result to a file in `out` as soon as it has it.
     """
@@ -285,7 +286,7 @@ def run_apart(name: str, rehearsal: bool, chip: Chip, limit: float, out: Path) -
         if code is None:
             status, why = "out of time", f"stopped after {limit:.0f} seconds"
         elif code != 0 or ended != "":
-            last = errors.read_text("utf-8", errors="replace").strip().splitlines()[-1:] or ["nothing was said"]
+            last = errors.read_text("utf-8", errors="replace").strip().splitlines()[-1:] or ["no error message"]
             status, why = "failed", ended or f"ended with {code}: {last[0][:300]}"
     return {"status": status, "why": why, "seconds": round(time.monotonic() - began, 1), "found": found}
 
@@ -308,7 +309,7 @@ def page(part: dict[str, Any], goals: bool) -> str:
         elif "chip" in line:
             flops, reading = line["chip"]
             lines.append(
-                f"{report.si(flops)}FLOP/s in products, {report.si(reading)}B/s of memory when it is only read"
+                f"{report.si(flops)}FLOP/s in matrix products, {report.si(reading)}B/s when memory is only read"
             )
             peak = published_peak(torch.cuda.get_device_name(), torch.bfloat16) if goals else None
             lines += [f"{flops / peak:.0%} of the published {report.si(peak)}FLOP/s"] if peak else []

@@ -1,4 +1,4 @@
-"""How a decode step's time grows with the cache, the rows and the experts, beside the formulas of `companion.costs`."""
+"""Growth of a decode step's time with the cache, rows and experts, compared with the formulas of `companion.costs`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from companion.layers.cache import KVCache
 HEAD = ("", "median", "at least", "share", "times the first", "by formula")
 CACHED, ROWS, EXPERTS = (1024, 8192, 32768), (1, 8, 64), (8, 16, 64)
 CHOSEN, CACHED_BESIDE, ROWS_BESIDE = 2, 256, 8
-"""Experts that each token visits; tokens in the cache while rows and experts grow; and rows while experts do."""
+"""Experts per token; cached tokens while the rows or the experts grow; rows while the experts grow."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Point:
     Attributes:
         axis, value: The quantity that grows, and its value.
         seconds: Median and quartiles.
-        least: Seconds at least, by the formulas and this machine's measured ceiling.
+        least: Lower bound in seconds, from the formulas and this machine's measured peak rates.
     """
 
     axis: str
@@ -42,7 +42,7 @@ class Point:
 
 
 def compare(size: Size, setting: Setting) -> list[Point]:
-    """Measure decode steps with more and more tokens in the cache, rows, and experts."""
+    """Measure decode steps with growing numbers of cached tokens, rows and experts."""
     config = size.config
     narrow = replace(config.feed_forward, d_ff=max(8, config.feed_forward.d_ff // 4))
     sparse = [config.with_(feed_forward=narrow, moe=MoEConfig(number, CHOSEN)) for number in EXPERTS]

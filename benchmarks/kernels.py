@@ -1,6 +1,6 @@
-"""Count the kernels that a compiled decode step starts, in the code that the compiler writes, without running it.
+"""Count the kernels that a compiled decode step launches by reading the compiler's output, without running it.
 
-On a GPU each kernel costs a launch of some microseconds, which bounds a step of one row (lesson 10).
+On a GPU each launch takes some microseconds, which is a lower bound on the time of a step with one row (lesson 10).
 """
 
 from __future__ import annotations
@@ -53,4 +53,4 @@ def report(config: ModelConfig, device: torch.device, dtype: torch.dtype = torch
     """Return a sentence about the kernels of a layer."""
     found = of_a_layer(config, device, dtype)
     parts = ", ".join(f"{number} {kind}" for kind, number in sorted(found.items()))
-    return f"a layer of a compiled decode step is {found.total()} kernels: {parts}"
+    return f"a layer of a compiled decode step has {found.total()} kernels: {parts}"

@@ -60,7 +60,7 @@ class Worker:
         return float(np.logaddexp.reduce(scores, axis=-1).sum() - scores[range(len(scores)), ids[1:]].sum())
 
     def _next(self, ids: list[int]) -> int:
-        tokens = (ctypes.c_int32 * len(ids))(*ids)  # it must live as long as the batch, which only has its address
+        tokens = (ctypes.c_int32 * len(ids))(*ids)  # it must live as long as the batch, which only stores its address
         self._decode(llama.llama_batch_get_one(tokens, len(ids)))
         return int(self._logits(-1).argmax())
 

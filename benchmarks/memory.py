@@ -1,7 +1,7 @@
 """Memory: what autograd stores for the backward pass, a step's peak, the training state, and the cache per token.
 
-Bytes are counted rather than timed, so one run is enough. The first row holds the formulas of `companion.costs`, the
-least that this model needs.
+Byte counts do not vary from run to run, so one run is enough. The first row has the values of the formulas in
+`companion.costs`, which are lower bounds for this model.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Kept:
     Attributes:
         name: The contender's name.
         backward: Stored by autograd between the forward and the backward pass of a training step, without the weights.
-        peak: The most that a forward and a backward pass have at once, with the gradients and without the weights.
+        peak: Peak memory of a forward and backward pass, with the gradients and without the weights.
         training: Weights, gradients and the two moments of AdamW.
         token: Keys and values of each token in the cache; 0 if it was not measured.
     """
@@ -50,7 +50,7 @@ class Kept:
 
 
 def compare(size: Size, setting: Setting, beside: Sequence[str] = PEERS) -> list[Kept]:
-    """Count the bytes by formula, for our model and for the peers that are installed."""
+    """Compute the bytes from the formulas, and count them in our model and in each installed peer."""
     config = size.config
     ours = drawn(config).to(setting.device)
     tokens = torch.randint(config.vocab, (size.batch, config.context + 1), device=setting.device)
@@ -106,10 +106,10 @@ def kept_for_backward(loss: Callable[[], Tensor], module: nn.Module) -> int:
 
 
 class Live(TorchDispatchMode):
-    """Count the bytes of the storages that operators make in this block, while they are alive.
+    """Count the bytes of all live storages that operators create in this block.
 
     Attributes:
-        now, most: The bytes at this moment, and the most so far.
+        now, most: The current bytes, and the maximum so far.
     """
 
     def __init__(self) -> None:
@@ -137,7 +137,7 @@ class Live(TorchDispatchMode):
 
 
 def peak_of_step(loss: Callable[[], Tensor], module: nn.Module) -> int:
-    """Return the most bytes that a forward and a backward pass have at once, without the parameters."""
+    """Return the peak bytes of a forward and backward pass, without the parameters."""
     module.zero_grad(set_to_none=True)
     with Live() as live:
         live.ignore(module.parameters())

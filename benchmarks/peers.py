@@ -183,12 +183,12 @@ def _x_transformers(ours: Transformer) -> Peer:
         ),
     )
     if config.positions.base != 10000.0:
-        raise ValueError(f"positions.base={config.positions.base}: expected 10000, the only value it supports")
+        raise ValueError(f"positions.base={config.positions.base}: expected 10000, which x-transformers has built in")
     given = weights(ours)
     # x-transformers rotates neighbouring elements as a pair, but ours are half a head apart, so the rows of the query
     # and key projections are permuted.
     place = torch.argsort(half_from_interleaved(sizes.d_head))
-    # There, query head i reads key head i mod kv_heads; here, neighbouring query heads share a key head.
+    # In x-transformers, query head i reads key head i mod kv_heads; in ours, neighbouring query heads share a key head.
     order = torch.arange(sizes.heads).view(sizes.kv_heads, -1).T.flatten()
     with torch.no_grad():
         model.token_emb.emb.weight.copy_(given.pop("embedding"))
@@ -230,7 +230,7 @@ PARTS = ("attention_norm", "query", "key", "value", "output", "feed_forward_norm
 def weights(ours: Transformer) -> dict[str, Tensor]:
     """Return copies of the tensors of `ours`.
 
-    They are called `embedding` and `norm`, and each of `PARTS` has its layer in front, as in `0.query`.
+    They are named `embedding`, `norm` and, for each of `PARTS`, by layer and part, as in `0.query`.
 
     Raises:
         ValueError: If the model does not have LLaMA's layout with a tied embedding table.
@@ -244,7 +244,7 @@ def weights(ours: Transformer) -> dict[str, Tensor]:
             home = "feed_forward." if part in ("gate", "inner", "outer") else home
             given[f"{layer}.{part}"] = found[f"decoder.blocks.{layer}.{home}{part}.weight"]
     if len(given) != len(found):
-        raise ValueError(f"model has {len(found)} tensors: expected {len(given)}, LLaMA's with a tied table")
+        raise ValueError(f"model has {len(found)} tensors: expected {len(given)}, as in LLaMA with a tied table")
     return {name: tensor.detach().clone() for name, tensor in given.items()}
 
 
@@ -281,5 +281,5 @@ def _check(config: ModelConfig) -> None:
     ):
         if value != expected:
             raise ValueError(
-                f"{name}={value!r}: expected {expected!r}, LLaMA's layout, which every compared library supports"
+                f"{name}={value!r}: expected {expected!r}, as in LLaMA's layout, which every compared library supports"
             )

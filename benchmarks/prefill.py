@@ -1,4 +1,5 @@
-"""Prefill: read a prompt of half the context and compute the logits of its last token. Arithmetic is the limit."""
+"""Prefill: read a prompt of half the context and compute the logits of its last token. It is usually limited by
+arithmetic."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from companion.layers.cache import KVCache
 
 
 def compare(size: Size, setting: Setting, beside: Sequence[str] = PEERS) -> Comparison:
-    """Compare reading the prompt into a cache, each library with its own forward pass.
+    """Compare prefill, where each library uses its own forward pass.
 
     A library whose last logits differ from ours is not timed.
     """

@@ -1,7 +1,7 @@
 """SmolLM2 here, in transformers and in llama.cpp: the same weights, in each format, with one thread and with two.
 
 llama.cpp runs in a process of its own, in this Python or in the one that LLAMA_CPP_PYTHON names, if that has the
-package `llama-cpp-python`. It reads files that are written here from our weights, in its own types.
+package `llama-cpp-python`. It reads files in its own weight types, which this module writes from our weights.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from companion.transformer import Transformer
 
 NAME = "smollm2"
 FORMS: dict[str, Weights] = {"ours, fp32": "fp32", "ours, fp16": "fp16", "ours, int8": "int8", "ours, int4": "int4"}
-"""Formats besides that of the weights as they are loaded, which is fp32."""
+"""Formats to measure in addition to fp32, in which the weights are loaded."""
 TYPES = ("F32", "F16", "Q8_0", "Q4_1")
 """Types of llama.cpp's files. With Q4_1, the embedding table is in Q8_0."""
 WORKER = Path(__file__).with_name("llama_worker.py")
@@ -67,12 +67,12 @@ class Llama:
         self.process.stdin.write(json.dumps([name, *arguments]) + "\n")
         self.process.stdin.flush()
         if not (line := self.process.stdout.readline()):
-            raise RuntimeError(f"llama.cpp ended with {self.process.wait()}")
+            raise RuntimeError(f"llama.cpp exited with code {self.process.wait()}")
         return json.loads(line)
 
 
 def llama_python() -> str | None:
-    """Return the Python that has `llama_cpp`: this one, or the one that LLAMA_CPP_PYTHON names; `None` without one."""
+    """Return the Python that has `llama_cpp`: this one, or the one that LLAMA_CPP_PYTHON names, or `None`."""
     return sys.executable if importlib.util.find_spec("llama_cpp") else os.environ.get("LLAMA_CPP_PYTHON")
 
 
@@ -81,10 +81,10 @@ def compare(
 ) -> Iterator[Comparison]:
     """Compare prefill and decoding of SmolLM2 for each number of threads.
 
-    The first comparison's remarks say what each format loses on the prompt, in nats per token.
+    The first comparison's remarks say how many nats per token each format loses on the prompt.
 
     Raises:
-        ValueError: If the model is not here; the message says how to get it.
+        ValueError: If the model is not installed; the message says how to get it.
     """
     folder = pretrained_folder(NAME)
     ours = load_pretrained(folder).eval()
@@ -105,7 +105,7 @@ def compare(
 
 
 def written(ours: Transformer, folder: Path, made: Path, python: str) -> dict[str, Path]:
-    """Write the weights as a GGUF file in each of `TYPES`, as far as llama.cpp can."""
+    """Write the weights as a GGUF file in each of the `TYPES` that llama.cpp can write."""
     files = {kind: made / f"{kind}.gguf" for kind in TYPES}
     export_gguf(files["F32"], ours, type="F32", tokenizer=(folder / "tokenizer.json").read_text(encoding="utf-8"))
     for kind in TYPES[1:]:
@@ -141,7 +141,7 @@ def _with_threads(
         expected = writes[OURS]()
 
         def same(ids_written: list[int]) -> str | None:
-            return None if ids_written == expected else "it does not write the tokens that ours writes"
+            return None if ids_written == expected else "it generates different tokens from ours"
 
         if installed("transformers"):
             theirs = _Transformers(folder, ids, first, new)
@@ -178,7 +178,7 @@ def _with_threads(
         writing.time(writes, setting)
         shares = {name: new * count / chip.bandwidth for name, count in bytes.items()}
         writing.rows = [replace(row, share=shares[row.name] / row.seconds.median) for row in writing.rows]
-        writing.remarks.append("a share here is that of the bytes that each format reads")
+        writing.remarks.append("shares are computed from the bytes that each format reads")
         yield writing
 
 

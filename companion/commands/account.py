@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 
 def published() -> str:
-    """Return a sentence that lists the published systems.
+    """Return a sentence that lists the published models.
 
-    It is a function, and only two commands call it, because it imports the modules of all families.
+    This is a function because it imports the modules of all families, and only two commands need it.
     """
     return f"Published systems: {', '.join(systems())}."
 
 
 JSON = (
     "print the figures as JSON: a list of objects, one per model, with name, stack, context, parameters, flops, bytes "
-    "and decoding. Later versions may add names but do not change any"
+    "and decoding. Later versions may add names but never change them"
 )
 
 
@@ -41,8 +41,8 @@ def parser() -> Parser:
         epilog=(
             "examples:\n"
             "  companion account                          the model of the newest run\n"
-            "  companion account llama-2-70b              a published system\n"
-            "  companion account gpt2 llama-7b            several systems\n"
+            "  companion account llama-2-70b              a published model\n"
+            "  companion account gpt2 llama-7b            several models\n"
             "  companion account mixtral-8x7b --chip h100\n"
             "  companion account --checkpoint smollm2     a fetched model, or model.gguf\n"
             "  companion account --config my_model.json\n"
@@ -50,7 +50,7 @@ def parser() -> Parser:
         ),
     )
     parser.add_argument(
-        "name", nargs="*", type=str, default=[], metavar="NAME", help="published systems instead of a run"
+        "name", nargs="*", type=str, default=[], metavar="NAME", help="published models instead of a run"
     )
     add_run(parser)
     add_checkpoint(parser)

@@ -27,7 +27,7 @@ def check_calibrate(flags: Namespace) -> None:
         must_be_writable(Path(flags.levels).absolute().parent, "--levels", flags.levels)
     elif flags.levels and not Path(flags.levels).is_file():
         raise ValueError(
-            f"--levels {flags.levels}: expected a file with levels, or --calibrate to make one, found none"
+            f"--levels {flags.levels}: expected an existing file with levels, or --calibrate to create one"
         )
 
 
@@ -54,7 +54,7 @@ def calibrated(model: Transformer, flags: Namespace, encode: Callable[[str], lis
     from companion.generation.calibration import calibrate, windows_of
 
     if not flags.calibrate:
-        return f"{load_levels(flags.levels, model)} matrices, with the levels of {flags.levels}"
+        return f"{load_levels(flags.levels, model)} matrices, with the levels from {flags.levels}"
     if model.config.stack != "decoder":
         raise ValueError(
             f"--calibrate {flags.calibrate[0]}: expected a model that continues texts, got one that translates"

@@ -18,14 +18,15 @@ def parser() -> Parser:
     parser = Parser(
         description=(
             "Print a script that lets a shell complete commands, flags and the choices of a flag. Load it when the "
-            "shell starts, as below, and print it again after an update, because it lists what this version knows."
+            "shell starts, as below, and print it again after an update, because it lists the commands and flags of "
+            "this version."
         ),
         epilog=(
             "examples:\n"
             "  companion completion bash > ~/.companion-completion\n"
             "  echo '. ~/.companion-completion' >> ~/.bashrc\n"
-            "  companion completion zsh > ~/.zfunc/_companion    ~/.zfunc being in fpath\n"
-            "                                                    before compinit"
+            "  companion completion zsh > ~/.zfunc/_companion    ~/.zfunc must be in\n"
+            "                                                    fpath before compinit"
         ),
     )
     parser.add_argument("shell", type=Literal["bash", "zsh", "tcsh"], metavar="SHELL", help="bash, zsh or tcsh")

@@ -1,4 +1,4 @@
-"""`companion doctor`: describe this machine, its kernels, and which results are the same here as everywhere.
+"""`companion doctor`: describe this machine and its kernels, and check which results are the same as elsewhere.
 
 Nothing here imports torch before the settings of its kernels have been checked. A setting that the processor does not
 support would end the process at the first matrix product; for example, `ATEN_CPU_CAPABILITY=avx512` without AVX-512
@@ -36,7 +36,7 @@ NOTED = (*SETTINGS, "OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES"
 
 JSON = (
     "print the report as JSON: an object with course, python, versions, extras, wrong, machine, comparisons and "
-    "holds. Later versions may add names but do not change any"
+    "holds. Later versions may add names but never change them"
 )
 
 
@@ -47,7 +47,7 @@ def parser() -> Parser:
             "versions and missing packages. Then compute, within seconds, some results that must be the same on every "
             "machine and some that may differ by rounding, and report which of them differ here.\n\n"
             "The exit code is 0 if everything is in order, 1 if a result is wrong or a package is missing, and 2 if "
-            "an environment variable selects kernels that this processor does not have."
+            "an environment variable selects kernels that this processor does not support."
         ),
         epilog=(
             "examples:\n"
@@ -156,7 +156,7 @@ def missing_requirements() -> list[str]:
 def course_version() -> str:
     """Return the installed version or, without an installation, how to install the course."""
     how = f"run pip install -e .  in {_short(CHECKOUT)}" if (CHECKOUT / "pyproject.toml").is_file() else "install it"
-    return installed(NAME) or f"from its folder and is not installed: `make lab` there does it, or {how}"
+    return installed(NAME) or f"from its folder and is not installed: run `make lab` there, or {how}"
 
 
 # Hardware and kernels
@@ -217,7 +217,7 @@ def gpu() -> str:
     if torch.backends.mps.is_available():
         return "mps (Apple)"
     if torch.version.cuda is None and torch.version.hip is None:
-        return "none: this PyTorch is built for the CPU alone"
+        return "none: this PyTorch is built for the CPU only"
     if not torch.cuda.is_available():
         return f"none found; this PyTorch is built for CUDA {torch.version.cuda}"
     names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
@@ -260,8 +260,8 @@ def refuse_unknown_settings(environment: Mapping[str, str], flags: Iterable[str]
         asked = asked if name == "ATEN_CPU_CAPABILITY" else asked.upper()
         can = [key for key, flag in known.items() if not flag or flags is None or flag in set(flags)]
         if asked not in can:
-            why = "this processor does not have it" if asked in known else "no such kernels"
-            raise ValueError(f"{name}={value}: {why}; unset it or set it to one of {', '.join(can)}")
+            why = "this processor does not support it" if asked in known else "unknown kernels"
+            raise ValueError(f"{name}={value}: {why}; unset {name} or set it to one of {', '.join(can)}")
 
 
 # Comparisons
@@ -301,10 +301,10 @@ def comparisons() -> bool:
             word = ("holds" if one.same else "FAILS") if must_hold else ("same" if one.same else "differs")
             print(f"  {word:<8} {one.claim:<50} {one.found}", flush=True)
     print(
-        "All that must hold holds here." if holds else "NOT all holds that must: show this to whoever keeps the course."
+        "Everything that must hold does." if holds else "NOT everything that must hold does: please report this output."
     )
     if differs:
-        print("What differs is compared with a tolerance, never bit for bit.")
+        print("Results that may differ are compared with a tolerance, never bit for bit.")
     return holds
 
 

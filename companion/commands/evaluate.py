@@ -152,7 +152,7 @@ def _numbers(folder: RunFolder, device: torch.device, flags: Namespace) -> dict[
 
     words = NumberWordsTask.of_record(folder.record()).words
     numbers = number_words.held_out(flags.numbers or MEASURED)
-    title = f"{words.title}, {len(numbers):,} that the model never learned from"
+    title = f"{words.title}, {len(numbers):,} that were not in the training data"
     _say(flags)(f"numbers   {title}\n", flush=True)
     model = folder.model(best=flags.best).to(device)
     found = exact_match(model, words, numbers, beams=flags.beams or 1)
@@ -167,7 +167,7 @@ def _tuned(folder: RunFolder, device: torch.device, flags: Namespace) -> dict[st
     settings = recorded(record)
     assert isinstance(settings, TuneSettings)
     task = open_task(replace(settings, start=record["start"]), folder)
-    title = f"{task.title}, what was held out of it"
+    title = f"{task.title}, the held-out part"
     _say(flags)(f"measured  {title}\n", flush=True)
     result = task.measure(folder.model(best=flags.best).to(device)).result()
     _say(flags)(task.verdict(record, result))
@@ -199,11 +199,11 @@ def _text(folder: RunFolder, given: Corpus | None, device: torch.device, flags: 
         share = repeated_share((one.text for one in split.train), [one.text for one in documents])
         figures["learned_share"] = share
         if share:
-            say(f"          {share:.1%} of it, by whole paragraphs, is in the text the model learned from")
+            say(f"          {share:.1%} of it, in whole paragraphs, is also in the training text")
     if split is None:
-        say("          the text the model learned from is not here any more: nothing to prime the yardsticks with")
+        say("          the training text is no longer available, so the baselines start without it")
     say(flush=True)
-    with waiting("cutting it into tokens"):
+    with waiting("tokenizing it"):
         ids = encode_documents(tokenizer, documents)
     known = split.train if split is not None else ()
     return figures | _measured(flags, model, tokenizer.encode, documents, ids, known=known)
@@ -223,7 +223,7 @@ def _checkpoint(flags: Namespace, given: Corpus | None, device: torch.device) ->
     _check_model(flags, model)
     ids, bytes = _scored(writer, documents)
     if not any(len(one) > 1 for one in ids):
-        raise ValueError(f"--data {flags.data[0]}: expected a text of at least two tokens, got none")
+        raise ValueError(f"--data {flags.data[0]}: expected a text of at least two tokens")
     size = sum(document.bytes for document in documents)
     say(f"text      {given.title}: {count(len(documents), 'document')}, {size:,} bytes\n", flush=True)
     context = flags.context or min(model.config.context, LONGEST)
@@ -257,7 +257,7 @@ def _scored(writer: Writer, documents: Sequence[Document]) -> tuple[list[Tensor]
     import torch
 
     assert writer.spell is not None
-    with waiting("cutting it into tokens"):
+    with waiting("tokenizing it"):
         ids = [torch.tensor(writer.encode(document.text)) for document in documents]
     unscored = [one[:1].tolist() for one in ids if len(one) and int(one[0]) != writer.says.special.start]
     return ids, sum(document.bytes for document in documents) - sum(len(writer.spell(one).encode()) for one in unscored)

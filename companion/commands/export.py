@@ -65,7 +65,7 @@ def parser() -> Parser:
         type=str,
         default=None,
         metavar="KIND",
-        help="architecture to write, a model_type (default: one that fits)",
+        help="model_type of the architecture to write (default: the simplest that has all parts of the model)",
     )
     parser.add_argument(
         "--gguf",
@@ -83,7 +83,7 @@ class Source:
 
     Attributes:
         model: The model.
-        kind: The `model_type` to export as (default: one that fits).
+        kind: The `model_type` to export as (default: the simplest that has all parts of the model).
         fields: The special token ids in config.json.
         texts: Contents of files to write beside the model, by name: tokenizer, template and generation settings.
         files: Files to copy unchanged.
@@ -144,7 +144,7 @@ def _write_gguf(path: Path, source: Source, flags: Namespace) -> str:
     texts |= source.texts
     if "tokenizer.json" not in texts:
         raise ValueError(
-            "expected a tokenizer.json next to the weights, because a GGUF file contains the tokenizer, found none"
+            "expected a tokenizer.json next to the weights, found none; a GGUF file contains the tokenizer"
         )
     template = texts.get(TEMPLATE) or json.loads(texts.get(SETTINGS, "{}")).get("chat_template")
     special = {name: value[0] if isinstance(value, list) else value for name, value in source.fields.items()}

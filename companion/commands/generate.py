@@ -37,7 +37,7 @@ def parser() -> Parser:
         description=(
             "Continue a prompt with a model you have trained or a published one (GPT-2, LLaMA and its relatives), and "
             "print tokens as they are generated. A published Marian model translates the prompt. companion inspect "
-            "shows what a folder contains and which generation settings it brings.\n\n"
+            "shows what a folder contains and which generation settings it has.\n\n"
             "A model from a run is sampled at temperature 0.8. A published model uses the settings in its folder. If "
             "there are none, it behaves like its released code: it samples from the 50 most probable tokens if "
             "do_sample is set or a flag below asks for sampling, and otherwise takes the most probable token."
@@ -87,7 +87,7 @@ def parser() -> Parser:
         "--repetition-penalty",
         type=Number | None,
         default=None,
-        help="above 1: make tokens that the text already contains less probable",
+        help="above 1: lower the probability of tokens that the text already contains",
     )
     parser.add_argument(
         "--stop", action="append", type=str, default=[], help="string that ends the text; may be repeated"
@@ -150,7 +150,7 @@ def run(flags: Namespace) -> int:
     search = _search(writer, flags)
     if asked is not None:
         if writer.translates or search is not None:
-            what = "translates them" if writer.translates else "searches for them, unless --temperature says otherwise"
+            what = "translates" if writer.translates else "uses beam search (--temperature selects sampling)"
             raise ValueError(f"--prompts: expected a model that continues texts by sampling, got one that {what}")
         write_many(writer, asked, at_once=flags.at_once or AT_ONCE, **options)
         return 0
@@ -182,7 +182,7 @@ def _prompted(writer: Writer, flags: Namespace) -> tuple[Writer, list[str]]:
         writer, text = answering(writer, flags.prompt, flags.system)
         return writer, [text]
     if writer.chat is not None:
-        print("This model answers conversations, and its folder has a template for them: --chat.", file=sys.stderr)
+        print("This model was trained on conversations and has a chat template: use --chat.", file=sys.stderr)
     return writer, flags.prompt_ids or flags.prompt
 
 
@@ -244,13 +244,13 @@ def _draft(writer: Writer, flags: Namespace, device: torch.device) -> Draft | No
         try:
             pretrained_folder(name)
         except ValueError:
-            expected = f"{name}: expected ngram, own, or the folder of a run or a published model, found none"
+            expected = f"{name}: expected ngram, own, or the folder of a run or a published model"
             raise ValueError(f"--draft {how_to_get(name) or expected}") from None
         small = from_checkpoint(name, device, ids=by_ids, dtype=dtype_called(flags.dtype), flag="--draft")
     ours, theirs = (_vocabulary(one) for one in (writer, small))
     if None not in (ours, theirs) and ours != theirs:
         raise ValueError(
-            f"--draft {name}: expected a model with the same tokenizer, got one whose ids stand for different tokens"
+            f"--draft {name}: expected a model with the same tokenizer, got one whose token ids have other meanings"
         )
     return Draft(small.model)
 

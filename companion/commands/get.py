@@ -1,4 +1,4 @@
-"""`companion get`: fetch a published model once, so that every command knows it by name."""
+"""`companion get`: fetch a published model once, so that every command accepts its name."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _flags(parser: Parser) -> Parser:
 
 
 def run(flags: Namespace) -> int:
-    """Fetch the named models, or list those that are here."""
+    """Fetch the named models, or list the installed ones."""
     from companion.files.published.fetching import get
 
     if flags.list:
@@ -81,7 +81,7 @@ def run(flags: Namespace) -> int:
     for name in flags.name:
         got = get(name, source=flags["from"], file=flags.file, say=lambda sentence: print(sentence, flush=True))
         if not got.new:
-            print(f"{name}: already here, from {got.source}, in {got.folder} ({_size(got.folder)})", flush=True)
+            print(f"{name}: already installed, from {got.source}, in {got.folder} ({_size(got.folder)})", flush=True)
             continue
         known = CATALOGUE.get(name)
         about = "" if known is None else f"{known.about}. Licence: {known.licence}. "
@@ -99,7 +99,7 @@ def _list() -> int:
     rows = [("name", "size", "from")]
     for name, known in CATALOGUE.items():
         got = at_hand(name)
-        missing = f"not here; companion get {name} fetches {readable_bytes(known.fetched)}"
+        missing = f"not installed; companion get {name} downloads {readable_bytes(known.fetched)}"
         rows.append((name, "", missing) if got is None else (name, _size(got.folder), got.source))
     ours = {known.hub for known in CATALOGUE.values()}
     rows += [

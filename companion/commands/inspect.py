@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 JSON = (
     "print the results as JSON: an object with folder, kind, model, parameters, fields, left_out, tensors, files, "
-    "writing and refused. Later versions may add names but do not change any"
+    "writing and refused. Later versions may add names but never change them"
 )
 
 
@@ -112,21 +112,21 @@ def _report(name: str, folder: Path, found: Inspection) -> Iterable[str]:
         yield f"The model\n{_wrapped(described(found.config))}\n\n{_settings(found.config)}"
         yield f"Figures\n{_wrapped(figures(found.config))}"
     left_out = ", ".join(f"{name} ({_json(value)})" for name, value in found.usual.items())
-    rest = "\n\n" + _wrapped(f"Left out, with what that means: {left_out}.") if left_out else ""
+    rest = "\n\n" + _wrapped(f"Missing fields, with the values used instead: {left_out}.") if left_out else ""
     yield f"config.json\n{_became(found.fields)}{rest}"
     if folder.is_file():
         pass  # the generation settings are in other files
     elif found.family is None or not found.family.writes:
-        yield "Writing\n" + _wrapped("Nothing is said of it." if found.family is None else "It writes no text.")
+        yield "Writing\n" + _wrapped("No generation settings." if found.family is None else "It generates no text.")
     elif found.rules or found.writing is not None:
         said = _became(found.rules) if found.source != "config.json" else ""
-        yield f"{found.source}\n{said}" if said else f"{found.source} says how to write, too."
+        yield f"{found.source}\n{said}" if said else f"{found.source} also has the generation settings."
         if found.writing is not None:
             usual = ", ".join(f"{name} ({_json(value)})" for name, value in found.unsaid.items())
-            rest = "\n\n" + _wrapped(f"Left out, with what released code does then: {usual}.") if usual else ""
+            rest = "\n\n" + _wrapped(f"Missing settings, with the defaults of released code: {usual}.") if usual else ""
             yield f"Writing\n{_wrapped(writes(found.writing, found.config))}{rest}"
     if folder.is_file():
-        yield "Files\n" + _wrapped("No tensor was looked at.")
+        yield "Files\n" + _wrapped("The tensors were not read.")
     else:
         yield "Files\n" + "\n".join(map(_wrapped, files(folder, found)))
     if found.refused:
@@ -176,8 +176,8 @@ PLACED = {
     "post": "after the sum with each sub-layer",
     "both": "before and after each sub-layer",
     "after": "after each sub-layer",
-    "parallel": "before attention and before the network, which read the stream side by side",
-    "parallel_shared": "before attention and the network together, which read the stream side by side",
+    "parallel": "before attention and before the network, which read the stream in parallel",
+    "parallel_shared": "before attention and the network together, which read the stream in parallel",
 }
 """Descriptions of the positions of norms, by `NormConfig.placement`."""
 
@@ -196,10 +196,10 @@ def described(config: ModelConfig) -> str:
     window = config.attention.window
     local = sum(config.local(layer) for layer in range(config.layers))
     if window is not None:
-        heads += f"; {local} of the layers see {window.width:,} tokens only"
+        heads += f"; {local} of the layers only see {window.width:,} tokens"
     memory, linear = config.memory, config.linears
     if memory is not None:
-        heads += f"; {linear} of the layers keep {memory.heads} matrices of {memory.d_head} by {memory.d_v} instead"
+        heads += f"; {linear} of the layers store {memory.heads} matrices of {memory.d_head} by {memory.d_v} instead"
     network = f"a {config.feed_forward.activation} network of {config.feed_forward.d_ff:,}"
     if config.moe is not None:
         network = f"{config.moe.top_k} of {config.moe.experts} experts for each token, each {network}"
@@ -214,7 +214,7 @@ def described(config: ModelConfig) -> str:
     share = config.positions.share
     order += " positions" + (f" in {share:.0%} of each head" if share != 1 else "")
     order += " in some of the layers" if not all(turning) else ""
-    table = "one table for both ends" if config.embedding.tied else "a table for each end"
+    table = "one table for input and output" if config.embedding.tied else "a table each for input and output"
     article = "An" if stack.startswith("enc") else "A"
     return (
         f"{article} {stack} of {count(config.layers, 'layer')} and {parameters(config).total:,} parameters; d_model "
@@ -232,25 +232,25 @@ def figures(config: ModelConfig) -> str:
     from companion.ground.display import readable_bytes
 
     count = parameters(config)
-    active = f", of which a token meets {count.active:,}" if config.moe is not None else ""
+    active = f", of which {count.active:,} are active per token" if config.moe is not None else ""
     held = readable_bytes(weights_bytes(config, torch.bfloat16))
     words = f"{count.total:,} parameters{active}; in bf16 they take {held}"
     if config.stack != "decoder":
         return words + "."
     tokens = min(config.context, 8192)
     kept = cache_bytes(config, tokens, dtype=torch.bfloat16)
-    return words + f", and the keys and values of a text of {tokens:,} tokens {readable_bytes(kept)}."
+    return words + f", and the keys and values of a text of {tokens:,} tokens take {readable_bytes(kept)}."
 
 
 def writes(says: Writing, config: ModelConfig | None) -> str:
     """Describe in a sentence how a model generates text if no flag overrides its settings."""
     translates = config is not None and config.stack == "encoder_decoder"
     if says.search.width > 1:
-        how = f"A beam search of {says.search.width} candidates, length penalty {says.search.length_penalty:g}"
+        how = f"Beam search with {says.search.width} beams and length penalty {says.search.length_penalty:g}"
     elif not says.draws:
-        how = f"The most probable token each time. (If a flag asks to draw: {says.sampling}.)"
+        how = f"The most probable token each time. (If a flag asks for sampling: {says.sampling}.)"
     else:
-        how = f"Drawn with {says.sampling}"
+        how = f"Sampling with {says.sampling}"
     rules = says.rules
     rest = []
     if says.special.start is not None and translates:
@@ -262,17 +262,17 @@ def writes(says: Writing, config: ModelConfig | None) -> str:
     if rules.never:
         rest.append(f"never {', '.join(map(str, rules.never))}")
     if rules.last is not None:
-        rest.append(f"the last permitted token is {rules.last}")
+        rest.append(f"the last token, if the length limit is reached, is {rules.last}")
     if rules.min_new_tokens:
         rest.append(f"at least {rules.min_new_tokens} tokens")
     if says.most is not None:
         rest.append(f"at most {says.most} tokens")
     elif says.longest is not None:
-        rest.append(f"at most {says.longest} tokens, those before it counted")
+        rest.append(f"at most {says.longest} tokens, including the prompt")
     if rules.repetition_penalty != 1:
-        rest.append(f"a penalty of {rules.repetition_penalty:g} on tokens that are there already")
+        rest.append(f"a repetition penalty of {rules.repetition_penalty:g}")
     if rules.no_repeat:
-        rest.append(f"no {rules.no_repeat} tokens in a row twice")
+        rest.append(f"no {rules.no_repeat}-gram twice")
     return f"{how}{'; ' if rest else ''}{'; '.join(rest)}."
 
 
@@ -290,7 +290,7 @@ def files(folder: Path, found: Inspection) -> Iterable[str]:
         kinds = ", ".join(f"{number} in {dtype}" for dtype, number in sorted(found.tensors.items()))
         yield f"Tensors: {kinds}, in {count(found.files, 'file')}."
     else:
-        yield "Tensors: none that can be read."
+        yield "Tensors: none can be read."
     if found.left_out:
         said = heads_left_out(found.left_out)
         yield said[0].upper() + said[1:] + "."
@@ -298,7 +298,7 @@ def files(folder: Path, found: Inspection) -> Iterable[str]:
         return
     try:
         tokenizer = load_tokenizer(folder)
-        yield f"Tokenizer: there, with {tokenizer.vocab:,} ids."
+        yield f"Tokenizer: found, with {tokenizer.vocab:,} ids."
         if found.config is not None and tokenizer.vocab > found.config.vocab:
             yield f"The tokenizer has {tokenizer.vocab:,} ids, the model {found.config.vocab:,}: some have no vector."
     except ValueError as error:
@@ -307,6 +307,6 @@ def files(folder: Path, found: Inspection) -> Iterable[str]:
         template = load_chat_template(folder)
         if template is not None:
             compiled(template.source, str(template.origin))
-            yield f"Chat template: there, in {template.origin.name}; generate --chat writes conversations with it."
+            yield f"Chat template: found in {template.origin.name}; generate --chat uses it."
     except ValueError as error:
-        yield f"Chat template: it cannot be used. ({error})"
+        yield f"Chat template: cannot be used. ({error})"

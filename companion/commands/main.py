@@ -48,10 +48,10 @@ COMMANDS = {
     "evaluate": (evaluate, "measure a run or a published model on unseen text"),
     "export": (export, "write a model for transformers, vLLM, SGLang or llama.cpp"),
     "inspect": (inspect, "show what a published model's folder contains, field by field"),
-    "get": (get, "download a published model, for use by its name"),
+    "get": (get, "download a published model, which then has a short name"),
     "account": (account, "count a model's parameters, FLOPs and bytes"),
     "sizing": (sizing, "compute which model fits on which machine, and what it costs"),
-    "doctor": (doctor, "describe this machine, and check its numbers"),
+    "doctor": (doctor, "describe this machine and check its calculations"),
     "completion": (completion, "print a script for completion in a shell"),
 }
 """The library's commands, each with its module, which has `parser` and `run`, and a line of help."""
@@ -120,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0 for success, 2 for bad input, 130 after Ctrl-C, and 1 for anything else.
 
     Raises:
-        Exception: The error itself, if it is a bug of the package and not an answer to bad input.
+        Exception: Any error that is a bug in the package rather than a response to bad input.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["help"]:
@@ -141,7 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # show "?" for characters that cannot be encoded
     try:
         chosen = parser.parse_args(arguments)
-    except SystemExit as exit:  # --help, --version or a bad flag, already answered
+    except SystemExit as exit:  # --help, --version or a bad flag, whose message has been printed
         return int(exit.code or 0) or _said(lambda: None)
     except OSError as error:
         return _unsaid(error)
@@ -223,5 +223,5 @@ def _answer(error: Exception, typed: Mapping[str, Any]) -> tuple[str | None, int
             return (refusal(error, typed), 2) if error.errno in REFUSED else (str(error), 1)
         case OverflowError() | RecursionError() | MemoryError():
             why = str(error) or "out of memory"
-            return f"a number among the flags, or in a file, is larger than can be computed with ({why})", 2
+            return f"a number in the flags or in a file is too large to compute with ({why})", 2
     return None, 1

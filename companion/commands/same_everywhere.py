@@ -63,7 +63,7 @@ def drawn_numbers() -> Finding:
     normal = torch.randn(16, generator=torch.Generator().manual_seed(0))[:4]
     off = _difference(normal, torch.tensor(NORMAL))
     same = uniform.tolist() == UNIFORM and off <= ROUNDING
-    return Finding("a seed draws the numbers it draws everywhere", _bound(off), same)
+    return Finding("a seed gives the same random numbers as elsewhere", _bound(off), same)
 
 
 def attention() -> Finding:
@@ -71,7 +71,7 @@ def attention() -> Finding:
     q, k, v = torch.randn(3, 2, 4, 9, 8, generator=torch.Generator().manual_seed(1))
     weights = attention_weights(q, k, causal=True)
     off = _difference(attend(q, k, v, causal=True), weights @ v)
-    return Finding("PyTorch's fused attention is the formula", _bound(off), off <= ROUNDING)
+    return Finding("PyTorch's fused attention agrees with the formula", _bound(off), off <= ROUNDING)
 
 
 def cached_decoding() -> Finding:
@@ -88,7 +88,7 @@ def cached_decoding() -> Finding:
             cache = out.cache
             steps.append(out.logits)
     off = _difference(torch.cat(steps, 1), whole)
-    return Finding("decoding with a cache gives the whole pass's logits", _bound(off), off <= ROUNDING)
+    return Finding("decoding with a cache gives the logits of a full pass", _bound(off), off <= ROUNDING)
 
 
 def trained_twice() -> Finding:
@@ -104,7 +104,7 @@ def written_and_read() -> Finding:
     with tempfile.TemporaryDirectory() as folder:
         save_tensors(Path(folder, "weights.safetensors"), tensors)
         same = torch.equal(load_tensors(Path(folder, "weights.safetensors"))["weight"], tensors["weight"])
-    return Finding("weights in a file are the weights", _bits(same), same)
+    return Finding("weights survive being written and read", _bits(same), same)
 
 
 # Comparisons that may differ
@@ -122,7 +122,7 @@ def other_address() -> Finding:
         off = _difference(F.linear(x, weight), F.linear(x, moved))
         other, most = other + (off > 0), max(most, off)
     return Finding(
-        "a product, the matrix at another address",
+        "a product with the matrix at another address",
         f"{other} of {trials}, {most:.0e}" if other else _bits(True),
         other == 0,
     )
@@ -132,7 +132,7 @@ def other_rows() -> Finding:
     """Compare the products of single rows with those of a batch, as when a text is processed alone or in a batch."""
     x, weight = _matrices(5, 33, 64, 48)
     alone = torch.cat([F.linear(row, weight) for row in x.split(1)])
-    return _may_differ("a row's product alone and among 33 rows", alone, F.linear(x, weight))
+    return _may_differ("the product of a row, alone and among 33 rows", alone, F.linear(x, weight))
 
 
 def other_threads() -> Finding:

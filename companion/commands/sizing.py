@@ -23,7 +23,7 @@ def parser() -> Parser:
     parser = Parser(
         description=(
             "Show which machines a model fits on, how many devices its training needs, and what that costs. The "
-            "command reads only the configuration, of published systems or of your own model. The tables are:\n\n"
+            "command reads only the configuration, of published models or of your own. The tables are:\n\n"
             "  bytes     memory for the bf16 weights; for serving, with a cache; and for\n"
             "            training: 16 bytes of state per parameter (weights, gradients and\n"
             "            AdamW's two moments), autocast's bf16 copies of the weights, and\n"
@@ -45,7 +45,7 @@ def parser() -> Parser:
         ),
         epilog=(
             "examples:\n"
-            "  companion sizing            all published systems, all memory sizes\n"
+            "  companion sizing            all published models, all memory sizes\n"
             "  companion sizing llama-7b --chip a100-80gb --devices 64 --share 0.45 \\\n"
             "      --tokens 1e12\n"
             "  companion sizing mixtral-8x7b --context 2048 --batch 4\n"
@@ -54,7 +54,7 @@ def parser() -> Parser:
         ),
     )
     parser.add_argument(
-        "names", nargs="*", type=str, default=[], metavar="NAME", help="published systems (default: all)"
+        "names", nargs="*", type=str, default=[], metavar="NAME", help="published models (default: all)"
     )
     parser.add_argument(
         "--config", type=str, default=None, metavar="FILE", help="JSON file with a ModelConfig to include"

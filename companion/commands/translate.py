@@ -101,7 +101,7 @@ def draft_called(name: str, words: NumberWords, device: torch.device) -> Draft:
     if name == "ngram":
         return Draft("ngram")
     if not (Path(name) / "run.json").is_file():
-        raise ValueError(f"--draft {name}: expected ngram, or the folder of a run of number-words, found neither")
+        raise ValueError(f"--draft {name}: expected ngram, or the folder of a run of number-words")
     folder = run_folder(name, NumberWordsSettings)
     theirs = NumberWordsTask.of_record(folder.record()).words
     if theirs.vocabulary != words.vocabulary:
@@ -113,7 +113,8 @@ def draft_called(name: str, words: NumberWords, device: torch.device) -> Draft:
 
 
 def read_names(language: Language, names: Sequence[str]) -> list[int]:
-    """Return the number of each name. Raises `ValueError` if there are no names, or for the first that is invalid."""
+    """Return the number that each name means. Raises `ValueError` if there are no names, or for the first that is
+    invalid."""
     if not names:
         raise ValueError("NAME: expected number names to translate, one per line, got none")
     return [language.number(name) for name in names]
@@ -128,7 +129,7 @@ def show(
     beams: int = 1,
     draft: Draft | None = None,
 ) -> None:
-    """Print each name, the model's translation, the numbers that both name, and whether they agree."""
+    """Print each name, the model's translation, the number that each of them means, and whether they agree."""
     from companion.training.tasks.number_words import translate
 
     texts = translate(model, words, numbers, beams=beams, draft=draft)

@@ -93,9 +93,7 @@ class RotaryScaling:
         require_types(self)
         require(self.factor >= 1, "factor", self.factor, "a number >= 1")
         if self.kind == "linear":
-            require(
-                self.original is None, "original", self.original, "None for kind='linear', which asks for no length"
-            )
+            require(self.original is None, "original", self.original, "None for kind='linear', which needs no length")
         else:
             require_whole("original", self.original)
         ramp = self.kind in ("yarn", "llama3")
@@ -116,12 +114,12 @@ class RotaryScaling:
         for name in ("short", "long"):
             value = getattr(self, name)
             require(wanted or value is None, name, value, f"None for kind={self.kind!r}")
-            require(not wanted or (value and min(value) > 0), name, value, "a number > 0 for each pair that is turned")
+            require(not wanted or (value and min(value) > 0), name, value, "a number > 0 for each rotated pair")
         if self.short is not None and self.long is not None:
             require(
-                len(self.long) == len(self.short), "long", self.long, f"as many numbers as short, {len(self.short)}"
+                len(self.long) == len(self.short), "long", self.long, f"as many entries as short, {len(self.short)}"
             )
-            require((self.original or 0) > 1, "original", self.original, "a whole number > 1: its logarithm divides")
+            require((self.original or 0) > 1, "original", self.original, "a whole number > 1, whose logarithm is not 0")
 
     @property
     def by_length(self) -> bool:
@@ -143,7 +141,7 @@ class WindowConfig:
     2` tokens on either side (ModernBERT, Warner et al. 2024).
 
     Args:
-        width: Number of tokens that a token sees, its own included; in an encoder of even width, one more.
+        width: Number of tokens that a token sees, including itself; one more in an encoder if the width is even.
         pattern: Which layers are local, starting with the first; the pattern repeats. (True,): all (Mistral 7B). (True,
             False): every second layer is global (Gemma 2). Five times True, then False: every sixth layer is global
             (Gemma 3).
@@ -256,7 +254,7 @@ class LinearConfig:
         require(divides, "key_heads", self.key_heads, f"a divisor of heads={shown(self.heads)}")
         require(self.rule == "delta" or not self.negative, "negative", self.negative, "False for rule='sum'")
         used = self.gate is not None or self.decay == "channel"
-        require(used or self.rank is None, "rank", self.rank, "None where neither a gate nor a decay by channel is")
+        require(used or self.rank is None, "rank", self.rank, "None without a gate and a decay by channel")
 
     def resolved(self, heads: int, d_head: int) -> LinearConfig:
         """Fill in every size, for a model whose attention has `heads` heads with keys of width `d_head`."""
@@ -323,19 +321,17 @@ class AttentionConfig:
             self.heads % (self.kv_heads or self.heads) == 0,
             "kv_heads",
             self.kv_heads,
-            f"a divisor of heads={shown(self.heads)}: each key-value head serves the same number of query heads",
+            f"a divisor of heads={shown(self.heads)}, so that key-value heads serve equally many query heads",
         )
         for name in ("score_width", "score_cap"):
             value = getattr(self, name)
             require(value is None or value > 0, name, value, "a number > 0, or None")
         if self.latent is not None:
             alone = self.kv_heads in (None, self.heads)
-            require(alone, "kv_heads", self.kv_heads, "None beside latent: each head makes keys of its own")
-            require(not self.bias, "bias", self.bias, "False beside latent")
-            require(
-                self.qk_norm is None, "qk_norm", self.qk_norm, "None beside latent, which norms what both come from"
-            )
-            require(not self.sinks, "sinks", self.sinks, "False beside latent")
+            require(alone, "kv_heads", self.kv_heads, "None with latent, where each head has its own keys")
+            require(not self.bias, "bias", self.bias, "False with latent")
+            require(self.qk_norm is None, "qk_norm", self.qk_norm, "None with latent, which has norms of its own")
+            require(not self.sinks, "sinks", self.sinks, "False with latent")
 
     def gates(self, d_v: int) -> int:
         """Return the number of output gates per token, for values of width `d_v`."""
@@ -400,7 +396,7 @@ class PositionConfig:
         kind: `"sinusoidal"` (added to embeddings, Vaswani et al. 2017), `"learned"` (added, GPT-2 and BERT), `"rotary"`
             (rotates queries and keys, Su et al. 2021), `"relative"` (adds a learned bias to each score, which depends
             on the head and the distance between query and key; Raffel et al. 2020, T5, section 2.1) or `"none"`.
-        base: The 10000 of the sinusoidal and rotary frequencies.
+        base: Base of the sinusoidal and rotary frequencies.
         layout: Which two components make a pair: `"half"` i and i + width/2 (NeoX style: LLaMA as published by Hugging
             Face; Marian's sinusoids), `"interleaved"` 2i and 2i + 1 (GPT-J style: both papers). `None` means `"half"`
             for rotary, otherwise `"interleaved"`.
@@ -603,7 +599,7 @@ class MoEConfig:
             width = getattr(self, name)
             if width is not None:
                 require_whole(name, width)
-                require(used, name, width, "None where no network has that width")
+                require(used, name, width, "None, because no network has that width")
 
 
 def require_groups(experts: int, top_k: int, groups: int, top_groups: int, group_best: int) -> None:
@@ -668,7 +664,7 @@ class EmbeddingConfig:
         require(self.scaled or not self.rounded, "rounded", self.rounded, "False unless scaled=True")
         require(self.logit_cap is None or self.logit_cap > 0, "logit_cap", self.logit_cap, "a number > 0, or None")
         require(self.multiplier > 0, "multiplier", self.multiplier, "a number > 0")
-        require(self.multiplier == 1 or not self.scaled, "multiplier", self.multiplier, "1.0 beside scaled=True")
+        require(self.multiplier == 1 or not self.scaled, "multiplier", self.multiplier, "1.0 with scaled=True")
         require(self.logit_divisor > 0, "logit_divisor", self.logit_divisor, "a number > 0")
         masked = self.head == "masked"
         require(masked or self.dense_bias, "dense_bias", self.dense_bias, f"True for head={self.head!r}")
@@ -677,7 +673,7 @@ class EmbeddingConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A complete model: the 2017 encoder-decoder, an encoder, or a decoder, from one set of parts.
+    """A complete model: the 2017 encoder-decoder, an encoder, or a decoder, built from the same parts.
 
     Args:
         vocab: Number of token ids.
@@ -691,7 +687,7 @@ class ModelConfig:
         embedding: The embeddings and the output head.
         moe: A mixture of experts. `None` means a plain feed-forward network in each block.
         stack: `"decoder"` (causal), `"encoder"` (bidirectional) or `"encoder_decoder"`.
-        dropout: Probability, applied in training to embeddings, attention weights and each sub-layer's output.
+        dropout: Dropout probability in training, for embeddings, attention weights and each sub-layer's output.
         residual: Factor for what each sub-layer adds to the stream (Granite).
         later_heads: Number of Medusa heads of a decoder, which predict tokens after the next one:
             `companion.layers.medusa_heads`.
@@ -723,10 +719,10 @@ class ModelConfig:
         require(self.residual > 0, "residual", self.residual, "a number > 0")
         require_whole("later_heads", self.later_heads, 0)
         turns_some = self.positions.kind == "rotary" or self.attention.qk_norm != "unit"
-        require(turns_some, "qk_norm", self.attention.qk_norm, "another norm where positions are not rotary")
+        require(turns_some, "qk_norm", self.attention.qk_norm, "another norm unless positions are rotary")
         if self.embedding.apart:
             has = self.positions.kind == "learned" or self.embedding.norm
-            two = "False but for an encoder_decoder with learned positions or embedding.norm, which could be apart"
+            two = "False, except in an encoder_decoder with learned positions or embedding.norm"
             require(self.stack == "encoder_decoder" and has, "apart", self.embedding.apart, two)
         if self.stack != "encoder":
             segments, pooled = self.embedding.segments, self.embedding.pooled
@@ -736,42 +732,42 @@ class ModelConfig:
         if self.positions.kind == "rotary":
             turns = "d_head" if sizes.latent is None else "d_rope"
             some = sizes.d_turned > 0 and sizes.d_turned % 2 == 0
-            require(some, turns, sizes.d_turned, "an even width: rotary turns pairs of components")
+            require(some, turns, sizes.d_turned, "an even width, because rotary positions rotate pairs")
             share = self.positions.share
-            require(share == 1 or sizes.latent is None, "share", share, "1 beside latent, whose d_rope says what turns")
+            require(share == 1 or sizes.latent is None, "share", share, "1 with latent, where d_rope is rotated")
             # A share of 1 is not multiplied, so that a large d_head does not become a float.
             turned = sizes.d_turned if share == 1 else int(share * sizes.d_head)
             whole = f"a share of d_head={shown(sizes.d_head)} that is an even number of components, not {shown(turned)}"
             require(turned > 0 and turned % 2 == 0, "share", share, whole)
             divisors = None if self.positions.scaling is None else self.positions.scaling.short
-            for_each = f"a number for each of the {shown(turned // 2)} pairs that are turned"
+            for_each = f"a number for each of the {shown(turned // 2)} rotated pairs"
             require(divisors is None or len(divisors) == turned // 2, "short", divisors, for_each)
         self._check_layers()
         if self.positions.kind == "relative":
             for name in ("latent", "linear", "window"):
                 part = getattr(self.attention, name)
-                require(part is None, name, part, "None beside relative positions, whose numbers every pair has")
+                require(part is None, name, part, "None with relative positions, which need all scores")
         if self.positions.kind == "sinusoidal":
             require(
-                self.d_model % 2 == 0, "d_model", self.d_model, "an even width: sinusoids come in sine-cosine pairs"
+                self.d_model % 2 == 0, "d_model", self.d_model, "an even width, because sines and cosines come in pairs"
             )
 
     def _check_layers(self) -> None:
         """Check the kinds of layers that only some stacks support."""
         side_by_side = self.norm.parallel and self.stack == "encoder_decoder"
-        place = "one without 'parallel' in an encoder_decoder, whose cross-attention stands between the two sub-layers"
+        place = "one without 'parallel' in an encoder_decoder, whose cross-attention is between the two sub-layers"
         require(not side_by_side, "placement", self.norm.placement, place)
         window, latent = self.attention.window, self.attention.latent
         if self.later_heads:
             require(self.stack == "decoder", "later_heads", self.later_heads, "0; only a decoder has such heads")
         if latent is not None:
-            require(self.stack == "decoder", "latent", latent, "None; only a decoder keeps latents")
+            require(self.stack == "decoder", "latent", latent, "None; only a decoder can have latents")
         if self.attention.linear is not None:
             require(self.stack == "decoder", "linear", self.attention.linear, "None; only a decoder has linear layers")
             self.memory  # noqa: B018  (filling in the sizes checks them)
         if window is not None:
             alone = self.stack != "encoder_decoder"
-            require(alone, "window", window, "None; an encoder_decoder sees all, only one stack alone has windows")
+            require(alone, "window", window, "None; an encoder_decoder cannot have windows")
             require(
                 window.base is None or self.positions.kind == "rotary",
                 "base",
@@ -805,7 +801,7 @@ class ModelConfig:
 
     @property
     def attending(self) -> tuple[int, ...]:
-        """Indices of the layers that store keys and values, which are all that are not linear."""
+        """Indices of the layers that store keys and values: all layers that are not linear."""
         return tuple(layer for layer in range(self.layers) if not self.linear(layer))
 
     def layer(self, layer: int) -> tuple[AttentionConfig, PositionConfig]:

@@ -12,7 +12,7 @@ from companion.ground.fields import require, shown
 from companion.ground.memory import check_room
 
 OBJECTS = 30_000
-"""Minimum of bytes that Python needs for the modules of a layer, on whatever device their parameters are."""
+"""Minimum number of bytes that Python needs for the modules of a layer, whatever the device of their parameters."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Parameters:
         embedding: The token embeddings and the segment embeddings.
         positions: The learned position vectors, or the biases of relative positions.
         attention: The matrices, biases and sinks of all attention layers, and linear layers except for their norms.
-        feed_forward: All feed-forward networks, which includes all experts and shared experts.
+        feed_forward: All feed-forward networks, including all experts and shared experts.
         router: The routers of mixtures of experts.
         norms: All norms, including those of queries, keys and latents.
         head: The output head: 0 if it is only the embedding table. BERT's dense layer, its norm and the bias belong to
@@ -122,7 +122,7 @@ def check_makeable(config: object) -> None:
 
     Raises:
         ValueError: If `config` is not a `ModelConfig`, or the model is larger than the memory of the device on which it
-            would be made (on "meta", which stores no data: larger than PyTorch can count). The message names the
+            would be built (on "meta", which stores no data: larger than PyTorch can count). The message names the
             largest size in the model's configuration.
     """
     check_kind("config", config, ModelConfig, "a ModelConfig")
@@ -137,7 +137,7 @@ def check_makeable(config: object) -> None:
     modules, numbers = config.layers * OBJECTS, parameters(config).total * torch.get_default_dtype().itemsize
     check_room(asked, "this model", modules)
     check_room(asked, "this model", numbers, device)
-    require(numbers < 2**63, name, sizes[name], "sizes that can be computed with, got larger ones")
+    require(numbers < 2**63, name, sizes[name], "smaller sizes, which PyTorch can count")
 
 
 def stacks(config: ModelConfig) -> tuple[int, int]:
@@ -148,8 +148,8 @@ def stacks(config: ModelConfig) -> tuple[int, int]:
 def attention_weights(config: ModelConfig) -> int:
     """Count the weights in the four matrices of one attention layer, and in the matrix of its gate.
 
-    With latents, queries are computed from the stream or from a small vector, this vector and the latent from the
-    stream, and keys and values from the latent.
+    With latents, keys and values are computed from the latent, and queries from the stream or from a small vector. The
+    latent and this vector are computed from the stream.
     """
     sizes, latent = config.sizes, config.sizes.latent
     if latent is not None:

@@ -99,7 +99,7 @@ def forward_flops(
         batch: number of rows.
         cached: number of tokens already in the KV cache, to which the new ones also attend.
         source: for an encoder-decoder, the source's length. With `cached > 0` the source counts as encoded already.
-        logits: for which tokens the head runs.
+        logits: the tokens for which the head runs.
         causal: count only the pairs in decoder self-attention that the causal mask (and in local layers the window)
             allows. Otherwise local layers count the pairs that are computed: of new tokens with each other, and with
             the cached ones in the window of any of them.
@@ -149,8 +149,7 @@ def train_flops(config: ModelConfig, tokens: int, *, batch: int = 1, source: int
     """Count the FLOPs of one forward and backward pass.
 
     This equals 3 forward passes, because the gradient of each matrix product takes two more. Multi-token-prediction
-    heads only run
-    in training: 2 d_model (d_model + vocab) per token and head in a forward pass.
+    heads run only in training: 2 d_model (d_model + vocab) per token and head in a forward pass.
     """
     later = config.later_heads * batch * tokens * 2 * config.d_model * (config.d_model + config.vocab)
     return 3 * (forward_flops(config, tokens, batch=batch, source=source).total + later)
@@ -159,8 +158,8 @@ def train_flops(config: ModelConfig, tokens: int, *, batch: int = 1, source: int
 def counted_flops(run: Callable[[], Any]) -> int:
     """Count FLOPs with PyTorch's `FlopCounterMode` while `run()` runs, including attention on the CPU and experts.
 
-    The counter knows neither the CPU's fused attention kernel, nor the grouped product of a mixture of experts, nor the
-    triangular system of a linear layer (PyTorch 2.13), and counts them as zero, so their counts are added here.
+    The counter does not support the CPU's fused attention kernel, the grouped product of a mixture of experts or the
+    triangular system of a linear layer (PyTorch 2.13). It counts them as zero, so their counts are added here.
     """
 
     def attention(q: torch.Size, k: torch.Size, v: torch.Size, *_: Any, out_shape: Any = None, **__: Any) -> int:
@@ -206,8 +205,8 @@ def cache_bytes(
     """Return the bytes of a `KVCache` with room for `tokens` tokens in each of `batch` rows.
 
     A token takes layers kv_heads (d_head + d_v) elements, with latents layers (rank + d_rope). A local layer stores
-    little more than a window of tokens, and a linear layer as many elements for any number of tokens, in fp32 at least.
-    For an encoder-decoder, the keys and values of `source` tokens are included.
+    little more than a window of tokens. A linear layer stores the same number of elements for any number of tokens, in
+    at least fp32. For an encoder-decoder, the keys and values of `source` tokens are included.
 
     Raises:
         ValueError: if the model is an encoder, which has no cache, or a decoder with a `source`.
@@ -340,7 +339,7 @@ def _of_the_decoder(config: ModelConfig, tokens: int, cached: int, causal: bool)
         keys, pairs = _seen(config, layer, tokens, cached, causal)
         absorbed = sizes.latent is not None and cached > 0 and absorbs(sizes, tokens, keys)
         scores += pairs * _pair(sizes, absorbed)
-        expanded += 0 if absorbed else keys - tokens  # that of new tokens counts as a projection
+        expanded += 0 if absorbed else keys - tokens  # the expansion of new tokens counts as a projection
     return scores, expanded * 2 * expansion_weights(config)
 
 

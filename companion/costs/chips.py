@@ -63,8 +63,8 @@ CHIPS: dict[str, Chip] = {
     "l40s": Chip(362.05e12, 864e9, 48e9, "NVIDIA L40S"),
     "rtx-4090": Chip(165.2e12, 1008e9, 24e9, "NVIDIA GeForce RTX 4090"),
 }
-"""Figures from the makers' data sheets by short name: half-precision products accumulated in fp32 (the figures printed
-there "with sparsity" are twice these), and the bandwidth and size of the memory.
+"""Figures from the manufacturers' data sheets by short name: half-precision products accumulated in fp32 (the figures
+printed there "with sparsity" are twice these), and the bandwidth and size of the memory.
 """
 
 
@@ -105,8 +105,8 @@ class Peak(NamedTuple):
 def training_peak(device: torch.device, precision: str, devices: int = 1) -> Peak | None:
     """Return the peak of `devices` GPUs like `device`, or `None` for a device other than a CUDA GPU.
 
-    It is the maker's figure for a chip in the table, otherwise it is measured, in one to two seconds. A CPU has no
-    meaningful peak, because its speed depends mostly on what else is running.
+    For a chip in the table, it is the manufacturer's figure; otherwise it is measured, in one to two seconds. A CPU has
+    no meaningful peak, because its speed depends mostly on what else is running.
 
     Args:
         device: one of the devices.
@@ -118,7 +118,7 @@ def training_peak(device: torch.device, precision: str, devices: int = 1) -> Pea
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     published = published_peak(torch.cuda.get_device_name(device), dtype)
     if published is not None:
-        return Peak(devices * published, "the maker's figure")
+        return Peak(devices * published, "the manufacturer's figure")
     return Peak(devices * measure_chip(dtype, device).flops, "measured now")
 
 
@@ -155,7 +155,8 @@ def measure_reading(device: torch.device | str = "cpu") -> float:
 
 
 def published_peak(device_name: str, dtype: torch.dtype) -> float | None:
-    """Return the maker's dense matrix-product rate in FLOPs per second for a name of `torch.cuda.get_device_name`.
+    """Return the manufacturer's dense matrix-product rate in FLOPs per second for a name of
+    `torch.cuda.get_device_name`.
 
     The result is `None` for a chip or dtype that is not in the table, because a fraction of another chip's peak would
     mean nothing.

@@ -27,20 +27,19 @@ from companion.transformer import Transformer
 
 Way = Literal["data", "shard", "experts", "experts+shard"]
 """How `companion train` distributes a model over devices: each device has all of it; `--shard`; `--expert-parallel`
-with as many groups of experts as there are experts, and the rest on every device; the same with `--shard` for the
-rest.
+with one expert per group and the rest on every device; the same with the rest sharded.
 """
 
 LONGEST_ROW = 4096
-"""Maximum length of a training row if the context is longer: nobody pretrains on rows of 32,768 tokens from the
-start.
+"""Maximum length of a training row if the context is longer: pretraining does not start with rows of 32,768 tokens.
 """
 USABLE = 0.9
-"""Fraction of a device's memory that a model may fill, which leaves an allowance for what is not counted."""
+"""Fraction of a device's memory that a model may fill, the rest is an allowance for what is not counted."""
 MOST_DEVICES = 4_096
 """Maximum number of devices to consider."""
 TOKENS_PER_PARAMETER = 20
-"""About this ratio makes the best use of a given number of FLOPs (Hoffmann et al. 2022, table 3)."""
+"""Training tokens per parameter that make about the best use of a given number of FLOPs (Hoffmann et al. 2022, table
+3)."""
 SECONDS_A_DAY = 86_400
 
 
@@ -238,7 +237,7 @@ def fewest_devices(
     tokens: int | None = None,
     recompute: bool = False,
 ) -> int | None:
-    """Return how many devices with `memory` bytes each are enough for `device_bytes`; `None` if no number is.
+    """Return the smallest number of devices with `memory` bytes each that can hold `device_bytes`; `None` if none can.
 
     Args:
         config: the model.

@@ -365,7 +365,7 @@ def decoding_table(config: ModelConfig, chip: Chip, width: int = WIDTH) -> str:
     ]
     if found["chips"] is not None:
         rows += [("  chips to hold it and its cache", *map(str, found["chips"].values()))]
-    limits = table(rows, ("memory's limit on writing", *COLUMNS), indent=0, width=width)
+    limits = table(rows, ("limit set by the memory", *COLUMNS), indent=0, width=width)
     return f"on {chip.name}: {chip.bandwidth / 1e9:,.0f} GB/s\n{limits}"
 
 

@@ -59,7 +59,7 @@ class TrainingBatches:
 
     The documents form a ring: each follows its separator, and the first one follows the last. An epoch starts at a
     random position of the ring, cuts it into windows that do not overlap, and shuffles them. In one epoch each token is
-    therefore a target at most once. Less than one window is left out, a different part in each epoch.
+    therefore a target at most once. The rest, less than one window, is left out; it is a different part in each epoch.
 
     Args:
         documents: ids of each document, with its separator.

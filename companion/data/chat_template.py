@@ -49,7 +49,7 @@ def conversation(turns: Sequence[str], system: str | None = None) -> list[Messag
         ValueError: if the number of turns is even.
     """
     if len(turns) % 2 == 0:
-        raise ValueError(f"turns: expected an odd number, the user first and last, got {len(turns)}")
+        raise ValueError(f"turns: expected an odd number (the user has the first and the last), got {len(turns)}")
     first: list[Message] = [] if system is None else [{"role": "system", "content": system}]
     return first + [{"role": ("user", "assistant")[n % 2], "content": turn} for n, turn in enumerate(turns)]
 

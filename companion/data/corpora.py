@@ -91,7 +91,7 @@ def first_edition() -> Corpus:
     file = resources.files("companion.data").joinpath(FIRST_EDITION)
     try:
         text = lzma.decompress(file.read_bytes())
-        fault = "" if hashlib.sha256(text).hexdigest() == FIRST_EDITION_SHA256 else "damaged: it holds another text"
+        fault = "" if hashlib.sha256(text).hexdigest() == FIRST_EDITION_SHA256 else "damaged (it contains another text)"
     except FileNotFoundError:
         fault = "missing"
     except OSError as error:
@@ -108,7 +108,7 @@ def first_edition() -> Corpus:
 
 
 def python_reference() -> Corpus:
-    """Return the language reference that most Pythons contain for their `help()`: about 200 documents.
+    """Return the language reference that most Python installations contain for `help()`: about 200 documents.
 
     Each document is a section. Topics range from two lines to sixty thousand characters, so a few large ones would
     dominate the held-out text. The reference differs between Python versions, so figures measured on it are only valid
@@ -122,7 +122,7 @@ def python_reference() -> Corpus:
         from pydoc_data.topics import topics
     if not topics:
         raise ValueError(
-            "this Python comes without its help topics (the module pydoc_data): name a text file or folder to use, or "
+            "this Python has no help topics (the module pydoc_data): name a text file or folder to use, or "
             "course, the text that comes with companion"
         )
     documents = []
@@ -205,7 +205,7 @@ def read_files(
             if isinstance(error, OSError) and (file.is_file() or not file.exists()):
                 raise ValueError(f"{file}: cannot be read ({error.strerror})") from None
             if not from_folder:
-                reason = why(error) if isinstance(error, UnicodeError) else "it is no file"
+                reason = why(error) if isinstance(error, UnicodeError) else "not a regular file"
                 raise ValueError(f"{file}: expected a text file in UTF-8, got something else ({reason})") from None
             not_text.append(name)
             continue
@@ -245,7 +245,7 @@ def split(corpus: Corpus, held_out: float = 0.1) -> Split:
     """Split a corpus into training and held-out documents.
 
     A document is held out if a hash of its name, read as a number from 0 to 1, is below `held_out`. Therefore it stays
-    on its side on every machine and for any order of the texts, also when other documents are added or removed, when it
+    on its side on every machine and for any order of the texts, even when other documents are added or removed, when it
     is edited, and when it loses a paragraph that also occurs elsewhere. Text that one model was trained on is therefore
     never used to evaluate another model that was trained on a later version of the text. The price is that the fraction
     is only approximate. At most `MOST_HELD_OUT` bytes are used for evaluation. The rest of the held-out text is unused,
@@ -273,10 +273,10 @@ def split(corpus: Corpus, held_out: float = 0.1) -> Split:
         train = _divide(documents, kept)[1]
         measured = _divide(documents, _fitting(kept, MOST_HELD_OUT))[0]
         aside = size - sum(document.bytes for document in measured)
-        note = f"held out but not needed to measure with: {aside:,} bytes; a smaller share leaves more to learn from"
+        note = f"held out but not used to evaluate: {aside:,} bytes; a smaller share leaves more text to train on"
         return Split(train, measured, (note,) if aside else ())
     measured, train = _divide(documents, _fitting(by_hash, min(wanted, MOST_HELD_OUT)))
-    note = "few documents, or unequal ones: which are held out may change when others are added or removed"
+    note = "few documents, or unequal ones: adding or removing some may change which are held out"
     return Split(train, measured, (note,))
 
 
@@ -328,7 +328,7 @@ def _split_one(document: Document, wanted: float) -> Split:
         if near:
             cut, unit = min(near, key=lambda place: abs(place - target)), name
             break
-    note = f"a single document: its last part is held out, cut once at a {unit} break"
+    note = f"a single document: its last part, from a {unit} break on, is held out"
     return Split(
         (Document(f"{document.name} (first part)", text[:cut]),),
         (Document(f"{document.name} (last part)", text[cut:]),),

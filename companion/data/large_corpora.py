@@ -1,6 +1,6 @@
 """Text too large for memory: documents stay on disk, and batches come from parts that are tokenized as needed.
 
-A corpus in memory takes several times its own size, and it takes minutes to tokenize. If files have `LARGE` bytes or
+A corpus in memory takes several times the size of its files, and minutes to tokenize. If files have `LARGE` bytes or
 more, they are cut into documents of at most `PIECE` bytes, for which only the position in the file and a checksum are
 stored. Documents are shuffled once and divided into parts of about `PART` bytes. Training begins with the first part,
 while another thread prepares the next one. The ids of a part are stored in a file, so that it is tokenized only once.
@@ -39,7 +39,7 @@ from companion.ground.atomic import write_atomic
 from companion.ground.waiting import counting
 
 LARGE = 64 * 2**20
-"""Size of files in bytes from which text stays on disk."""
+"""Total size of the files in bytes from which on text stays on disk."""
 PIECE = 2**16
 """Maximum size in bytes of a document that is part of a file."""
 PART = 4 * 2**20
@@ -134,7 +134,7 @@ def read_large(paths: Sequence[str | Path]) -> Corpus:
         notes.append(left_out(not_text))
     if removed:
         notes.append(f"removed repeated documents: {removed:,} bytes")
-    notes.append(f"read from disk as it is needed, in {len(documents):,} pieces; repeated paragraphs stay")
+    notes.append(f"read from disk as it is needed, in {len(documents):,} pieces; repeated paragraphs are not removed")
     if not size:
         raise ValueError(f"data: found no text in {', '.join(map(str, paths))}")
     return Corpus(tuple(documents), title_of(paths), tuple(notes))
@@ -238,7 +238,7 @@ class Parts:
             ids: npt.NDArray[np.integer] = np.memmap(file, self._kind, "r")
         except (OSError, ValueError):
             ids = np.array([i for document in self._parts[part] for i in self._encoded(document)], self._kind)
-            with suppress(OSError):  # the disk may be full; it works without the file
+            with suppress(OSError):  # the disk may be full, and the file is not essential
                 write_atomic(file, ids.tobytes())
         places = np.flatnonzero(ids == self._tokenizer.separator)
         return [torch.from_numpy(piece.astype(np.int64)) for piece in np.split(ids, places[1:])]

@@ -1,6 +1,6 @@
 """Near-duplicates: texts that share most of their wording, found by MinHash signatures cut into bands.
 
-A text is the set of its shingles, which are runs of a few words. Two texts are as similar as the share of their
+A text is the set of its shingles, which are runs of a few words. The similarity of two texts is the share of their
 shingles that they have in common (Jaccard similarity). With a random order of all shingles, the first shingles of two
 texts are the same with exactly that probability (Broder 1997). So a signature of many such minima estimates the
 similarity, and texts that agree in all `rows` minima of one of `bands` bands become candidates (locality-sensitive
@@ -38,7 +38,7 @@ def shingles(text: str, words: int = 5) -> npt.NDArray[np.uint64]:
 
 
 def jaccard(one: npt.NDArray[np.uint64], other: npt.NDArray[np.uint64]) -> float:
-    """Return the Jaccard similarity of two sets of shingles: those in both, divided by those in either.
+    """Return the Jaccard similarity of two sets of shingles: the number in both, divided by the number in either.
 
     Two empty sets have similarity 1.
     """

@@ -28,8 +28,8 @@ _GERMAN = (
     "null|eins|zehn|elf|zwölf|dreizehn|vierzehn|fünfzehn|sechzehn|siebzehn|achtzehn|neunzehn|zwanzig|dreißig|vierzig|"
     "fünfzig|sechzig|siebzig|achtzig|neunzig|ein|zwei|drei|vier|fünf|sechs|sieben|acht|neun|und|hundert|tausend"
 )
-"""Longer parts come before those that they begin with. Byte-pair encoding would not find these parts, because its
-pieces are not morphemes.
+"""Longer parts come before shorter ones that they begin with. Byte-pair encoding would not find these parts, because
+its pieces are not morphemes.
 """
 _GERMAN_VARIANTS = (
     ("^(?=hundert|tausend)", "ein"),
@@ -145,15 +145,15 @@ class Language:
         begun = ""
         for piece in filter(None, pieces):
             if piece not in known:
-                return f"{_short(piece)} occurs in no name of a number below a million"
+                return f"{_short(piece)} does not occur in the name of any number below a million"
             going = begun + piece if self.compound else f"{begun} {piece}".strip()
             if not self._begins(going):
                 where = (
-                    f"goes on with {_short(piece)} after {_short(begun)}" if begun else f"begins with {_short(piece)}"
+                    f"continues with {_short(piece)} after {_short(begun)}" if begun else f"begins with {_short(piece)}"
                 )
                 return f"no name of a number below a million {where}"
             begun = going
-        return f"it breaks off after {_short(begun)}"
+        return f"it is incomplete after {_short(begun)}"
 
     def _begins(self, text: str) -> bool:
         """Return whether a name begins with `text`, both in the form of `_key`."""
@@ -165,7 +165,7 @@ class Language:
 
 
 class _Tables(NamedTuple):
-    """Names of 0 to 999, names of 0 to 999 thousands, and what 0 to 999 add to a name of thousands."""
+    """Names of 0 to 999, names of 0 to 999 thousands, and the texts that 0 to 999 add to a name of thousands."""
 
     small: list[str]
     thousands: list[str]

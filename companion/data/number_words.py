@@ -22,7 +22,7 @@ from companion.ground.fields import require_whole
 from companion.ground.padding import padded
 
 PAD, BOS, EOS = 0, 1, 2
-"""Three separate ids. If the start symbol were also the padding, or the end, its loss would be masked with it."""
+"""Three separate ids. If the padding were also another symbol, the loss of that symbol would be masked too."""
 SPECIAL = ("<pad>", "<bos>", "<eos>")
 HELD_OUT = 10
 """One in this many numbers is held out."""
@@ -55,7 +55,7 @@ def _held_out() -> np.ndarray:
 
 @lru_cache
 def one_side(digits: int, *, held_out: bool) -> Int[np.ndarray, " number"]:
-    """Return all held-out numbers with this many digits (0 has one), or all others, in order.
+    """Return all held-out numbers, or all others, with this many digits (0 has one digit), in order.
 
     Raises:
         ValueError: if no names have this number of digits.
@@ -71,13 +71,13 @@ def one_side(digits: int, *, held_out: bool) -> Int[np.ndarray, " number"]:
 def held_out(count: int, *, seed: int = 0, digits: Sequence[int] = DIGITS) -> list[int]:
     """Return `count` different held-out numbers in order, or all if there are fewer.
 
-    Each number of digits gets an equal share if it has enough numbers (there is hardly any held-out number with one
+    Each number of digits gets an equal share if it has enough numbers (there are hardly any held-out numbers with one
     digit, and about ten with two).
     """
     require_whole("count", count)
     random = np.random.default_rng(seed)
     chosen: list[int] = []
-    for i, length in enumerate(sorted(digits)):  # longer lengths make up for what short ones do not have
+    for i, length in enumerate(sorted(digits)):  # longer lengths make up for missing short ones
         there = one_side(length, held_out=True)
         share = -(-(count - len(chosen)) // (len(digits) - i))
         chosen += random.permutation(there)[:share].tolist()
@@ -115,7 +115,7 @@ class Pairs(NamedTuple):
 
 @dataclass(frozen=True)
 class NumberWords:
-    """Translating number names from one language into another; use `task` to make one.
+    """The task of translating number names from one language into another, created by `task`.
 
     Both languages share one vocabulary, because a model has one embedding table: `PAD`, `BOS`, `EOS`, the pieces of the
     source, and those of the target that the source does not have.

@@ -69,7 +69,7 @@ class JsonTokenizer:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         tokenizer.no_padding()
-        tokenizer.no_truncation()  # a file may contain padding and truncation settings, but a text must stay whole
+        tokenizer.no_truncation()  # a file may contain padding and truncation settings, but a text must not be cut
         self._tokenizer = tokenizer
         self.vocab: int = max(tokenizer.get_vocab().values(), default=-1) + 1
 
@@ -147,8 +147,8 @@ class MarianTokenizer:
 
 
 KEPT = 16
-"""Minimum number of tokens that a stream decodes again with each new one: no tokenizer looks back further than one
-word.
+"""Minimum number of tokens that a stream decodes again with each new one. It is enough because no tokenizer looks back
+further than one word.
 """
 
 

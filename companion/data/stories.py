@@ -27,7 +27,7 @@ Facts = Mapping[str, str]
 """What is known about a role, such as {"name": "Mila", "kind": "mole", "she": "yes"}."""
 
 CAST = {"Emil": "frog", "Greta": "goat", "Hugo": "hare", "Mila": "mole", "Rosa": "owl", "Tom": "fox"}
-"""The persons, and what they are. There are few, so that a small model meets each one often enough."""
+"""The persons and their kinds. There are few, so that a small model meets each one often enough."""
 GIRLS = ("Greta", "Mila", "Rosa")
 THINGS = {"ball": "blue", "bell": "golden", "boat": "little", "drum": "old", "hat": "striped", "kite": "red"}
 FOODS = {"cake": "big", "melon": "sweet", "pie": "warm"}
@@ -80,7 +80,8 @@ FORMS: Mapping[str, Mapping[str, Mapping[str, Facts]]] = {
     "box": _plain(BOXES),
     "time": _plain(TIMES),
 }
-"""For each sort of role, the forms in which a sentence may name it; for each form, a map from text to what it says."""
+"""For each sort of role, the forms in which a sentence may name it; for each form, a map from text to the facts it
+states."""
 
 
 @dataclass(frozen=True)
@@ -562,7 +563,7 @@ class Story:
     def bits(self) -> float:
         """Return -log2 of the probability of this text: no code, and no model, needs fewer bits on average.
 
-        Only the roles that the text names count. (It ignores that no text is generated twice.)
+        Only the roles that the text names count. (This ignores the fact that no text is generated twice.)
         """
         plot = PLOTS[self.plot]
         said = {role for beat in self.beats for role, _ in _said(beat, plot.roles, self.roles)}
@@ -579,9 +580,10 @@ class Reading:
     """Result of reading a text as the plot that it follows furthest.
 
     Attributes:
-        plot: this plot. roles: what the text first says about each role that it names.
-        followed: number of its characters that were read as beats of the plot.
-        whole: whether it was read to its end, and the plot's own end was there.
+        plot: that plot.
+        roles: what the text first says about each role that it names.
+        followed: number of characters of the text that were read as beats of the plot.
+        whole: whether the text was read to its end and the end of the plot was reached.
         faults: contradictions about a role, in the order of the text, one sentence each.
         places: number of contradictions that are about a place.
     """
@@ -595,12 +597,12 @@ class Reading:
 
     @property
     def keeps_who(self) -> bool:
-        """Whether the text is a complete story in which persons and things are consistent, ignoring places."""
+        """True if the text is a complete story in which persons and things are consistent, ignoring places."""
         return self.whole and len(self.faults) == self.places
 
     @property
     def keeps(self) -> bool:
-        """Whether the text is a complete story in which every role is consistent."""
+        """True if the text is a complete story in which every role is consistent."""
         return self.whole and not self.faults
 
     def holds(self) -> dict[str, str]:
@@ -645,8 +647,8 @@ def keeps(text: str) -> bool:
 def swapped(story: Story) -> Iterator[tuple[str, str]]:
     """Yield (description of the change, text) for every way to make one sentence contradict another.
 
-    Either two people in the sentence are swapped, or a person, a thing or a place is replaced by another, or "he" by
-    "she".
+    Either two people in the sentence are swapped, or a person, a thing or a place is replaced by another, or "he" is
+    replaced by "she".
     """
     plot = PLOTS[story.plot]
     said = [_said(beat, plot.roles, story.roles) for beat in story.beats]

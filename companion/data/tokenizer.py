@@ -29,12 +29,12 @@ _PROBE = " The naïve\n\tcafé, 東京 1,234 \U0001f40d!  " + "".join(map(chr, r
 SMALLEST_VOCAB = 257
 """256 bytes and the separator."""
 LONGEST_WORD = 10_000
-"""Maximum length in characters of a word that training takes in one piece."""
+"""Maximum length in characters of a word that training does not cut."""
 _LONG = re.compile(rf"\S{{{LONGEST_WORD + 1},}}")
 
 
 class BytePairTokenizer:
-    """A trained byte-level BPE. Use `train` or `load` to make one.
+    """A trained byte-level BPE. Use `train` or `load` to create one.
 
     Attributes:
         vocab: number of token ids, at most the requested number (a short text does not have that many repeated pairs).
@@ -86,7 +86,7 @@ class BytePairTokenizer:
             initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
             show_progress=False,
         )
-        # The time is quadratic in the longest word, so megabytes without a space are learned from in pieces.
+        # The time is quadratic in the longest word, so text without spaces is cut into pieces for training.
         pieces = (piece for text in texts for piece in _in_pieces(_checked(text)))
         tokenizer.train_from_iterator(pieces, trainer)
         return cls(tokenizer)
@@ -204,8 +204,8 @@ class StreamDecoder:
 def library_faults(sentence: str) -> Iterator[None]:
     """Convert errors of the `tokenizers` library to a `ValueError` with `sentence` and the library's message.
 
-    The library raises bare `Exception`s, and if its own code fails a `PanicException`, which is not an `Exception` and
-    has no public name.
+    The library raises bare `Exception`s. If its own code fails, it raises a `PanicException`, which is not an
+    `Exception` and has no public name.
     """
     try:
         yield

@@ -31,7 +31,7 @@ class Problem(NamedTuple):
 
     @property
     def held_out(self) -> bool:
-        """Whether the problem is excluded from training."""
+        """True if the problem is excluded from training."""
         return zlib.crc32(self.prompt.encode()) % 10 == 0
 
     @property
@@ -121,7 +121,7 @@ class Names(Checkable):
     """
 
     name: ClassVar[str] = "names"
-    title: ClassVar[str] = "numbers of their English names"
+    title: ClassVar[str] = "numbers from their English names"
 
     def __post_init__(self) -> None:
         try:

@@ -19,7 +19,8 @@ SYMBOLS, LENGTH = 8, 6
 
 
 class Twice(nn.Module):
-    """Logits of "no" and "yes" for rows of symbols (batch, token): embed, attend, a network, and the largest token."""
+    """Logits of "no" and "yes" for rows of symbols (batch, token): embedding, attention, network, maximum over
+    tokens."""
 
     def __init__(self, d_model: int = 48) -> None:
         super().__init__()

@@ -58,7 +58,7 @@ def main(path: str, folder: str = "own-model", updates: str = "200") -> None:
     text = Path(path).read_text(encoding="utf-8")
     tokenizer = BytePairTokenizer.train([text], vocab=512)
     ids = torch.tensor(tokenizer.encode(text))
-    print(f"{len(text):,} characters are {len(ids):,} tokens of {tokenizer.vocab}")
+    print(f"{len(text):,} characters are {len(ids):,} tokens, with a vocabulary of {tokenizer.vocab}")
     torch.manual_seed(0)
     save_model(folder, train(ids, tokenizer.vocab, int(updates)))
     tokenizer.save(Path(folder) / "tokenizer.json")

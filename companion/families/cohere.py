@@ -39,7 +39,7 @@ OF_COHERE2 = FIELDS | rows(
     rope_theta                       taken = 10000.0         positions.base
     sliding_window                   taken = 4096            attention.window.width
     layer_types                      taken = null            attention.window.pattern; 4.53 on
-    sliding_window_pattern           taken = 4               attention.window.pattern: one in so many is global; 4.51
+    sliding_window_pattern           taken = 4               attention.window.pattern: every n-th is global; 4.51
     layer_switch                     must equal sliding_window_pattern
     _sliding_window_pattern          must equal sliding_window_pattern
     order_of_interleaved_layers      must be "local_attn_first"

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 OF_V2 = llama.FIELDS | rows(
     """
     num_key_value_heads              must equal num_attention_heads
-    head_dim                         neutral                 5.0 on; the width of what is turned, once more
+    head_dim                         neutral                 5.0 on; the rotated width, repeated
     qk_head_dim                      neutral                 5.0 on; the sum of the next two
     qk_nope_head_dim                 taken = 128             attention.d_head
     qk_rope_head_dim                 taken = 64              attention.latent.d_rope

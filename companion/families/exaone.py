@@ -28,7 +28,7 @@ FIELDS = llama.FIELDS | rows(
     mlp_bias                         must be false
     rms_norm_eps                     taken = 1e-05           norm.eps
     sliding_window                   taken = 4096            attention.window.width; null: none
-    sliding_window_pattern           taken = 4               attention.window.pattern: one in so many is global
+    sliding_window_pattern           taken = 4               attention.window.pattern: every n-th is global
     layer_types                      taken = null            attention.window.pattern
     """
 )
@@ -41,9 +41,9 @@ def _exaone4(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
     if fields.take("layer_types") is None:
         every = fields.take("sliding_window_pattern")
         if not windowed:  # the released code divides by zero here
-            raise fields.refuse("sliding_window", None, "a number of tokens, or layer_types beside it")
+            raise fields.refuse("sliding_window", None, "a number of tokens, unless layer_types is given")
         if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-            raise fields.refuse("sliding_window_pattern", every, "a whole number >= 1, or layer_types beside it")
+            raise fields.refuse("sliding_window_pattern", every, "a whole number >= 1, unless layer_types is given")
         usual = [LOCAL if (layer + 1) % every else GLOBAL for layer in range(layers)]
     types = layer_types(fields, usual)
     turning = [not windowed or kind == LOCAL for kind in types]

@@ -114,7 +114,7 @@ def export_gguf(
     tensors = _published(model, families()[simplest], Path(path))
     draft = Unwritten(path, architecture, model.config, {name: tuple(one.shape) for name, one in tensors.items()})
     if faults := _faults(model.config, families()[simplest], architecture.fields(draft)):
-        raise ValueError(f"{'; '.join(faults[:5])} (as llama.cpp has it in the architecture {architecture.name})")
+        raise ValueError(f"{'; '.join(faults[:5])} (in llama.cpp's architecture {architecture.name})")
     keys = None if tokenizer is None else tokenizer_keys(tokenizer, model.config.vocab, special or {})
     write_gguf(
         path, model.config, simplest, fields, tensors, type=type, tokenizer=keys, template=template, name=name
@@ -144,8 +144,8 @@ def _simplest(
     if not fit:
         nearest = min(tried, key=lambda one: len(tried[one][1]))
         missing = "; ".join(fault for fault in tried[nearest][1][:5] if fault)
-        others = "" if kind is not None else ", the nearest of the published kinds, none of which has all of this model"
-        raise ValueError(f"{missing} (as a {nearest} has it{others})")
+        others = "" if kind is not None else ", the closest one; no published model_type has all parts of this model"
+        raise ValueError(f"{missing} (for the model_type {nearest}{others})")
     simplest = min(fit, key=lambda one: (known[one].unread, sum(not is_dropout(name) for name in fit[one])))
     return simplest, fit[simplest]
 

@@ -67,7 +67,7 @@ OF_GEMMA3 = OF_GEMMA2 | rows(
     attn_logit_softcapping           must be null
     final_logit_softcapping          taken = null            embedding.logit_cap; null: none
     layer_types                      taken = null            attention.window.pattern; 4.53 on
-    sliding_window_pattern           taken = 6               attention.window.pattern: one in so many is global; 4.51
+    sliding_window_pattern           taken = 6               attention.window.pattern: every n-th is global; 4.51
     _sliding_window_pattern          must equal sliding_window_pattern
     """
 )
@@ -80,7 +80,7 @@ def _gemma1(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
     """
     config = configuration(fields)
     if config.feed_forward.activation != "geglu_tanh" and fields.take("hidden_act") != "gelu":
-        raise fields.refuse("hidden_act", fields.take("hidden_act"), "'gelu_pytorch_tanh', or 'gelu', which means it")
+        raise fields.refuse("hidden_act", fields.take("hidden_act"), "'gelu_pytorch_tanh', or 'gelu' for the same")
     return changed(
         config,
         feed_forward={"activation": "geglu_tanh"},

@@ -32,7 +32,7 @@ FIELDS = rows(
     n_positions                      taken                   context
     n_ctx                            must equal n_positions
     n_special                        must be null or 0
-    predict_special_tokens           neutral                 2.2; of tokens that there are none of
+    predict_special_tokens           neutral                 2.2; there are no such tokens
     n_inner                          taken = null            feed_forward.d_ff; null: 4 d_model
     activation_function              taken = "gelu_new"      feed_forward.activation
     layer_norm_epsilon               taken = 1e-05           norm.eps

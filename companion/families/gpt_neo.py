@@ -88,10 +88,10 @@ def _local(fields: Fields) -> list[bool]:
     except (TypeError, ValueError):
         kinds = []
     if len(kinds) != layers or not set(kinds) <= {"global", "local"}:
-        expected = f"pairs of kinds and how often they come, with {layers} kinds together, each global or local"
+        expected = f"pairs of layer types and repetitions, {layers} layers in total, each global or local"
         raise fields.refuse("attention_types", types, expected)
     if listed is not None and listed != kinds:
-        raise fields.refuse("attention_layers", listed, "the same kinds of layers as in attention_types")
+        raise fields.refuse("attention_layers", listed, "the same types of layers as in attention_types")
     return [kind == "local" for kind in kinds]
 
 

@@ -40,7 +40,7 @@ FIELDS = llama.FIELDS | rows(
     layer_types                      taken = null            attention.window.pattern; null: every second
     router_aux_loss_coef             neutral                 4.55 on; of a loss in training
     output_router_logits             neutral                 4.55 on
-    quantization_config              taken = null            MXFP4, which is read as plain numbers
+    quantization_config              taken = null            MXFP4, which is dequantized
     """
 )
 _OWN: dict[str, Any] = {
@@ -51,10 +51,10 @@ _OWN: dict[str, Any] = {
 
 def _gpt_oss(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
     if fields.given.get("rope_scaling") is None and fields.given.get("rope_parameters") is None:
-        raise fields.refuse("rope_scaling", None, "a yarn scaling, which released code takes where none is said")
+        raise fields.refuse("rope_scaling", None, "a yarn scaling, which released code uses by default")
     packed = fields.take("quantization_config")
     if packed is not None and (not isinstance(packed, Mapping) or packed.get("quant_method") != "mxfp4"):
-        expected = "null, or MXFP4 (quant_method 'mxfp4'), which is read as plain numbers: take one of these releases"
+        expected = "null, or MXFP4 (quant_method 'mxfp4'); use a release in one of these formats"
         raise fields.refuse("quantization_config", packed, expected)
     if fields.take("hidden_act") != "silu":
         raise fields.refuse("hidden_act", fields.take("hidden_act"), "'silu', which the clamped gate uses")

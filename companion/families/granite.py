@@ -33,14 +33,14 @@ OF_HYBRIDS = FIELDS | rows(
     layer_types                      taken = null            refused unless attention is in every layer
     num_local_experts                taken = 8               refused unless 0
     shared_intermediate_size         taken = 1024            feed_forward.d_ff
-    intermediate_size                neutral                 4.51 on; of experts that are not there
+    intermediate_size                neutral                 4.51 on; of missing experts
     position_embedding_type          taken = null            positions.kind: "rope", or none
     normalization_function           must be "rmsnorm"
     init_method                      neutral                 by hand; of a training
-    num_experts_per_tok              neutral                 4.51 on; of experts that are not there
+    num_experts_per_tok              neutral                 4.51 on; of missing experts
     router_aux_loss_coef             neutral                 4.51 on; the same
     output_router_logits             neutral                 4.51 on; the same
-    mamba_n_heads                    neutral                 4.51 on; of layers that are not there, as all that follow
+    mamba_n_heads                    neutral                 4.51 on; of missing layers, as are all that follow
     mamba_n_groups                   neutral                 4.51 on
     mamba_d_state                    neutral                 4.51 on
     mamba_d_head                     neutral                 4.51 on
@@ -84,10 +84,10 @@ def _hybrid(fields: Fields, given: Mapping[str, Tensor]) -> ModelConfig:
     ):
         raise fields.refuse("layer_types", types, "attention in every layer: our models have no state-space layers")
     if len(types) != layers_of(fields):
-        raise fields.refuse("layer_types", types, f"{layers_of(fields)} kinds of layers")
+        raise fields.refuse("layer_types", types, f"the types of {layers_of(fields)} layers")
     if experts != 0 or isinstance(experts, bool):
         raise fields.refuse(
-            "num_local_experts", experts, "0: our experts have no plain network of another width beside"
+            "num_local_experts", experts, "0: experts with an additional dense network are not supported"
         )
     config, order = _granite(fields, given), fields.take("position_embedding_type")
     if order not in ("rope", "nope", None):

@@ -39,12 +39,12 @@ FIELDS = llama.FIELDS | rows(
     head_dim                         neutral                 of no layer, and not the same in all files
     qk_head_dim                      neutral                 5.20 on; the sum of the next two
     qk_nope_head_dim                 taken = 128             attention.d_head
-    qk_rope_head_dim                 taken = 64              attention.latent.d_rope, which nothing turns
+    qk_rope_head_dim                 taken = 64              attention.latent.d_rope, which is not rotated
     v_head_dim                       taken = 128             attention.d_v
     kv_lora_rank                     taken = 512             attention.latent.rank
     q_lora_rank                      taken = null            attention.latent.query_rank; null: none
     mla_use_nope                     must be true            by hand
-    tie_word_embeddings              must be false           which some released code overlooks
+    tie_word_embeddings              must be false           some released code ignores it
     attention_bias                   must be false
     mlp_bias                         must be false
     rms_norm_eps                     taken = 1e-05           norm.eps; that of latents is 1e-06
@@ -70,9 +70,9 @@ FIELDS = llama.FIELDS | rows(
     moe_router_activation_func       must be "sigmoid"
     routed_scaling_factor            taken = 2.446           moe.scale
     num_nextn_predict_layers         neutral                 by hand; layers that predict further tokens are not read
-    rope_theta                       neutral                 by hand; nothing is turned
+    rope_theta                       neutral                 by hand; no rotary positions
     rope_scaling                     must be null
-    rope_parameters                  neutral                 5.0 on; nothing is turned
+    rope_parameters                  neutral                 5.0 on; no rotary positions
     output_router_logits             neutral                 5.20 on
     """
 )
@@ -108,7 +108,7 @@ def _linear(fields: Fields) -> LinearConfig | None:
     """
     said = fields.take("linear_attn_config") or {}
     if not isinstance(said, Mapping) or set(said) - _SAID:
-        raise fields.refuse("linear_attn_config", said, f"an object with {', '.join(sorted(_SAID))}, and no more")
+        raise fields.refuse("linear_attn_config", said, f"an object with only {', '.join(sorted(_SAID))}")
     layers = layers_of(fields)
     usual = [GLOBAL if layer and layer % 4 == 0 else LINEAR for layer in range(layers)]
     if {"kda_layers", "full_attn_layers"} <= set(said):

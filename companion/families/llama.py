@@ -91,7 +91,7 @@ def configuration(
     activation: Any = GATED.get(fields.activation(gate))
     eps = "rms_norm_eps" if "rms_norm_eps" in fields.table else "layer_norm_eps"
     if activation is None:
-        raise fields.refuse(gate, fields.take(gate), "a silu or a gelu, which gate")
+        raise fields.refuse(gate, fields.take(gate), "the silu or gelu of a gate")
 
     return ModelConfig(
         vocab=fields.take("vocab_size"),

@@ -44,10 +44,10 @@ FIELDS = llama.FIELDS | rows(
     intermediate_size_mlp            taken = 16384           moe.plain_d_ff
     num_local_experts                taken = 16              moe.experts
     num_experts_per_tok              taken = 1               moe.top_k
-    interleave_moe_layer_step        taken = 1               moe.pattern: one in so many layers has experts
+    interleave_moe_layer_step        taken = 1               moe.pattern: every n-th layer has experts
     moe_layers                       taken = null            moe.pattern: the layers that have some
-    no_rope_layers                   taken = null            positions.pattern: 1 turns, 0 does not
-    no_rope_layer_interval           taken = 4               positions.pattern: one in so many does not
+    no_rope_layers                   taken = null            positions.pattern: 1 rotates, 0 does not
+    no_rope_layer_interval           taken = 4               positions.pattern: every n-th does not
     use_qk_norm                      taken = true            attention.qk_norm
     attention_chunk_size             taken = 8192            must not be shorter than max_position_embeddings
     layer_types                      neutral                 4.54 on; which layers see chunks
@@ -65,7 +65,7 @@ FIELDS = llama.FIELDS | rows(
 def _llama4(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
     turning, normed = turning_layers(fields, []), fields.flag("use_qk_norm")
     if not any(turning):
-        raise fields.refuse("no_rope_layers", fields.take("no_rope_layers"), "a layer that turns")
+        raise fields.refuse("no_rope_layers", fields.take("no_rope_layers"), "at least one layer that rotates")
     _check_one_chunk(fields, turning)
     config = configuration(fields, turning=turning)
     config = changed(config, attention={"qk_norm": "unit" if normed else None}, positions={"layout": "interleaved"})
@@ -94,13 +94,11 @@ def _check_one_chunk(fields: Fields, turning: list[bool]) -> None:
         if type(value) is not int or value < 1:
             raise fields.refuse(name, value, "a whole number >= 1")
     if chunk is not None and (type(chunk) is not int or chunk < context):
-        expected = (
-            f"at least max_position_embeddings={shown(context)}: layers that see chunks are not built; it may say"
-        )
-        raise fields.refuse("attention_chunk_size", chunk, f"{expected} less, for shorter texts")
+        expected = f"at least max_position_embeddings={shown(context)}: chunks are not supported; give the latter a"
+        raise fields.refuse("attention_chunk_size", chunk, f"{expected} smaller value to read shorter texts")
     if tuned and not all(turning) and fields.take("floor_scale") <= context:
-        expected = f"false, or floor_scale above max_position_embeddings={shown(context)}: scores that are sharpened in"
-        raise fields.refuse("attn_temperature_tuning", tuned, f"{expected} long texts are not built")
+        expected = f"false, or floor_scale above max_position_embeddings={shown(context)}: scores that are scaled in"
+        raise fields.refuse("attn_temperature_tuning", tuned, f"{expected} long texts are not supported")
 
 
 def _mixed(fields: Fields) -> list[bool]:
@@ -111,7 +109,7 @@ def _mixed(fields: Fields) -> list[bool]:
             raise fields.refuse("interleave_moe_layer_step", every, "a whole number >= 1")
         return [(layer + 1) % every == 0 for layer in range(layers)]
     if not isinstance(named, list) or any(type(layer) is not int or not 0 <= layer < layers for layer in named):
-        raise fields.refuse("moe_layers", named, f"numbers of layers from 0 to {layers - 1}")
+        raise fields.refuse("moe_layers", named, f"layer indices from 0 to {layers - 1}")
     return [layer in named for layer in range(layers)]
 
 

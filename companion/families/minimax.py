@@ -39,7 +39,7 @@ FIELDS = llama.FIELDS | rows(
     shared_intermediate_size         must be 0               shared experts are not read
     router_jitter_noise              must be 0.0
     rope_theta                       taken = 5000000.0       positions.base
-    rotary_dim                       taken = null            how many numbers of each head are rotated; null: by share
+    rotary_dim                       taken = null            how many elements of each head are rotated; null: by share
     partial_rotary_factor            taken = 1.0             positions.share
     sliding_window                   must be null
     attn_type_list                   taken = null            by layer, 1 for attention to all tokens
@@ -49,7 +49,7 @@ FIELDS = llama.FIELDS | rows(
     num_mtp_modules                  neutral                 by hand; the same
     mtp_transformer_layers           neutral                 by hand; the same
     auto_map                         neutral                 by hand; the code that it names computes the same
-    quantization_config              must be null            numbers in 8 bits are not read: take a release in bf16
+    quantization_config              must be null            8-bit weights are not supported: use a release in bf16
     """
 )
 

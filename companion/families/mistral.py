@@ -47,7 +47,7 @@ def _mistral(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
     width, layers = fields.take("sliding_window"), layers_of(fields)
     types = [GLOBAL if width is None else LOCAL] * layers
     if layer_types(fields, types) != types:
-        raise fields.refuse("layer_types", fields.take("layer_types"), f"{layers} times {types[0]}, as sliding_window")
+        raise fields.refuse("layer_types", fields.take("layer_types"), f"{layers} times {types[0]} (sliding_window)")
     return configuration(fields, types)
 
 

@@ -49,7 +49,7 @@ FIELDS = rows(
     rope_parameters                  taken = null            positions; 5.0 on
     local_attention                  taken = 128             attention.window.width
     layer_types                      taken = null            attention.window.pattern; 5.0 on
-    global_attn_every_n_layers       taken = 3               attention.window.pattern: the first of so many is global
+    global_attn_every_n_layers       taken = 3               attention.window.pattern: the first of every n is global
     norm_eps                         taken = 1e-05           norm.eps
     layer_norm_eps                   must equal norm_eps
     norm_bias                        taken = false           norm.bias
@@ -80,7 +80,7 @@ def _config(fields: Fields, given: Mapping[str, Tensor]) -> ModelConfig:
     types = layer_types(fields, [LOCAL if layer % every else GLOBAL for layer in range(layers_of(fields))])
     activation: Any = GATED.get(fields.activation("hidden_activation"))
     if activation is None:
-        raise fields.refuse("hidden_activation", gate, "a silu or a gelu, which gate")
+        raise fields.refuse("hidden_activation", gate, "the silu or gelu of a gate")
     return ModelConfig(
         vocab=fields.take("vocab_size"),
         d_model=fields.take("hidden_size"),

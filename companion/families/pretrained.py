@@ -28,18 +28,18 @@ from companion.transformer import Transformer
 ADAPTER, INDEX = "adapter_config.json", f"{WEIGHTS}.index.json"
 _OURS = {one.name for one in dataclasses.fields(ModelConfig)}
 OTHERS = {
-    "word_embedding_dimension": "how sentence-transformers makes one vector of a text; the model is one folder above",
-    "peft_type": "the configuration of an adapter, the changes to another model",
-    "weight_map": "the index of a model's files; config.json is beside it",
-    "added_tokens": "a tokenizer; the model's config.json is beside it",
-    "tokenizer_class": "the settings of a tokenizer; the model's config.json is beside it",
-    "added_tokens_decoder": "the settings of a tokenizer; the model's config.json is beside it",
-    "do_sample": "how a model writes text; its config.json is beside it",
-    "temperature": "how a model writes text; its config.json is beside it",
-    "image_mean": "how images are prepared; the model's config.json is beside it",
-    "n_layers": "a configuration as Meta and Mistral publish it; Hugging Face's form of the same model can be read",
-    "max_seq_length": "the settings of sentence-transformers; the model's config.json is beside it",
-    "bits": "how weights were quantized, which is not read here; a release in bf16, or a GGUF file, is",
+    "word_embedding_dimension": "the pooling configuration of sentence-transformers; the model is one folder above",
+    "peft_type": "the configuration of an adapter for another model",
+    "weight_map": "the index of a model's files; its config.json is in the same folder",
+    "added_tokens": "a tokenizer; the model's config.json is in the same folder",
+    "tokenizer_class": "the settings of a tokenizer; the model's config.json is in the same folder",
+    "added_tokens_decoder": "the settings of a tokenizer; the model's config.json is in the same folder",
+    "do_sample": "the generation settings of a model; its config.json is in the same folder",
+    "temperature": "the generation settings of a model; its config.json is in the same folder",
+    "image_mean": "the settings of an image processor; the model's config.json is in the same folder",
+    "n_layers": "a configuration in the format of Meta or Mistral; use the same model in Hugging Face's format",
+    "max_seq_length": "the settings of sentence-transformers; the model's config.json is in the same folder",
+    "bits": "a quantization configuration, which is not supported; use a release in bf16 or a GGUF file",
 }
 """Descriptions of the other JSON files of a published model, by a field that only they have."""
 
@@ -113,10 +113,10 @@ def family_in(config: Mapping[str, Any], path: Path) -> Family | None:
     if not isinstance(kind, str) or kind not in known:
         text = config.get("text_config")
         inside = text.get("model_type") if isinstance(text, dict) else None
-        part = f"; its text_config is a {inside}, which a folder of its own could hold" if inside in known else ""
+        part = f"; its text_config is a {inside}, which can be read from a folder of its own" if inside in known else ""
         for one in (kind, inside):
             if isinstance(one, str) and one in UNBUILT:
-                part = f"; {one} models have {UNBUILT[one]}, which is not built here"
+                part = f"; {one} models have {UNBUILT[one]}; this is not supported"
         classes = config.get("architectures")
         for one in known.values():
             if not part and one.architecture and isinstance(classes, list) and one.architecture in classes:

@@ -49,7 +49,7 @@ OF_QWEN3_MOE = llama.FIELDS | rows(
     num_local_experts                taken = null            the same, as 5.0 on writes it
     num_experts_per_tok              taken = 8               moe.top_k
     norm_topk_prob                   taken = false           moe.gating
-    decoder_sparse_step              taken = 1               moe.pattern: every so many-th layer has experts,
+    decoder_sparse_step              taken = 1               moe.pattern: every n-th layer has experts,
     mlp_only_layers                  taken = null            but these
     qkv_bias                         must be null or false
     use_qk_norm                      must be null or true
@@ -103,7 +103,7 @@ def with_mixtures(fields: Fields, config: ModelConfig, experts: int, **further: 
     step, plain = fields.take("decoder_sparse_step"), fields.take("mlp_only_layers") or []
     require_whole("decoder_sparse_step", step)
     if not isinstance(plain, list):
-        raise fields.refuse("mlp_only_layers", plain, "a list of numbers of layers")
+        raise fields.refuse("mlp_only_layers", plain, "a list of layer indices")
     pattern = [(layer + 1) % step == 0 and layer not in plain for layer in range(layers_of(fields))]
     if not any(pattern):
         return changed(config, feed_forward={"d_ff": fields.take("intermediate_size")})

@@ -32,7 +32,7 @@ FIELDS = llama.FIELDS | rows(
     linear_key_head_dim              taken = 128             attention.linear.d_head
     linear_value_head_dim            taken = 128             attention.linear.d_v
     linear_conv_kernel_dim           taken = 4               attention.linear.convolution
-    full_attention_interval          taken = 4               attention.linear.pattern: every so many-th has attention
+    full_attention_interval          taken = 4               attention.linear.pattern: every n-th has attention
     layer_types                      taken = null            attention.linear.pattern; 5.0 on
     attn_output_gate                 must be true
     mlp_only_layers                  must be [] or null

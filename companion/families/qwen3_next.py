@@ -36,7 +36,7 @@ FIELDS = llama.FIELDS | rows(
     linear_key_head_dim              taken = 128             attention.linear.d_head
     linear_value_head_dim            taken = 128             attention.linear.d_v
     linear_conv_kernel_dim           taken = 4               attention.linear.convolution
-    full_attention_interval          taken = 4               attention.linear.pattern: every so many-th has attention
+    full_attention_interval          taken = 4               attention.linear.pattern: every n-th has attention
     layer_types                      taken = null            attention.linear.pattern; 5.0 on
     moe_intermediate_size            taken = 512             feed_forward.d_ff, of an expert
     shared_expert_intermediate_size  taken = 512             moe.shared_d_ff
@@ -44,7 +44,7 @@ FIELDS = llama.FIELDS | rows(
     num_experts                      taken = 512             moe.experts
     num_experts_per_tok              taken = 10              moe.top_k
     norm_topk_prob                   taken = true            moe.gating
-    decoder_sparse_step              taken = 1               moe.pattern: every so many-th layer has experts,
+    decoder_sparse_step              taken = 1               moe.pattern: every n-th layer has experts,
     mlp_only_layers                  taken = null            but these
     use_sliding_window               must be false
     router_aux_loss_coef             neutral                 4.57 on; of a loss in training

@@ -20,8 +20,8 @@ from companion.ground.fields import shown
 
 ABOUT_ALL = {"registry", "pretrained", "inspected", "export", "adapters"}
 """Modules of this folder that deal with all families; every other module is a family."""
-_SIDE_BY_SIDE = "attention and network that read the stream side by side"
-_STATES = "layers that keep a state in place of keys"
+_SIDE_BY_SIDE = "attention and feed-forward networks in parallel"
+_STATES = "layers that store a state instead of keys"
 UNBUILT = {
     **dict.fromkeys(("falcon", "gptj", "phi"), _SIDE_BY_SIDE),
     **dict.fromkeys(("bamba", "falcon_h1", "jamba", "mamba", "mamba2", "nemotron_h", "zamba2"), _STATES),
@@ -29,17 +29,17 @@ UNBUILT = {
     **dict.fromkeys(
         ("gemma4", "gemma4_text"), "global layers whose heads have another width and share keys and values"
     ),
-    "minimax": "linear layers that fade at a rate of their own, and weighted residuals",
-    "olmo_hybrid": "norms that stand elsewhere in linear layers than in the others",
+    "minimax": "linear layers with a fixed decay per layer, and weighted residuals",
+    "olmo_hybrid": "norms in different positions in linear layers and in others",
     **dict.fromkeys(("bloom", "mpt"), "scores that fall with the distance (ALiBi)"),
-    **dict.fromkeys(("vit", "clip", "siglip"), "images in place of tokens"),
-    **dict.fromkeys(("whisper", "wav2vec2"), "sound in place of tokens"),
+    **dict.fromkeys(("vit", "clip", "siglip"), "images instead of tokens"),
+    **dict.fromkeys(("whisper", "wav2vec2"), "sound instead of tokens"),
     **dict.fromkeys(("lfm2", "lfm2_moe"), "layers that are convolutions"),
-    **dict.fromkeys(("arcee", "nanochat", "nemotron"), "networks of squared ReLUs"),
-    **dict.fromkeys(("gemma3n", "gemma3n_text"), "embeddings of every layer"),
-    "apertus": "networks of xIELUs",
-    "ministral3": "queries that grow with their place",
-    "hunyuan_v1_dense": "norms of queries and keys after they are turned",
+    **dict.fromkeys(("arcee", "nanochat", "nemotron"), "networks with squared ReLUs"),
+    **dict.fromkeys(("gemma3n", "gemma3n_text"), "embeddings for every layer"),
+    "apertus": "networks with xIELU activations",
+    "ministral3": "queries that grow with their position",
+    "hunyuan_v1_dense": "norms of queries and keys after rotation",
 }
 """Published model types that cannot be read, each with the feature that our models lack."""
 
@@ -69,13 +69,13 @@ def presets() -> dict[str, Preset]:
 
 
 def systems() -> dict[str, ModelConfig]:
-    """Return the systems that the course teaches, by the names that `companion account` and `companion sizing`
+    """Return the models that the course teaches, by the names that `companion account` and `companion sizing`
     accept."""
     return {name: preset.config for name, preset in presets().items() if preset.taught}
 
 
 def preset(name: str) -> ModelConfig:
-    """Return the configuration of a published system.
+    """Return the configuration of a published model.
 
     Raises:
         ValueError: If no preset has this name.

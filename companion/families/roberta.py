@@ -33,7 +33,7 @@ FIELDS = bert.FIELDS | rows(
 def _config(fields: Fields, given: Mapping[str, Tensor]) -> ModelConfig:
     config, rows_ = bert.configuration(fields, given), fields.take("max_position_embeddings")
     if config.embedding.head == "masked" and config.feed_forward.activation != "gelu":
-        raise fields.refuse("hidden_act", fields.take("hidden_act"), "'gelu', which the head has in any case")
+        raise fields.refuse("hidden_act", fields.take("hidden_act"), "'gelu', which the head always uses")
     if rows_ <= UNUSED:
         raise fields.refuse("max_position_embeddings", rows_, f"a whole number > {UNUSED}, the rows that are not read")
     return config.with_(context=rows_ - UNUSED)

@@ -24,8 +24,8 @@ FIELDS = llama.FIELDS | rows(
     """
     num_key_value_heads              taken = 4               attention.kv_heads
     rope_theta                       taken = 2000000.0       positions.base
-    no_rope_layers                   taken = null            positions.pattern: 1 turns, 0 does not
-    no_rope_layer_interval           taken = 4               positions.pattern: one in so many does not
+    no_rope_layers                   taken = null            positions.pattern: 1 rotates, 0 does not
+    no_rope_layer_interval           taken = 4               positions.pattern: every n-th does not
     use_sliding_window               taken = false           attention.window
     sliding_window                   taken = null            attention.window.width
     layer_types                      taken = null            attention.window.pattern

@@ -43,7 +43,7 @@ FIELDS = rows(
     relative_attention_max_distance  taken = 128             positions.reach
     layer_norm_epsilon               taken = 1e-06           norm.eps
     dropout_rate                     taken = 0.1             dropout
-    tie_word_embeddings              taken = true            one table for both ends, where no tensor says otherwise
+    tie_word_embeddings              taken = true            one table for input and output, unless a tensor differs
     scale_decoder_outputs            taken = null            whether logits are divided by the root of d_model; 5.24 on
     is_decoder                       must be false
     decoder_start_token_id           writing

@@ -96,7 +96,7 @@ def load_tensors(
 
     Args:
         path: The file.
-        device: Where the tensors go (default: the CPU).
+        device: The device of the tensors (default: the CPU).
         dtype: The dtype to which floating-point tensors are converted (default: as stored).
 
     Raises:
@@ -159,7 +159,7 @@ _DTYPES = {
 def _reading(path: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[str, Tensor]:
     if not path.is_file():
         pickles = [p.name for p in sorted(path.parent.glob("*.bin"))] if path.parent.is_dir() else []
-        beside = f"; {pickles[0]} beside it is a pickle, which could run any code and is never read" if pickles else ""
+        beside = f"; {pickles[0]} is a pickle, which could run any code and is never read" if pickles else ""
         raise ValueError(f"{path}: expected a safetensors file, found none{beside}")
     raise_pointer(path)
     try:
@@ -168,8 +168,8 @@ def _reading(path: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[str,
         raise ValueError(f"{path}: cannot be read ({error.strerror or error})") from None
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, OverflowError, MemoryError) as error:
         raise ValueError(
-            f"{path}: expected a complete safetensors file, got {path.stat().st_size} bytes that are not one; "
-            f"it is damaged or truncated ({why(error)})"
+            f"{path}: expected a complete safetensors file, but its {path.stat().st_size} bytes are "
+            f"damaged or truncated ({why(error)})"
         ) from None
     check_names(path, found)
     return found
@@ -212,7 +212,7 @@ def save_model(folder: str | Path, model: Transformer, *, weights: Mapping[str, 
     folder = Path(folder)
     weights = model.state_dict() if weights is None else weights
     raise_faults(folder, _differences(_shapes(bare_model(model.config).state_dict()), _shapes(weights)))
-    _check_dtypes(weights, folder, None, "model.to(dtype) to make it one")
+    _check_dtypes(weights, folder, None, "model.to(dtype) to convert the model")
     with replacing(folder / WEIGHTS, folder / CONFIG) as (draft, config):
         config.write_text(model.config.to_json(), encoding="utf-8")
         _save_file(weights, draft)
@@ -226,7 +226,7 @@ def load_model(
     Args:
         folder: The model's folder.
         dtype: The dtype of the weights (default: as stored).
-        device: Where the model goes (default: the CPU).
+        device: The device of the model (default: the CPU).
 
     Raises:
         ValueError: If the folder or a file is missing or damaged, holds another kind of model, or if the configuration
@@ -256,7 +256,7 @@ def read_config(folder: Path, name: str = CONFIG) -> dict[str, Any]:
         raise ValueError(f"{folder}: expected a folder with {CONFIG} and {WEIGHTS}, found none")
     if not path.is_file():
         run = (folder / "run.json").is_file() and name == CONFIG
-        aside = f"; this is a run: --run {folder} takes it, its models are in {folder / 'checkpoints'}" if run else ""
+        aside = f"; this is a run: use --run {folder}, or one of the models in {folder / 'checkpoints'}" if run else ""
         raise ValueError(f"{path}: expected the model's configuration, found no such file{aside}")
     try:
         data = read_json(path)
@@ -281,7 +281,7 @@ def assemble(config: ModelConfig, tensors: dict[str, Tensor], folder: Path, dtyp
             The message names them.
     """
     if config.layers > len(tensors):  # before so many layers are created, even without data
-        raise_faults(folder, [f"layers={config.layers}, expected at most the {len(tensors)} tensors there are"])
+        raise_faults(folder, [f"layers={config.layers}, expected at most the number of tensors, {len(tensors)}"])
     try:
         model = bare_model(config)
     except ValueError as error:  # larger than a tensor can be

@@ -11,8 +11,8 @@ matmul_kernels  matrix products in each of these formats
 compiled_steps  compiled decode steps, stored on disk for the next process
 request         the arguments of a generation call, validated
 generate        one token per row and step
-draft           what proposes tokens ahead of the model
-speculative     the model judges the proposals, several tokens per pass
+draft           the source of the proposed tokens
+speculative     verification of the proposals, several tokens per pass
 block_manager   which text uses which block of a paged cache
 serving         many texts at once, which join and leave at any step
 beam            beam search

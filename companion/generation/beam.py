@@ -74,7 +74,7 @@ def beam_search(
     Args:
         prompts, source, start, max_new_tokens, stop, rules, until: as in `companion.generation.generate.generate`.
         width: number of candidates. 1 is greedy decoding (for length_penalty = 0). A width that holds every
-            continuation certainly finds the best; with smaller widths, a prefix that drops out early is lost, even if
+            continuation always finds the best one; with smaller widths, a prefix that drops out early is lost, even if
             it has the best continuation.
         length_penalty: 0 compares the probabilities themselves, which favors short texts; 1 compares the means per
             token. (Wu et al. 2016, eq. 14 divide by ((5 + length) / 6)^alpha instead; `transformers` and we do not.)

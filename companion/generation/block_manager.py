@@ -91,8 +91,7 @@ class Blocks:
 
         Returns:
             The block to use from now on (another one if these contents are stored already), and the number of the
-            prefix
-            that ends with it.
+            prefix that ends with it.
         """
         key = (before, tuple(ids))
         if key in self._known:
@@ -159,7 +158,8 @@ class Places:
             numbers: prefix numbers, each prefix continuing the one before.
 
         Returns:
-            How many of the prefixes lie up to that one, and the slot of its state; 0 and `None` if none is stored.
+            The number of prefixes up to and including that one, and the slot of its state; 0 and `None` if none is
+            stored.
         """
         for count in range(len(numbers), 0, -1):
             if numbers[count - 1] in self._kept:

@@ -11,8 +11,8 @@ accuracy in all of them. Columns may therefore be multiplied by powers of two, a
 changes nothing except the rounding (Xiao et al. 2023, SmoothQuant, equation 4; Lin et al. 2024, AWQ). These powers are
 used where they reduce the error of plain rounding. They take 2 bytes per input, shared by the layers that read it.
 
-Apart from this, the size is the same as with plain rounding, with the same groups, each with a scale and a zero point,
-but with other levels.
+Apart from this, the format is the same as with plain rounding: the same groups, each with a scale and a zero point.
+Only the levels differ.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class Calibrated:
 
     def __str__(self) -> str:
         return (
-            f"{self.layers} matrices, by {self.tokens:,} tokens: what they give is wrong by {self.chosen:.2%} of its "
-            f"square, rounded to the nearest levels by {self.plain:.2%}"
+            f"{self.layers} matrices, calibrated on {self.tokens:,} tokens: squared error of their outputs "
+            f"{self.chosen:.2%}, with the nearest levels {self.plain:.2%}"
         )
 
 
@@ -201,7 +201,7 @@ def calibrate(model: Transformer, tokens: Int[Tensor, "batch token"], **inputs: 
 
     Args:
         tokens: windows of a text like those that the model will write, a few tens of thousands of tokens in all. With
-            fewer tokens than a layer has inputs, H is singular, and the chosen levels only fit these windows.
+            fewer tokens than a layer has inputs, H is singular, and the chosen levels overfit these windows.
         inputs: further arguments of `Transformer.features`, such as the `source` of an encoder-decoder.
 
     Raises:

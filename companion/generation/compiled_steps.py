@@ -131,7 +131,7 @@ class _Step(nn.Module):
 
     def __init__(self, model: Transformer, names: list[str], cache: KVCache, memory: Memory | None) -> None:
         super().__init__()
-        self.of = (model, names, cache, memory)  # in a tuple it is not a submodule
+        self.of = (model, names, cache, memory)  # in a tuple, so that it does not become a submodule
 
     def forward(self, given: list[Tensor]) -> Float[Tensor, "batch vocab"]:
         """Return the logits after one more token per row."""

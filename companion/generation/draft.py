@@ -67,7 +67,7 @@ class Draft:
         ahead: maximum number of draft tokens per pass, from 1 to 64. Heads propose at most one token each.
 
     Attributes:
-        proposed: number of proposed tokens that the model judged, so without those after the end of a text.
+        proposed: number of proposed tokens that the model verified, which excludes those after the end of a text.
         accepted: number of those that are in the text.
         passes: number of passes of the large model, counted once for each unfinished row, without the prompts' passes.
 
@@ -143,7 +143,7 @@ class Draft:
         if theirs.context < reach:
             raise ValueError(
                 f"draft has context={theirs.context}: expected at least {reach}, so that its cache has room for the "
-                "text and for what it looks ahead"
+                "text and its proposals"
             )
         here, there = model.embedding.weight.device, self.proposer.embedding.weight.device
         if here != there:

@@ -71,10 +71,10 @@ def generate(
             up to six tokens per step, on a processor where it is faster. `None`: the weights unchanged. The weights are
             converted when the second token is requested. For every format, the model itself reads the prompts, so the
             first new token is the same as with `None`.
-        draft: what proposes tokens that the model judges several at a time: `"ngram"`, `"own"` for the model's own
-            multi-token-prediction heads, a smaller model with the same vocabulary, or a `Draft`, which also sets the
-            number of draft tokens and counts how many were accepted. The text stays the same; if a model samples the
-            proposals, the distribution stays the same instead.
+        draft: the source of proposed tokens, of which the model verifies several at a time: `"ngram"`, `"own"` for the
+            model's own multi-token-prediction heads, a smaller model with the same vocabulary, or a `Draft`, which also
+            sets the number of draft tokens and counts how many were accepted. The text stays the same; if a model
+            samples the proposals, the distribution stays the same instead.
 
     Yields:
         A list with one entry per prompt, until every row has stopped.

@@ -40,7 +40,7 @@ class Rules:
         never: ids that are never chosen (in `transformers`: `bad_words_ids` of one token each, `suppress_tokens`).
             Marian's models need this for their padding id, which also begins every target.
         min_new_tokens: number of tokens before the first stop id is allowed (`transformers` has the same name).
-        last: the id that the last permitted step takes if the text has not stopped by then (`forced_eos_token_id`). It
+        last: the id that the last permitted step writes if the text has not stopped by then (`forced_eos_token_id`). It
             takes precedence over all other rules.
         repetition_penalty: scores of tokens already in the text, prompt included, are divided by it if they are
             positive and multiplied by it if they are negative (Keskar et al. 2019, section 4.1); 1 has no effect.
@@ -77,7 +77,7 @@ class Rules:
 
     @property
     def looks_back(self) -> bool:
-        """Whether the allowed tokens depend on the text so far."""
+        """True if the allowed tokens depend on the text so far."""
         return self.repetition_penalty != 1 or self.no_repeat > 0
 
     def apply(

@@ -259,8 +259,8 @@ def _numpy_fp32(weight: Tensor) -> Made:
 FEW = 6
 """Number of rows up to which dot products are faster. Each row reads the matrix again, mostly from the CPU caches."""
 BLOCK = 2**22
-"""Elements of a block, 16 MB. From 4 MB on NumPy asks Linux for pages of 2 MB, which makes reading 10 to 20 %
-faster.
+"""Number of elements in a block of memory (16 MB). From 4 MB on NumPy asks Linux for pages of 2 MB, which makes reading
+10 to 20 % faster.
 """
 _block: tuple[ref[np.ndarray], int] | None = None
 _cutting = Lock()
@@ -300,8 +300,8 @@ def _packed_int8(weight: Tensor) -> Made:
     both = torch.tensor([[1, 0.5 / LEVELS]])
 
     def row(x: Tensor) -> Tensor:
-        # A single row is the common case, where each small operation takes as long as a small matrix. NumPy's
-        # operations take half as long as PyTorch's.
+        # A single row is the common case, where each small operation takes as long as a product with a small matrix.
+        # NumPy's operations take half as long as PyTorch's.
         given = x.numpy()
         rows = np.empty((2, given.shape[1]), np.float32)
         second = rows[1:]

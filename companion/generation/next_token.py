@@ -14,7 +14,7 @@ from companion.generation.prefill_decode import NotFinite
 from companion.generation.sampling import Sampling
 
 NOTHING = -1
-"""Stands in for a token where none can be drawn."""
+"""Placeholder where no token can be drawn."""
 
 
 def draw_tokens(

@@ -25,7 +25,7 @@ def in_eight_bits(weight: Float[Tensor, "*axes d_in"]) -> tuple[Int8[Tensor, "*a
 class FourBits(NamedTuple):
     """A matrix (out, d_in) quantized to four bits per element.
 
-    With two parameters for each `GROUP` of a row, it takes five bits in all.
+    Including the two parameters of each group, an element takes five bits.
 
     Attributes:
         levels: quantized values from 0 to 15, (out, d_in), in a byte each until they are packed.

@@ -236,7 +236,7 @@ def check_rows(name: str, rows: Rows, vocab: int) -> None:
         ValueError: if there is no row, if a row is empty or if an id is outside the vocabulary.
     """
     if isinstance(rows, (str, bytes, Tensor)) or not isinstance(rows, Sequence):
-        hint = f"; {name}.tolist() makes them of a tensor" if isinstance(rows, Tensor) else ""
+        hint = f"; {name}.tolist() converts a tensor" if isinstance(rows, Tensor) else ""
         raise ValueError(f"{name}={described(rows)}: expected a list of rows, each a list of token ids{hint}")
     if len(rows) == 0:
         raise ValueError(f"{name} is empty: expected at least one {name.removesuffix('s')}")

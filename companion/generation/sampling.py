@@ -35,8 +35,8 @@ def temperature(logits: Float[Tensor, "*batch vocab"], t: float) -> Float[Tensor
 
     The distribution is flatter for t > 1, sharper for t < 1, and unchanged for t = 1.
 
-    t = 0 is the limit: all logits except the largest become -inf (of equal largest ones the first remains), so sampling
-    is the same as greedy decoding.
+    t = 0 is the limit: all logits except the largest become -inf (if several are equally large, the first one remains),
+    so sampling is the same as greedy decoding.
 
     Raises:
         ValueError: if t is not a finite number >= 0.
@@ -129,7 +129,7 @@ class Sampling:
         None, "sample from the fewest tokens that together have this probability", left_out=1.0
     )
     min_p: Probability | None = _rule(
-        None, "draw from tokens that are at least this many times as probable as the most probable one", left_out=None
+        None, "sample from tokens with at least this fraction of the largest probability", left_out=None
     )
 
     def __post_init__(self) -> None:

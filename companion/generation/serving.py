@@ -7,8 +7,7 @@ iteration-level scheduling) and leaves when it ends.
     server = Server(model, rows=8, tokens=4096)
     first = server.submit(prompt, max_new_tokens=40, sampling=Sampling(0.7), stop=[end])
     other = server.submit(another, max_new_tokens=99)
-    for token in first:  # takes the steps that it needs, and the others advance too
-        print(token)
+    for token in first:  # runs the steps that it needs; the other texts advance too print(token)
     print(other.result())
 
 Each step has a budget of tokens. Texts that are being written get one each. The rest goes to prompts in order of
@@ -98,7 +97,7 @@ class Handle:
 
     @property
     def ended(self) -> bool:
-        """Whether the text is complete."""
+        """True if the text is complete."""
         return self.state not in ("waiting", "running")
 
     def cancel(self) -> list[int]:
@@ -161,7 +160,7 @@ def serve(request: Request, at_once: int) -> list[list[int]]:
 
 
 class _Chunk(NamedTuple):
-    """Tokens of a text that a step reads, from `start` to `end`. `prompt`: whether the model itself reads them."""
+    """Tokens of a text that a step reads, from `start` to `end`; with the original weights if `prompt` is true."""
 
     handle: Handle
     start: int
@@ -252,7 +251,7 @@ class Server:
 
     @property
     def busy(self) -> bool:
-        """Whether any text has not ended."""
+        """True if any text has not ended."""
         return bool(self._running or self._waiting)
 
     def submit(
@@ -274,7 +273,7 @@ class Server:
             max_new_tokens: maximum number of new tokens. `None`: until the text fills the context or the pool.
             sampling, stop, rules: as in `generate`.
             until: a stopping criterion that receives the text's number and its new tokens so far.
-            seed, stream: of the text's random numbers: it writes what row `stream` of `generate(..., seed=seed)` would.
+            seed, stream: identify the random stream; the text is that of row `stream` in `generate(..., seed=seed)`.
 
         Raises:
             ValueError: in the same cases as `generate`, and if the text has more tokens than the whole pool. Other
@@ -396,9 +395,8 @@ class Server:
         """Find the stored blocks of a text's prefix.
 
         Returns:
-            The blocks, their prefix numbers, and with linear layers the index of the recurrent state after them. Then
-            the
-            prefix ends where a state is stored, and before the last token, which is still to be read.
+            The blocks, their prefix numbers, and with linear layers the index of the recurrent state after them. The
+            prefix then ends where a state is stored, and before the last token, which is still to be read.
         """
         ids = handle._text.ids
         if self._by_length:
@@ -565,7 +563,7 @@ def _why(handle: Handle, logits: Float[Tensor, "vocab"]) -> ValueError:
     """Return the error that explains why no token can follow a text."""
     if bool(logits.isfinite().all()):
         return ValueError(f"rules: every token is excluded for text {handle.number}")
-    return NotFinite(f"logits of text {handle.number}: expected finite numbers, got others")
+    return NotFinite(f"logits of text {handle.number}: expected finite values, got NaN or infinity")
 
 
 def _alike(chunks: Sequence[_Chunk]) -> list[list[_Chunk]]:

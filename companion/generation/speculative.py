@@ -1,4 +1,5 @@
-"""Speculative decoding (lessons 10 and 18): a fast draft proposes the next tokens, which the model judges in one pass.
+"""Speculative decoding (lessons 10 and 18): a fast draft proposes the next tokens, which the model verifies in one
+pass.
 
 A step of one row reads every weight for one token. A pass over five tokens also reads the weights only once, and takes
 hardly longer. Therefore all proposed tokens are read in one pass, and the tokens that the model would have written are
@@ -144,7 +145,7 @@ def _read_anew(
 
 
 def _within(rows: Sequence[_Row], counts: Sequence[int], scaling: RotaryScaling) -> list[int]:
-    """Limit `counts` so that judging the tokens in one pass gives the same results as reading them one by one.
+    """Limit `counts` so that verifying the tokens in one pass gives the same results as reading them one by one.
 
     If rotary frequencies depend on the length of a text, a pass uses the frequencies for its furthest position. Up to C
     tokens, all lengths have the same frequencies. Beyond C, longrope again has a single set of frequencies, but dynamic
@@ -178,7 +179,7 @@ class _Reader:
     """A model with a cache for all rows, each of which can be rolled back separately.
 
     Attributes:
-        stream: the stream at the positions judged last.
+        stream: the stream at the positions verified last.
         last: for each row, the index in `stream` from which its last token was drawn.
     """
 
@@ -369,7 +370,7 @@ def _keep(
             row.stream.random(added)  # now consume the numbers that were peeked at and used
         if first:
             draft.passes += 1
-            draft.proposed += added if added <= accepted else len(proposed)  # tokens after an end are not judged
+            draft.proposed += added if added <= accepted else len(proposed)  # tokens after an end are not verified
             draft.accepted += min(added, accepted)
         last_places[r] = at + accepted
         at = end

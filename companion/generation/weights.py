@@ -16,7 +16,7 @@ unchanged: the same attention, feed-forward networks and blocks run, including a
 
 Prompts are read with the original weights, which stay in memory together with the copy, because the kernels here are
 made for a few rows and because prompts should be read exactly. So the first new token, and the keys and values of the
-prompt, are the model's own. `companion evaluate --weights` measures texts of which every token was read in the given
+prompt, are the model's own. `companion evaluate --weights` measures texts whose tokens were all read in the given
 format.
 
 The cache, and the stream between the products, keep their precision. Experts are not converted, because a step reads

@@ -14,6 +14,6 @@ time_limit     limits for code that may never end
 device         which device and precision to use
 precision      the precision of sums and exponentials
 processor      this machine's processor, and the variables that choose its kernels
-installed      which packages are installed beside the course
+installed      which packages are installed
 memory         how much memory this machine has
 """

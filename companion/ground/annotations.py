@@ -57,7 +57,7 @@ def checked(
     """Make a decorator that checks a function's arguments, except in calls from another function that is `checked`.
 
     Args:
-        sizes: For a method: returns the axes whose sizes its object knows.
+        sizes: For a method: returns the sizes of axes that its object fixes.
         fits: Raises `ValueError` for arguments that match their annotations but not each other. It may use only the
             dtype and shape of tensors, because it runs only once for calls that agree in these.
         settles: The same for checks that depend on the contents of arguments. It may also replace arguments, for

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from companion.ground.fields import shown
 
 CHECKS_IDS = os.environ.get("COMPANION_CHECK_IDS") == "1"
-"""True if ids are checked even on devices that have to be waited for."""
+"""True if ids are checked even on devices for which the check has to wait."""
 _WHOLE = (torch.int64, torch.int32)
 
 
@@ -121,7 +121,7 @@ def padding_of(real: object, axes: str = "(batch, key)") -> Tensor:
         if not ones:
             raise ValueError(
                 f"real is {described(real)} with values from {least:g} to {most:g}: expected 1 for tokens that are "
-                "not padding, 0 for those that are"
+                "not padding, 0 for padding"
             )
         if real.is_floating_point() and most == 0:
             raise ValueError(

@@ -149,7 +149,7 @@ def _versions(folder: Path) -> dict[str, tuple[int, int, int]]:
 
 
 def write_atomic(path: str | Path, data: bytes | str) -> None:
-    """Write `data` (text as UTF-8) to `path` so that neither a reader nor a crash leaves half of it visible.
+    """Write `data` (text as UTF-8) to `path` so that no reader ever sees half of it, even after a crash.
 
     Missing folders are created.
 

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Collection, Sequence
 
 WIDTH = 80
-"""Columns that any terminal has."""
+"""Width of a line in columns that fits any terminal."""
 
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 """The headings of the columns, and the rows, each with a cell for each heading."""

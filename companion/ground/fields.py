@@ -111,7 +111,7 @@ def require_types(config: Any) -> None:
     An integer above 2^53 in a `float` field becomes a float.
 
     Raises:
-        ValueError: If a field does not; the message names the first one.
+        ValueError: If a field has another type; the message names the first one.
     """
     kind: Any = type(config)
     for name, hint in _hints(kind).items():
@@ -166,7 +166,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         raise ValueError(f"the field {shown(twice)} occurs twice")
     for name in value:
         if not name.isprintable() or len(name) > 500:
-            raise ValueError(f"a field is called {shown(name)}")
+            raise ValueError(f"a field has the name {shown(name)}, which cannot be printed")
     return value
 
 

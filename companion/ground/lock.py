@@ -38,7 +38,7 @@ def locked(path: Path, what: str) -> Iterator[None]:
             lock.acquire(timeout=_PATIENCE, poll_interval=0.02)
         except Timeout:
             raise Busy(
-                f"{what}: another process{_holder(path)} is training into this folder; wait until it ends, "
+                f"{what}: another process{_holder(path)} is training in this folder; wait until it ends, "
                 "stop it with Ctrl-C, or choose another --out"
             ) from None
         except OSError as error:

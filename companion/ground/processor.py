@@ -57,7 +57,7 @@ def processor() -> str:
             asked = ["sysctl", "-n", "machdep.cpu.brand_string"]
             if name := subprocess.run(asked, capture_output=True, text=True).stdout.strip():
                 return name
-    return platform.processor() or "a processor without a name"
+    return platform.processor() or "unknown processor"
 
 
 def processors() -> int:

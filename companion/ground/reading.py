@@ -21,7 +21,7 @@ def read_file(path: str | Path) -> bytes:
         OSError: If it cannot be read, or is not a regular file.
     """
     if os.path.exists(path) and not os.path.isfile(path):
-        raise OSError(errno.EINVAL, "it is no file", str(path))
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
     return Path(path).read_bytes()
 
 

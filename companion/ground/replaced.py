@@ -10,8 +10,8 @@ Made = TypeVar("Made")
 def replaced(old: Made, **changes: Any) -> Made:
     """Replace fields like `dataclasses.replace`, in a way that PyTorch can compile.
 
-    PyTorch before 2.13 cannot return what `dataclasses.replace` makes, because that asks the object and not `type` for
-    its class.
+    PyTorch before 2.13 cannot return the result of `dataclasses.replace`, which reads the class from the object instead
+    of calling `type`.
     """
     kind = type(old)
     fields: dict[str, Any] = {name: getattr(old, name) for name in kind.__dataclass_fields__}  # type: ignore[attr-defined]

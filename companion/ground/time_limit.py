@@ -21,7 +21,7 @@ class OutOfTime(BaseException):
 def at_most(seconds: float) -> Iterator[None]:
     """Raise `OutOfTime` in a block that runs longer, where this is possible (in the main thread, and not on Windows).
 
-    Processor time is measured, so that a busy machine does not make a right answer wrong.
+    Processor time is measured, so that a right answer does not fail because the machine is busy.
     """
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield

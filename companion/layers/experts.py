@@ -82,12 +82,12 @@ def answers_of(
     The implementations give the same results:
 
     `"loop"`     Sort the tokens by expert and run one expert after the other. It supports any dtype and size, but has
-    to wait for the device to read the number of tokens per expert.
+                 to wait for the device to read the number of tokens per expert.
     `"grouped"`  The same in one call of `F.grouped_mm`, without waiting. It needs fp32, bf16 or fp16, and rows of
                  d_model and of d_ff elements that are multiples of 16 bytes.
-    `"gather"`   Copy the matrices of its experts for every token: for a few tokens on a GPU, which then need not wait.
-                 It allows at most as many visits as there are experts, so that the copies are never larger than the
-                 originals.
+    `"gather"`   Copy the matrices of its experts for every token, without waiting. It is meant for a few tokens on a
+                 GPU. It allows at most as many visits as there are experts, so that the copies are never larger than
+                 the originals.
     `"every"`    Run every expert on every token and discard what was not chosen: expert / top_k times the work. It does
                  not depend on data, as `torch.func` and the device "meta" require.
     `"auto"`     The fastest of those that support the call.

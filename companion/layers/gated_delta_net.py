@@ -108,7 +108,7 @@ class LinearAttention(nn.Module):
     ) -> None:
         super().__init__()
         require(config.linear is not None, "linear", config.linear, "a LinearConfig")
-        require(causal, "causal", causal, "True; a linear layer looks back")
+        require(causal, "causal", causal, "True; a linear layer is causal")
         assert config.linear is not None
         sizes = config.resolved(d_model)
         linear = self.linear = config.linear.resolved(sizes.heads, sizes.d_head)
@@ -173,7 +173,7 @@ class LinearAttention(nn.Module):
         Raises:
             ValueError: If a mask is passed, or documents together with a cache.
         """
-        require(cache is None or document is None, "document", document, "None beside a cache")
+        require(cache is None or document is None, "document", document, "None with a cache")
         back = None
         if real is not None:  # sort padding to the end, where no real token can read it
             order = torch.argsort((~real).byte(), dim=1, stable=True)

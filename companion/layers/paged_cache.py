@@ -162,12 +162,12 @@ class PagedCache(KVCache):
             size: Tokens per block.
             places: Number of texts that linear layers store, if there are any.
             dtype: Type of keys and values.
-            device: Where the tensors are allocated.
+            device: Device of the tensors.
 
         Raises:
             ValueError: If a size is below 1, or the pool does not fit in memory.
         """
-        check_kind("config", config, ModelConfig, "a ModelConfig, as model.config is one")
+        check_kind("config", config, ModelConfig, "a ModelConfig, such as model.config")
         for name, value in (("blocks", blocks), ("size", size), ("places", places)):
             require_whole(name, value)
         heads, key, value = config.sizes.kept

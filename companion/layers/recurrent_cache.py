@@ -22,7 +22,7 @@ from companion.ground.replaced import replaced
 from companion.layers.linear_attention import CHUNK, Writes, fold
 
 BACK = 16
-"""Number of tokens of a log that are not folded, so that they can be taken back."""
+"""Number of tokens of a log that are not folded, so that they can be removed."""
 WHOLE = CHUNK
 """Maximum number of tokens of a call that a log stores completely. Of a longer call it stores the last `BACK`."""
 
@@ -43,7 +43,7 @@ class Log:
 
     @classmethod
     def of(cls, sizes: LinearConfig) -> Log:
-        """Compute the sizes from a configuration without defaults left."""
+        """Compute the sizes from a configuration whose defaults are filled in."""
         heads, keys, d_head, d_v = sizes.heads or 0, sizes.key_heads or 0, sizes.d_head or 0, sizes.d_v or 0
         rates = {None: 0, "fixed": 1, "head": 1, "channel": d_head}[sizes.decay]
         return cls(2 * keys * d_head + heads * d_v, heads, d_head, d_v, rates)
@@ -186,7 +186,7 @@ class States:
         columns: Number of columns of the logs in use: an upper bound, exact if the cache is uniform.
         gone: Number of tokens of each row that are folded into the matrices, (batch,).
         previous: During a call of more than `WHOLE` tokens: the state that it reads, while this one is filled.
-        padded: True after such a call if rows end in padding that has not been taken back yet.
+        padded: True after such a call if rows end in padding that has not been removed yet.
     """
 
     sizes: Log
@@ -329,7 +329,7 @@ def matrix_shape(log: Log) -> tuple[int, int, int]:
 def state_numbers(sizes: LinearConfig, slots: int) -> int:
     """Return the number of elements that a linear layer stores for a row of `slots` tokens.
 
-    `sizes` must have no defaults left.
+    All defaults of `sizes` must be filled in.
     """
     log = Log.of(sizes)
     return log.heads * log.d_head * log.d_v + (sizes.convolution - 1) * log.channels + columns(slots) * sum(log.widths)

@@ -20,7 +20,7 @@ from companion.ground.replaced import replaced
 from companion.layers.masks import materialize, window
 
 BACK = 64
-"""Number of tokens before its window that a rolling layer always stores, so that they can be taken back, and number of
+"""Number of tokens before its window that a rolling layer always stores, so that they can be removed, and number of
 columns that are free after a move, so that moves are rare."""
 
 
@@ -140,7 +140,7 @@ class Local:
         """Return the state after shortening rows of these lengths to the requested lengths.
 
         Raises:
-            ValueError: If a row no longer has what its last token saw.
+            ValueError: If a row no longer contains the tokens that its last token saw.
         """
         if self.gone is None:
             return replaced(self, columns=int(wanted.max()))

@@ -40,7 +40,7 @@ def _twice(forward: Callable[..., Any]) -> Callable[..., Any]:
 def _contexts() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
     """Return the contexts of the first run and of the repetition.
 
-    The modes active now, of which one draws random numbers for several processes and one chooses kernels, are no longer
+    Some modes that are active now draw random numbers for several processes or choose kernels. They are no longer
     active in the backward pass, so the repetition enters them again.
     """
     modes = (_get_current_dispatch_mode(), _get_current_function_mode())

@@ -268,7 +268,7 @@ def _state(folder: Path) -> dict[str, Any]:
         state = read_sealed(path, "the checkpoint is damaged", digest)
         done, best = state["done"], state.get("best")  # earlier versions stored neither the best one nor checksums
         if type(done) is not int or _name(done) != folder.name:
-            raise ValueError(f"done={shown(done)}: expected the number in {folder.name}")
+            raise ValueError(f"done={shown(done)}: expected the number in the name {folder.name}")
         if best is not None and not (type(best["update"]) is int and isinstance(best["error"], (int, float))):
             raise ValueError(f"best={shown(dict(best))}: expected the number of an update and its error")
         sums = state.get("sha256", {})

@@ -67,7 +67,7 @@ def evaluate(
     Args:
         model: the model.
         batches: tensors for `loss`, targets last.
-        bytes: number of bytes of text that the targets spell.
+        bytes: number of bytes of text that the targets encode.
         loss: (model, *batch) -> `Scored`.
         precision: as in `Trainer`.
 

@@ -151,4 +151,4 @@ def largest_rate(beta1: float) -> float:
 
 def at_most(most: float) -> str:
     """Describe the limit of the learning rate in words."""
-    return f"at most {most:.2g}, so that an update is a number of fp32"
+    return f"at most {most:.2g}, so that an update can be represented in fp32"

@@ -121,8 +121,8 @@ def head_cross_entropy_sum(
 
     Beyond `Limits.whole`, the head computes `Limits.made` logits at a time, and their gradient goes back through it
     before the next ones are computed. Only the gradients of the stream and of the head's weights are stored, and there
-    are no more matrix products than without chunks. On a CPU, tokens that are not scored get no logits; a GPU would
-    have to be waited for.
+    are no more matrix products than without chunks. On a CPU, no logits are computed for tokens that are not scored; on
+    a GPU, finding these tokens would mean waiting for the device.
     """
     vocab = model.config.vocab
     if targets.numel() * vocab <= _limits(stream).whole:

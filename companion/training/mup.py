@@ -42,10 +42,10 @@ def wide_config(config: ModelConfig, width_base: int) -> ModelConfig:
     """
     require_whole("width_base", width_base)
     attention = config.attention
-    require(config.stack != "encoder", "stack", config.stack, "a model that writes, beside width_base")
+    require(config.stack != "encoder", "stack", config.stack, "a model that generates text, with width_base")
     for name in ("latent", "linear"):
-        require(getattr(attention, name) is None, name, getattr(attention, name), "None beside width_base")
-    require(attention.gate != "head", "gate", attention.gate, "'width' or None beside width_base")
+        require(getattr(attention, name) is None, name, getattr(attention, name), "None with width_base")
+    require(attention.gate != "head", "gate", attention.gate, "'width' or None with width_base")
     wider = config.d_model / width_base
     if wider == 1:
         return config

@@ -36,8 +36,8 @@ def decayed(model: nn.Module) -> set[str]:
 def hidden_matrices(model: nn.Module) -> set[str]:
     """Return the names of the matrices that map a stream or a hidden vector to another one.
 
-    These are the matrices of attention, of feed-forward networks, of routers, and of each expert, of which a stack with
-    three axes holds many. They do not include embeddings and heads, one side of which is the vocabulary, nor filters
+    These are the matrices of attention, feed-forward networks, routers and experts (whose matrices are stacked in
+    tensors with three axes). They do not include embeddings and heads, one side of which is the vocabulary, nor filters
     over a few tokens: each row of a `ShortConvolution` is for one channel, so it is not a product of all inputs with
     all outputs.
     """

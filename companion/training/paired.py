@@ -34,7 +34,7 @@ class Paired:
 
     @classmethod
     def of(cls, first: Iterable[bool], second: Iterable[bool]) -> Paired:
-        """Count questions, given for each model as right or not, in the same order.
+        """Count the answers of two models to the same questions, in the same order, each given as right or wrong.
 
         Raises:
             ValueError: If the models have different numbers of answers, or none.

@@ -151,7 +151,7 @@ def policy_loss(
     for name, value in (("clip", clip), ("beta", beta)):
         require(is_number(value) and value >= 0, name, value, "a number >= 0")
     if lengths == "constant":
-        require(longest is not None and longest > 0, "longest", longest, "the tokens of the longest answer")
+        require(longest is not None and longest > 0, "longest", longest, "the number of tokens of the longest answer")
     ratio = (log_probs - old).exp()
     free, held = ratio * advantages[:, None], ratio.clamp(1 - clip, 1 + clip) * advantages[:, None]
     away = divergence(log_probs, reference) if beta > 0 else torch.zeros_like(log_probs)

@@ -22,7 +22,7 @@ from companion.training.precision import PRECISIONS
 
 DIGEST = "digest"
 SEAL = "seal"
-"""In the run.json of a run that was lengthened: its previous digest, which its other files include."""
+"""Field in the run.json of a run that was lengthened, with its previous digest, which its other files include."""
 _WHOLE = ("updates", "evaluations", "parameters")
 _TABLES = ("settings", "text", "versions", "sha256", "yardsticks", "model")
 

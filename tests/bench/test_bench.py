@@ -245,8 +245,8 @@ def test_llama_cpp_is_asked_in_its_own_process_and_its_fp32_must_write_our_token
     reading, writing = compared(setting, tmp_path, sys.executable, ("F32", "F16", "Q8_0"))
     assert names(reading) == {OURS, "llama.cpp, F16"} and names(writing) >= names(reading)
     gone = {gone.name: (gone.kind, gone.why) for gone in writing.left_out}
-    assert gone["llama.cpp, F32"] == ("differs", "it does not write the tokens that ours writes")
-    assert gone["llama.cpp, Q8_0"] == ("failed", "RuntimeError: llama.cpp ended with 3")
+    assert gone["llama.cpp, F32"] == ("differs", "it generates different tokens from ours")
+    assert gone["llama.cpp, Q8_0"] == ("failed", "RuntimeError: llama.cpp exited with code 3")
     assert "llama.cpp, F16 2.0000" in writing.remarks[0]
 
 
@@ -374,14 +374,14 @@ def test_a_difference_is_relative_and_what_cannot_be_compared_differs():
     near = expected + torch.tensor([0.3e-4, 0.4e-4])
     assert differs([expected], [near], whats, torch.float32) is None
     said = differs([expected], [expected + torch.tensor([0.3, 0.4])], whats, torch.float32)
-    assert said == "its output differs from ours by 1.0e-01 of its size; 1e-04 is allowed"
+    assert said == "its output differs from ours by 1.0e-01 (relative error); at most 1e-04 is allowed"
     for wrong in (torch.zeros(3), torch.tensor([3.0, math.nan])):
         assert differs([expected], [wrong], whats, torch.float32)
 
 
 def test_more_than_the_ceiling_is_explained(setting):
     """A share above one is impossible, so the table explains it."""
-    for bound, words in (("compute", "kept the machine busy"), ("memory", "stay in a cache before it")):
+    for bound, words in (("compute", "was busy with something else"), ("memory", "stay in the processor's cache")):
         for least, expected in ((1e9, True), (1e-9, False)):
             comparison = Comparison("train", "a step", "tiny", 1, 1.0, least, bound)
             comparison.time({OURS: lambda: None}, setting)

@@ -41,7 +41,7 @@ def test_the_rehearsal_writes_the_page_that_it_prints(tmp_path, capsys):
     assert [json.loads(line) for line in (tmp_path / "tests.jsonl").read_text().splitlines()] == collected
     found = re.fullmatch(r"0 of (\d+) tests passed, (\d+) skipped", collected[0]["remark"])
     assert found and int(found[1]) == int(found[2]) >= 53
-    said = "a layer of a compiled decode step is 13 kernels: 1 attention, 5 fused, 7 products"
+    said = "a layer of a compiled decode step has 13 kernels: 1 attention, 5 fused, 7 products"
     assert kernels[0] == {"remark": said}
     losses = [float(one["remark"].split(": ")[1]) for one in processes if "loss" in one.get("remark", "")]
     assert len(losses) == 3 and losses[0] == pytest.approx(losses[2], abs=1e-4)
@@ -90,7 +90,7 @@ def test_a_part_that_fails_hangs_or_dies_says_why(monkeypatch, tmp_path):
     assert late["status"] == "out of time" and late["seconds"] < 30
     monkeypatch.setattr(gpu.sys, "executable", "/bin/false")
     dead = gpu.run_apart("training", True, CHIP, 60, tmp_path)
-    assert dead["status"] == "failed" and dead["why"] == "ended with 1: nothing was said"
+    assert dead["status"] == "failed" and dead["why"] == "ended with 1: no error message"
 
 
 def test_the_others_go_on_within_the_time_of_all_and_each_is_written_as_it_comes(monkeypatch, tmp_path):

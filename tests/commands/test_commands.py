@@ -146,7 +146,7 @@ def test_the_default_text_is_the_course_and_a_run_from_before_says_how_to_go_on(
     assert main(["train", "--data", "course", *small]) == 0 and "this run is finished" in capsys.readouterr().out
     assert main(["evaluate"]) == 0
     assert "held out of the prose of this course, first edition: 28 documents" in capsys.readouterr().out
-    assert "without its help topics" in refused(["train", "--data", "python", *small], capsys)
+    assert "this Python has no help topics" in refused(["train", "--data", "python", *small], capsys)
 
     # This is what a run on the text of Python's help() recorded when that was the default.
     record["data"] = record["settings"]["data"] = []
@@ -411,7 +411,7 @@ def test_greedy_text_goes_on_past_the_context_and_unequal_prompts_do_not_disturb
         (["--prompt", "a", "--top-k", "-1"], "--top-k -1: expected a whole number >= 0"),
         (["--prompt", "a", "--top-p", "2"], "--top-p 2: expected a fraction above 0"),
         (["--prompt", "a", "--seed", "-1"], "--seed -1: expected a whole number >= 0"),
-        (["--prompt", "a", "--checkpoint", "runs/books"], "this is a run: --run runs/books takes it"),
+        (["--prompt", "a", "--checkpoint", "runs/books"], "this is a run: use --run runs/books"),
         (["--prompt", "a", "--run", "nowhere"], "but it has no run.json; train a model first"),
     ],
 )
@@ -442,7 +442,7 @@ def test_evaluation_agrees_with_the_run_and_measures_other_text(at_home: Path, c
     try:
         assert main(["evaluate", "--data", "letter.txt"]) == 0
         said = capsys.readouterr().out
-        assert "letter.txt: 1 document" in said and "is in the text the model learned from" in said
+        assert "letter.txt: 1 document" in said and "is also in the training text" in said
         assert "does not exist" in refused(["evaluate", "--data", "nowhere.txt"], capsys)
     finally:
         (at_home / "letter.txt").unlink()

@@ -35,7 +35,7 @@ def test_a_program_reads_the_same(capsys, monkeypatch) -> None:
     monkeypatch.setattr("companion.commands.same_everywhere.attend", lambda q, k, v, causal: 1.001 * v)
     assert main(["doctor", "--json"]) == 1
     wrong = [one for one in json.loads(capsys.readouterr().out)["comparisons"] if one["must_hold"] and not one["same"]]
-    assert [one["claim"] for one in wrong] == ["PyTorch's fused attention is the formula"]
+    assert [one["claim"] for one in wrong] == ["PyTorch's fused attention agrees with the formula"]
     _asked(monkeypatch, "torch>=999")
     assert main(["doctor", "--json"]) == 1
     said = json.loads(capsys.readouterr().out)
@@ -46,8 +46,8 @@ def test_a_calculation_that_is_wrong_here_is_named(capsys, monkeypatch) -> None:
     monkeypatch.setattr("companion.commands.same_everywhere.attend", lambda q, k, v, causal: 1.001 * v)
     assert main(["doctor"]) == 1
     said = capsys.readouterr().out
-    assert "FAILS    PyTorch's fused attention is the formula" in said and said.count("FAILS") == 1
-    assert "NOT all holds that must" in said
+    assert "FAILS    PyTorch's fused attention agrees with the formula" in said and said.count("FAILS") == 1
+    assert "NOT everything that must hold does" in said
 
 
 def test_every_comparison_notices_what_it_is_for(monkeypatch) -> None:
@@ -91,12 +91,12 @@ def test_kernels_that_the_processor_does_not_have_are_refused_before_anything_is
         (
             "ATEN_CPU_CAPABILITY",
             "avx512",
-            "this processor does not have it; unset it or set it to one of default, avx2",
+            "this processor does not support it; unset ATEN_CPU_CAPABILITY or set it to one of default, avx2",
         ),
-        ("ATEN_CPU_CAPABILITY", "AVX2", "no such kernels; unset it or set it to one of default, avx2"),
-        ("MKL_ENABLE_INSTRUCTIONS", "AVX512", "this processor does not have it"),
-        ("MKL_CBWR", "SSE9", "no such kernels; unset it or set it to one of AUTO, COMPATIBLE, SSE4_2, AVX, AVX2"),
-        ("ONEDNN_MAX_CPU_ISA", "AVX512_CORE", "unset it or set it to one of ALL, DEFAULT, SSE41, AVX, AVX2"),
+        ("ATEN_CPU_CAPABILITY", "AVX2", "unknown kernels; unset ATEN_CPU_CAPABILITY or set it to one of default, avx2"),
+        ("MKL_ENABLE_INSTRUCTIONS", "AVX512", "this processor does not support it"),
+        ("MKL_CBWR", "SSE9", "unknown kernels; unset MKL_CBWR or set it to one of AUTO, COMPATIBLE, SSE4_2, AVX, AVX2"),
+        ("ONEDNN_MAX_CPU_ISA", "AVX512_CORE", "ISA or set it to one of ALL, DEFAULT, SSE41, AVX, AVX2"),
     ):
         with monkeypatch.context() as patched:
             patched.setenv(name, value)
@@ -116,7 +116,7 @@ def test_kernels_that_the_processor_has_are_taken() -> None:
     # The capabilities of this processor are unknown
     doctor.refuse_unknown_settings({"ATEN_CPU_CAPABILITY": "avx512"}, None)
     for name, value in given.items():  # on another processor, each of them is rejected
-        with pytest.raises(ValueError, match=f"^{name}={value}: this processor does not have it"):
+        with pytest.raises(ValueError, match=f"^{name}={value}: this processor does not support it"):
             doctor.refuse_unknown_settings({name: value}, {"avx512f"})
 
 
@@ -167,7 +167,7 @@ def test_outside_an_installation_it_reads_the_checkout_and_says_how_to_install(c
         assert "is not installed" in sentence and "make lab" in sentence
         assert main(["--version"]) == 0
         said = " ".join(capsys.readouterr().out.split())
-        assert said.startswith("companion from its folder and is not installed: `make lab`")
+        assert said.startswith("companion from its folder and is not installed: run `make lab`")
         installed.requirements.cache_clear()
         monkeypatch.setattr("companion.ground.installed.CHECKOUT", tmp_path)
         assert installed.requirements() == () and "executable-transformer[lab]" in installed.install_line("lab")

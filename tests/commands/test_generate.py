@@ -245,7 +245,7 @@ def test_weights_in_another_form_write_and_are_measured(home: Path, capsys) -> N
     for wrong, message in (
         (["--calibrate", "book.txt"], "--calibrate book.txt needs --weights int4"),
         (["--weights", "int8", "--levels", "l"], "--levels l needs --weights int4, got int8"),
-        (["--weights", "int4", "--levels", "l"], "--levels l: expected a file with levels, or --calibrate to make one"),
+        (["--weights", "int4", "--levels", "l"], "--levels l: expected an existing file with levels, or --calibrate"),
     ):
         for command in (["evaluate"], ["generate", *flags]):
             assert main([*command, *wrong]) == 2 and message in capsys.readouterr().err
@@ -254,11 +254,11 @@ def test_weights_in_another_form_write_and_are_measured(home: Path, capsys) -> N
         assert main(["evaluate", "--data", "book.txt", "--calibrate", "book.txt", *chosen]) == 0
         said = capsys.readouterr().out
         assert re.search(
-            r"int4      7 matrices, by [\d,]+ tokens: what they give is wrong by 0.\d+% of its square", said
+            r"int4      7 matrices, calibrated on [\d,]+ tokens: squared error of their outputs 0.\d+%", said
         )
         assert "With weights in int4: " in said
         assert main(["generate", *chosen, *flags]) == 0
-        assert "int4: 7 matrices, with the levels of l.safetensors." in capsys.readouterr().err
+        assert "int4: 7 matrices, with the levels from l.safetensors." in capsys.readouterr().err
 
 
 def test_the_fast_form_is_taken_where_it_pays_and_said(home: Path, capsys, monkeypatch) -> None:
@@ -425,12 +425,12 @@ def test_a_conversation_is_answered_as_transformers_answers_it(turns, system, ho
 def test_a_template_that_is_not_used_is_named(home, capsys):
     (home / "llama" / "chat_template.jinja").write_text(CHAT)
     assert main(["generate", "--checkpoint", "llama", "--prompt", "sea", "--tokens", "2"]) == 0
-    assert "has a template for them: --chat." in capsys.readouterr().err
+    assert "has a chat template: use --chat." in capsys.readouterr().err
     assert main(["inspect", "llama"]) == 0
-    assert "Chat template: there, in chat_template.jinja" in capsys.readouterr().out
+    assert "Chat template: found in chat_template.jinja" in capsys.readouterr().out
     (home / "llama" / "chat_template.jinja").write_text("{% for %}")
     assert main(["inspect", "llama"]) == 0
-    assert "Chat template: it cannot be used. (llama/chat_template.jinja: expected" in capsys.readouterr().out
+    assert "Chat template: cannot be used. (llama/chat_template.jinja: expected" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

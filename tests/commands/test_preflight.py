@@ -103,7 +103,7 @@ def test_a_file_of_settings_that_cannot_be_meant_is_refused(unchecked, home, cap
         (["train", "--config", "fifo"], "expected a file, found something else"),
         (["train", "--config", "nowhere"], "--config 'nowhere': expected a file, found none"),
         (["train", "--model", LONG], "cannot be read (File name too long)"),
-        (["train", "--model", "fifo"], "--model fifo: cannot be read (it is no file)"),
+        (["train", "--model", "fifo"], "--model fifo: cannot be read (not a regular file)"),
         (["train", "--model", "deep"], "it is nested too deeply"),
         (["account", "--config", "deep"], "it is nested too deeply"),
         (["sizing", "--config", "deep"], "it is nested too deeply"),
@@ -132,10 +132,10 @@ def test_a_file_of_settings_that_cannot_be_meant_is_refused(unchecked, home, cap
         (["train", "--data", "t.txt", "a\0b"], "--data a\\x00b: expected no line breaks"),
         (
             ["grade", ".", "--exercises", "2.1", "--seed-file", "fifo"],
-            "--seed-file fifo: cannot be read (it is no file)",
+            "--seed-file fifo: cannot be read (not a regular file)",
         ),
-        (["course", "export", "marks", "--roster", "fifo"], "fifo: cannot be read (it is no file)"),
-        (["course", "export", "pipes"], "pipes/marks.csv: cannot be read (it is no file)"),
+        (["course", "export", "marks", "--roster", "fifo"], "fifo: cannot be read (not a regular file)"),
+        (["course", "export", "pipes"], "pipes/marks.csv: cannot be read (not a regular file)"),
         (
             ["train", "--data", "pipes", "--steps", "1"],
             "data: found no text in pipes (not UTF-8 text: 1 file)",

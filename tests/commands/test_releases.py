@@ -263,11 +263,14 @@ def test_weights_that_are_not_numbers_or_of_two_dtypes(home, capsys) -> None:
             "smollm2-135m",
             ["A decoder of 3 layers", "6 heads of 4, which share 2", "is_llama_config  ", "neutral (by hand)"],
         ),
-        ("qwen2.5-0.5b", ["attention.output_bias  False", "The most probable token each time", "a penalty of 1.3"]),
-        ("opus-mt-en-de", ["An encoder-decoder of 2 layers", "A beam search of 4", "_num_labels", "begins with"]),
+        (
+            "qwen2.5-0.5b",
+            ["attention.output_bias  False", "The most probable token each time", "a repetition penalty of 1.3"],
+        ),
+        ("opus-mt-en-de", ["An encoder-decoder of 2 layers", "Beam search with 4 beams", "_num_labels", "begins with"]),
         (
             "tinyllama-1.1b",
-            ["The most probable token each time", "top-k 50", "at most 40 tokens, those before it counted"],
+            ["The most probable token each time", "top-k 50", "at most 40 tokens, including the prompt"],
         ),
     ],
 )
@@ -282,7 +285,7 @@ def test_inspect_says_what_a_release_is(name, words, home, capsys) -> None:
     assert f"{sum(t.numel() for t in load_file(home / name / 'model.safetensors').values()):,} parameters" in flat or (
         name == "opus-mt-en-de"
     )
-    assert "Tokenizer: there, with" in flat and "REFUSED" not in out
+    assert "Tokenizer: found, with" in flat and "REFUSED" not in out
 
 
 def test_inspect_says_the_same_to_a_program(home, capsys) -> None:

@@ -258,7 +258,7 @@ def test_a_wrong_answer_is_called_wrong_and_the_right_one_is_given(at_home: Path
     ("arguments", "message"),
     [
         (["zwei", "zwanzigeinund"], "'zwanzigeinund' is not a German number name: no name"),
-        (["Guten Tag"], "'guten tag' occurs in no name of a number below a million"),
+        (["Guten Tag"], "'guten tag' does not occur in the name of any number below a million"),
         (["twenty-one"], "is not a German number name"),
         (["21304"], "its name is 'einundzwanzigtausenddreihundertvier'"),
         ([""], "'' is not a German number name: it is empty"),
@@ -299,7 +299,7 @@ def test_evaluation_prints_exact_match_by_length_with_its_interval(at_home: Path
         assert f"{right:,}" in rows[digits] and f"{low:.2%} to {high:.2%}" in rows[digits]
     assert f"{result['exact_match']:.2%}" in rows["all"] and f"{result['low']:.2%} to" in rows["all"]
     assert main(["evaluate", "--run", run, "--numbers", "30", "--beams", "2"]) == 0
-    assert "30 that the model never learned from" in capsys.readouterr().out
+    assert "30 that were not in the training data" in capsys.readouterr().out
     assert main(["evaluate", "--run", run, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["task"] == "number-words" and told["by_digits"] == result["by_digits"]

@@ -121,7 +121,7 @@ def test_sizes_are_filled_in():
         (lambda: WindowConfig(3, base=0.0), "base=0.0: expected a number > 0, or None"),
         (
             lambda: small(attention=AttentionConfig(3, window=WindowConfig(2)), stack="encoder_decoder"),
-            "window=.*an encoder_decoder sees all",
+            "window=.*an encoder_decoder cannot have windows",
         ),
         (lambda: NormConfig(placement="post", first=False), "first=False: expected True for placement='post'"),
         (
@@ -133,11 +133,11 @@ def test_sizes_are_filled_in():
         (lambda: NormConfig("layer", unit_offset=True), "unit_offset=True: expected False for kind='layer'"),
         (
             lambda: small(embedding=EmbeddingConfig(norm=True, apart=True)),
-            "apart=True: expected False but for an encoder_decoder with learned positions or embedding.norm",
+            "apart=True: expected False, except in an encoder_decoder with learned positions or embedding.norm",
         ),
         (
             lambda: small(stack="encoder_decoder", embedding=EmbeddingConfig(apart=True)),
-            "apart=True: expected False but for an encoder_decoder with learned positions or embedding.norm",
+            "apart=True: expected False, except in an encoder_decoder with learned positions or embedding.norm",
         ),
         (lambda: EmbeddingConfig(dense_bias=False), "dense_bias=False: expected True for head='linear'"),
         (lambda: NormConfig("rms", bias=False), "bias=False: expected True for kind='rms'"),
@@ -148,7 +148,7 @@ def test_sizes_are_filled_in():
         (lambda: EmbeddingConfig(rounded=True), "rounded=True: expected False unless scaled=True"),
         (lambda: EmbeddingConfig(logit_cap=-3), "logit_cap=-3: expected a number > 0, or None"),
         (lambda: EmbeddingConfig(multiplier=0), "multiplier=0: expected a number > 0"),
-        (lambda: EmbeddingConfig(multiplier=2.0, scaled=True), "multiplier=2.0: expected 1.0 beside scaled=True"),
+        (lambda: EmbeddingConfig(multiplier=2.0, scaled=True), "multiplier=2.0: expected 1.0 with scaled=True"),
         (lambda: EmbeddingConfig(logit_divisor=-1), "logit_divisor=-1: expected a number > 0"),
         (lambda: small(residual=0), "residual=0: expected a number > 0"),
         (lambda: PositionConfig(share=0.0), "share=0.0: expected a number above 0 and at most 1"),
@@ -177,14 +177,14 @@ def test_sizes_are_filled_in():
         (lambda: RotaryScaling("llama3", 2.0, 64, magnitude=1.2), "magnitude=1.2: expected None for kind='llama3'"),
         (lambda: RotaryScaling("llama3", 2.0, 64, whole=False), "whole=False: expected True for kind='llama3'"),
         (lambda: RotaryScaling("yarn", 2.0, 64, short=(1.0,)), "expected None for kind='yarn'"),
-        (lambda: longrope(short=None), "short=None: expected a number > 0 for each pair that is turned"),
-        (lambda: longrope(long=(1.0, 0.0)), "0.0.: expected a number > 0 for each pair"),
-        (lambda: longrope(long=(1.0,)), "expected as many numbers as short, 2"),
+        (lambda: longrope(short=None), "short=None: expected a number > 0 for each rotated pair"),
+        (lambda: longrope(long=(1.0, 0.0)), "0.0.: expected a number > 0 for each rotated pair"),
+        (lambda: longrope(long=(1.0,)), "expected as many entries as short, 2"),
         (lambda: longrope(short=[1.0, 2.0]), "2.0.: expected a tuple of finite numbers"),
         (lambda: longrope(original=1), "original=1: expected a whole number > 1"),
         (
             lambda: small(positions=PositionConfig(scaling=longrope(short=(1.0,), long=(2.0,)))),
-            "expected a number for each of the 2 pairs that are turned",
+            "expected a number for each of the 2 rotated pairs",
         ),
         (
             lambda: small(embedding=EmbeddingConfig(pooled=True)),

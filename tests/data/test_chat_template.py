@@ -164,7 +164,8 @@ def test_a_template_without_end_or_measure_is_stopped(source, said, tmp_path, mo
 
 @pytest.mark.parametrize("turns", [[], ["a", "b"]])
 def test_a_conversation_ends_with_the_user(turns):
-    with pytest.raises(ValueError, match=f"turns: expected an odd number, the user first and last, got {len(turns)}"):
+    expected = rf"turns: expected an odd number \(the user has the first and the last\), got {len(turns)}"
+    with pytest.raises(ValueError, match=expected):
         conversation(turns)
 
 

@@ -91,7 +91,7 @@ def test_the_default_text_and_its_licence_are_installed_with_the_package() -> No
         (lambda file: file.write_bytes(file.read_bytes()[:-100]), "is damaged (Compressed data ended before"),
         (lambda file: file.write_bytes(b"version https://git-lfs"), "is damaged (Input format not supported"),
         (lambda file: file.write_bytes(b""), "is damaged"),
-        (lambda file: file.write_bytes(lzma.compress(b'{"a": "b"}')), "is damaged: it holds another text;"),
+        (lambda file: file.write_bytes(lzma.compress(b'{"a": "b"}')), "is damaged (it contains another text);"),
         (lambda file: (file.unlink(), file.mkdir()), "is not readable (Is a directory);"),
     ],
     ids=["missing", "cut short", "another format", "empty", "another text", "a folder"],
@@ -119,7 +119,7 @@ def test_the_help_topics_of_python_are_read_on_request_only(monkeypatch) -> None
     from pydoc_data.topics import topics
 
     assert topics == {}, "tests/conftest.py empties them, for every test and every notebook"
-    with pytest.raises(ValueError, match=r"without its help topics .*, or course, the text that comes with companion"):
+    with pytest.raises(ValueError, match=r"has no help topics .*, or course, the text that comes with companion"):
         read_corpus(["python"])
     some = {"if": "The if statement\n****************\n\nIt is used.\n\nAgain\n=====\n\nAnd again.\n", "empty": " \n"}
     monkeypatch.setitem(sys.modules, "pydoc_data.topics", types.SimpleNamespace(topics=some))
@@ -129,7 +129,7 @@ def test_the_help_topics_of_python_are_read_on_request_only(monkeypatch) -> None
     assert both.documents == (*python_reference().documents, *first_edition().documents)
     assert both.title == f"{python_reference().title}, {first_edition().title}"
     monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
-    with pytest.raises(ValueError, match="without its help topics"):
+    with pytest.raises(ValueError, match="this Python has no help topics"):
         python_reference()
 
 
@@ -229,7 +229,7 @@ def test_where_names_would_divide_badly_sizes_decide_and_a_note_says_so() -> Non
     book, letter = Document("book", "word " * 9_000), Document("letter", "other " * 200)
     parts = split(Corpus((book, letter), "t"), 0.1)
     assert parts.train == (book,) and parts.held_out == (letter,)
-    assert "may change when others are added or removed" in parts.notes[0]
+    assert "adding or removing some may change which are held out" in parts.notes[0]
     same_name = tuple(Document("x.txt", document.text) for document in numbered(20))
     assert 1 <= len(split(Corpus(same_name, "t"), 0.1).held_out) <= 2
 
@@ -242,7 +242,7 @@ def test_a_large_corpus_does_not_measure_with_more_than_is_needed_nor_train_on_w
     assert 1_000 < sum(d.bytes for d in parts.held_out) <= 2_000
     assert parts.train == whole.train and set(parts.held_out) < set(whole.held_out)
     unused = sum(d.bytes for d in whole.held_out) - sum(d.bytes for d in parts.held_out)
-    assert f"not needed to measure with: {unused:,} bytes" in parts.notes[0]
+    assert f"not used to evaluate: {unused:,} bytes" in parts.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_a_single_document_is_cut_once_and_nothing_is_lost_or_doubled(text: str,
     parts = split(Corpus((Document("only", text),), "t"), 0.2)
     assert parts.train[0].text + parts.held_out[0].text == text
     assert parts.train[0].text and parts.held_out[0].text
-    assert f"cut once at a {unit} break" in parts.notes[0]
+    assert f"from a {unit} break on" in parts.notes[0]
     if len(text) > 10:
         assert 0.1 <= len(parts.held_out[0].text) / len(text) <= 0.4
 

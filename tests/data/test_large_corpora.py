@@ -153,7 +153,7 @@ def test_ids_of_texts_not_read_for_long_are_removed_and_a_run_says_so(folder, mo
         os.utime(ids / name, (now - days * 86400,) * 2)
     (ids / "a file").write_bytes(bytes(5))
     monkeypatch.setattr(large_text, "KEPT_BYTES", 1000)
-    assert task.facts()[-1][1].endswith("stay 30 days, at most 1.0 kB of them; now 610 B were removed")
+    assert task.facts()[-1][1].endswith("kept 30 days, at most 1.0 kB; 610 B removed now")
     assert {path.name for path in ids.iterdir()} == {own.name, "second", "third", "a file"}
     assert own.stat().st_mtime >= now - 1
-    assert task.facts()[-1][1].endswith("at most 1.0 kB of them")
+    assert task.facts()[-1][1].endswith("at most 1.0 kB")

@@ -68,7 +68,7 @@ REFUSED = {
     "deepseek-v3": [
         (
             {"quantization_config": {"quant_method": "fp8"}},
-            "quantized (FP8), which is not read here: expected a release in bf16",
+            "quantized (FP8), which is not supported: expected a release in bf16",
         ),
         ({"scoring_func": "softmax"}, 'expected "sigmoid"'),
         ({"topk_method": "greedy"}, 'expected "noaux_tc"'),

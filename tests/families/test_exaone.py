@@ -21,11 +21,11 @@ def test_what_it_adds_is_seen_in_the_logits(group, fields, tmp_path):
     [
         (
             {"layer_types": None},
-            "sliding_window_pattern='LLLG': expected a whole number >= 1, or layer_types beside it",
+            "sliding_window_pattern='LLLG': expected a whole number >= 1, unless layer_types is given",
         ),
         (
             {"layer_types": None, "sliding_window": None},
-            "sliding_window=None: expected a number of tokens, or layer_types",
+            "sliding_window=None: expected a number of tokens, unless layer_types",
         ),
         ({"sliding_window": None}, "sliding_window=None: expected a number of tokens, because some layers are local"),
     ],

@@ -75,7 +75,7 @@ def test_the_trunk_below_another_head_is_read_and_the_head_is_named(cls, sizes, 
     for parameter in theirs.parameters():
         parameter.normal_(std=0.3)
     theirs.save_pretrained(tmp_path)
-    with pytest.warns(UserWarning, match=rf"the head of a classifier is left out \({head}"):
+    with pytest.warns(UserWarning, match=rf"the head of a classifier is ignored \({head}"):
         ours = load_pretrained(tmp_path)
     ids = IDS.clamp(min=2)
     wanted = theirs.base_model(ids).last_hidden_state
@@ -84,7 +84,7 @@ def test_the_trunk_below_another_head_is_read_and_the_head_is_named(cls, sizes, 
         warnings.simplefilter("error")
         assert main(["inspect", str(tmp_path)]) in (0, None)
     said = " ".join(capsys.readouterr().out.split())
-    assert "The head of a classifier is left out (" in said and head.partition(",")[0] in said
+    assert "The head of a classifier is ignored (" in said and head.partition(",")[0] in said
 
 
 def test_a_classifier_without_scores_of_tokens_is_called_one(tmp_path):
@@ -138,5 +138,5 @@ def test_a_kind_whose_architecture_is_another_s_names_that(tmp_path):
     with pytest.raises(ValueError, match=r"architecture, DeepseekV3ForCausalLM, is that of model_type='deepseek_v3'$"):
         load_pretrained(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "olmo_hybrid"}')
-    with pytest.raises(ValueError, match=r"olmo_hybrid models have norms that stand elsewhere in linear layers"):
+    with pytest.raises(ValueError, match=r"olmo_hybrid models have norms in different positions in linear layers"):
         load_pretrained(tmp_path)

@@ -211,7 +211,7 @@ WRONG = {
         {"attention.sparsity": 3},
         "llama.attention.sparsity=3: this key is not supported",
     ),
-    "experts": ({"expert_count": 8}, "llama.expert_count=8: expected 0, the only value"),
+    "experts": ({"expert_count": 8}, "llama.expert_count=8: expected 0, the only supported value"),
     "a number for each layer": ({"attention.head_count": [6, 6, 6]}, r"head_count=\[6, 6, 6\]: expected int"),
     "another scaling": (
         {"rope.scaling.type": "longrope"},

@@ -36,7 +36,7 @@ def test_what_it_adds_is_seen_in_the_logits(group, fields, tmp_path):
     [
         (
             {"quantization_config": {"quant_method": "compressed-tensors"}},
-            "quantized (compressed-tensors), which is not read here: expected a release in bf16",
+            "quantized (compressed-tensors), which is not supported: expected a release in bf16",
         ),
         ({"use_qk_norm": "yes"}, "use_qk_norm='yes': expected true or false"),
         ({"norm_topk_prob": 1}, "norm_topk_prob=1: expected true or false"),

@@ -19,11 +19,11 @@ def test_layers_that_are_all_global_have_no_window(tmp_path):
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"attention_types": [[["global", "local"], 3]]}, "with 4 kinds together, each global or local"),
-        ({"attention_types": [[["global", "near"], 2]]}, "with 4 kinds together, each global or local"),
-        ({"attention_types": "x"}, "attention_types='x': expected pairs of kinds"),
-        ({"attention_types": None}, "attention_types=None: expected pairs of kinds"),
-        ({"attention_layers": ["local"] * 4}, "expected the same kinds of layers as in attention_types"),
+        ({"attention_types": [[["global", "local"], 3]]}, "4 layers in total, each global or local"),
+        ({"attention_types": [[["global", "near"], 2]]}, "4 layers in total, each global or local"),
+        ({"attention_types": "x"}, "attention_types='x': expected pairs of layer types"),
+        ({"attention_types": None}, "attention_types=None: expected pairs of layer types"),
+        ({"attention_layers": ["local"] * 4}, "expected the same types of layers as in attention_types"),
         ({"window_size": 0}, "window_size=0: expected a whole number >= 1"),
     ],
 )

@@ -44,8 +44,16 @@ def test_what_sub_layers_add_is_multiplied(tmp_path):
     [
         ("granite-4.0-micro", {"layer_types": ["mamba", "attention", "mamba"]}, "attention in every layer: our models"),
         ("granite-4.0-micro", {"layer_types": None}, "our models have no state-space layers"),
-        ("granite-4.0-micro", {"layer_types": ["attention"]}, "layer_types=['attention']: expected 3 kinds of layers"),
-        ("granite-4.0-micro", {"num_local_experts": 4}, "num_local_experts=4: expected 0: our experts have no plain"),
+        (
+            "granite-4.0-micro",
+            {"layer_types": ["attention"]},
+            "layer_types=['attention']: expected the types of 3 layers",
+        ),
+        (
+            "granite-4.0-micro",
+            {"num_local_experts": 4},
+            "num_local_experts=4: expected 0: experts with an additional dense",
+        ),
         ("granite-4.0-micro", {"position_embedding_type": "x"}, "expected 'rope', 'nope' or null"),
         (
             "granite-3.3-8b",

@@ -51,12 +51,15 @@ OTHERS = {
         "the settings of a tokenizer",
     ),
     "tokenizer.json": ({"version": "1.0", "added_tokens": [], "model": {}}, "a tokenizer; the model's config.json"),
-    "generation_config.json": ({"do_sample": True, "transformers_version": "4.40.0"}, "how a model writes text"),
+    "generation_config.json": (
+        {"do_sample": True, "transformers_version": "4.40.0"},
+        "the generation settings of a model",
+    ),
     "adapter_config.json": ({"peft_type": "LORA", "r": 8}, "the configuration of an adapter"),
     "model.safetensors.index.json": ({"metadata": {}, "weight_map": {}}, "the index of a model's files"),
-    "quantize_config.json": ({"bits": 4, "group_size": 128}, "how weights were quantized"),
-    "preprocessor_config.json": ({"do_resize": True, "image_mean": [0.5]}, "how images are prepared"),
-    "params.json": ({"dim": 4096, "n_layers": 32, "norm_eps": 1e-5}, "as Meta and Mistral publish it"),
+    "quantize_config.json": ({"bits": 4, "group_size": 128}, "a quantization configuration"),
+    "preprocessor_config.json": ({"do_resize": True, "image_mean": [0.5]}, "the settings of an image processor"),
+    "params.json": ({"dim": 4096, "n_layers": 32, "norm_eps": 1e-5}, "in the format of Meta or Mistral"),
     "package.json": ({"name": "x", "scripts": {}}, r"got the fields \['name', 'scripts'\]"),
     "modules.json": ([{"idx": 0}], r"expected a JSON object, got \[\{'idx': 0\}\]"),
 }
@@ -87,7 +90,7 @@ QUANTIZED = [
     ({"quantization_config": {"quant_method": "compressed-tensors", "format": "pack"}}, "compressed-tensors"),
     ({"quantization_config": {"quant_method": "hqq"}}, "HQQ"),
     ({"quantization_config": {"quant_method": "modelopt"}}, "ModelOpt"),
-    ({"quantization_config": [4]}, "in a way that is not known"),
+    ({"quantization_config": [4]}, "by an unknown method"),
     ({"quantization": {"group_size": 64, "bits": 4}, "quantization_config": {"group_size": 64, "bits": 4}}, None),
     ({"quantization": {"group_size": 64, "bits": 8}}, "MLX, 8 bits"),
     ({"compression_config": {"format": "int-quantized"}}, "int-quantized"),
@@ -163,8 +166,8 @@ def test_the_command_looks_into_a_card(tmp_path, capsys):
     card.write_text(json.dumps(published("qwen3-30b-a3b")))
     assert main(["inspect", str(card)]) in (0, None)
     said = " ".join(capsys.readouterr().out.split())
-    assert "30,532,122,624 parameters, of which a token meets" in said
-    assert "taken: moe.experts; null: 128" in said and "No tensor was looked at." in said
+    assert "30,532,122,624 parameters, of which" in said
+    assert "taken: moe.experts; null: 128" in said and "The tensors were not read." in said
 
 
 def test_the_command_says_what_of_a_card_is_refused(tmp_path, capsys):

@@ -46,7 +46,7 @@ def test_what_would_be_another_function_is_refused_by_name(tmp_path):
         ({"tie_word_embeddings": True}, "tie_word_embeddings=True"),
         ({"moe_router_activation_func": "softmax"}, 'expected "sigmoid"'),
         ({"linear_attn_config": lists}, "each layer from 1 to 5 in one of its two lists"),
-        ({"linear_attn_config": lists | {"gate_lower_bound": -5.0}}, "and no more"),  # a field of Kimi K3
+        ({"linear_attn_config": lists | {"gate_lower_bound": -5.0}}, "an object with only"),  # a field of Kimi K3
         ({"mlp_layer_types": ["dense"]}, "5 kinds of networks"),
         ({"hidden_act": "gelu"}, "hidden_act='gelu'"),
         ({"rope_scaling": {"type": "yarn", "factor": 4}}, "rope_scaling"),

@@ -40,16 +40,16 @@ def test_every_second_layer_of_the_larger_one_has_experts(tmp_path):
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"attention_chunk_size": 16}, "layers that see chunks are not built"),
+        ({"attention_chunk_size": 16}, "chunks are not supported"),
         ({"max_position_embeddings": 10485760}, "attention_chunk_size=8192: expected at least max_position_embeddings"),
-        ({"floor_scale": 32}, "scores that are sharpened in long texts are not built"),
-        ({"no_rope_layers": [0] * 5}, "no_rope_layers=[0, 0, 0, 0, 0]: expected a layer that turns"),
-        ({"moe_layers": [7]}, "moe_layers=[7]: expected numbers of layers from 0 to 4"),
+        ({"floor_scale": 32}, "scores that are scaled in long texts are not supported"),
+        ({"no_rope_layers": [0] * 5}, "no_rope_layers=[0, 0, 0, 0, 0]: expected at least one layer that rotates"),
+        ({"moe_layers": [7]}, "moe_layers=[7]: expected layer indices from 0 to 4"),
         ({"interleave_moe_layer_step": 0}, "interleave_moe_layer_step=0"),
         ({"use_qk_norm": 1}, "use_qk_norm=1: expected true or false"),
         (
             {"quantization_config": {"quant_method": "fp8"}},
-            "quantized (FP8), which is not read here: expected a release in bf16",
+            "quantized (FP8), which is not supported: expected a release in bf16",
         ),
     ],
 )

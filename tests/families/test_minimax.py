@@ -38,7 +38,7 @@ def test_layers_that_predict_further_tokens_are_left_out(tmp_path):
         ({"scoring_func": "softmax"}, "scoring_func='softmax': expected \"sigmoid\""),
         (
             {"quantization_config": {"quant_method": "fp8"}},
-            "quantized (FP8), which is not read here: expected a release in bf16",
+            "quantized (FP8), which is not supported: expected a release in bf16",
         ),
     ],
 )

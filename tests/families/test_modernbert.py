@@ -48,7 +48,7 @@ def test_an_encoder_alone_with_biases_is_read_as_newer_versions_write_it(tmp_pat
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"hidden_activation": "relu", "classifier_activation": "relu"}, "expected a silu or a gelu, which gate"),
+        ({"hidden_activation": "relu", "classifier_activation": "relu"}, "expected the silu or gelu of a gate"),
         ({"classifier_activation": "relu"}, "classifier_activation='relu': expected 'gelu', as hidden_activation"),
         ({"classifier_bias": 1}, "classifier_bias=1: expected True or False"),
         ({"decoder_bias": False}, "decoder_bias=False: expected true"),

@@ -67,7 +67,7 @@ def test_a_folder_of_another_kind_of_thing_is_called_by_its_name(tmp_path):
     save_file(whole, path)  # an adapter that was merged into the model may be beside it
     same_function(load_pretrained(tmp_path), theirs)
     (tmp_path / "config.json").write_text('{"model_type": "llava", "text_config": {"model_type": "llama"}}')
-    with pytest.raises(ValueError, match="or none; its text_config is a llama, which a folder of its own could hold"):
+    with pytest.raises(ValueError, match="; its text_config is a llama, which can be read from a folder of its own"):
         load_pretrained(tmp_path)
 
 
@@ -103,16 +103,14 @@ def test_load_pretrained_takes_companions_own_layout_and_refuses_what_it_does_no
 def test_a_kind_that_has_a_part_which_is_not_built_is_refused_by_that_part(tmp_path):
     assert not set(UNBUILT) & set(families()) and set(UNBUILT) <= set(transformers.CONFIG_MAPPING)
     (tmp_path / "config.json").write_text('{"model_type": "gptj"}')
-    with pytest.raises(
-        ValueError, match="; gptj models have attention and network that read the stream side by side, which"
-    ):
+    with pytest.raises(ValueError, match="; gptj models have attention and feed-forward networks in parallel; this"):
         load_pretrained(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "gemma4", "text_config": {"model_type": "gemma4_text"}}')
     with pytest.raises(ValueError, match="; gemma4_text models have global layers whose heads have another width"):
         load_pretrained(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "mistral3", "text_config": {"model_type": "ministral3"}}')
     with pytest.raises(
-        ValueError, match="; ministral3 models have queries that grow with their place, which is not built here"
+        ValueError, match="; ministral3 models have queries that grow with their position; this is not supported"
     ):
         load_pretrained(tmp_path)
 

@@ -37,7 +37,7 @@ def test_the_text_model_out_of_one_that_sees_is_read_with_its_prefix_and_its_lay
     ("change", "named"),
     [
         ({"attn_output_gate": False}, "attn_output_gate=False: expected true"),
-        ({"layer_types": ["linear_attention"] * 3}, ": expected 5 kinds of layers"),
+        ({"layer_types": ["linear_attention"] * 3}, ": expected the types of 5 layers"),
         ({"partial_rotary_factor": 0.5}, "rope_parameters.partial_rotary_factor=0.25: expected 0.5"),
         ({"linear_num_key_heads": 4}, "linear_num_key_heads=4: expected a divisor of"),
     ],

@@ -43,7 +43,7 @@ def test_an_encoder_alone_has_a_pooler_and_no_head(tmp_path):
     ("change", "named"),
     [
         ({"pad_token_id": 0}, "pad_token_id=0: expected 1"),
-        ({"hidden_act": "relu"}, "hidden_act='relu': expected 'gelu', which the head has in any case"),
+        ({"hidden_act": "relu"}, "hidden_act='relu': expected 'gelu', which the head always uses"),
         ({"max_position_embeddings": 2}, "max_position_embeddings=2: expected a whole number > 2"),
         ({"is_decoder": True}, "is_decoder=True: expected false"),
     ],

@@ -108,7 +108,7 @@ def test_missing_and_damaged_files_are_named(tmp_path):
     with pytest.raises(ValueError, match=r"model.safetensors: expected a safetensors file, found none$"):
         load_model(tmp_path)
     (tmp_path / "pytorch_model.bin").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"found none; pytorch_model.bin beside it is a pickle, .* never read"):
+    with pytest.raises(ValueError, match=r"found none; pytorch_model.bin is a pickle, .* never read"):
         load_model(tmp_path)
     text = (tmp_path / "config.json").read_text()
     for damaged in (text[: len(text) // 2], "[1]", ""):
@@ -315,7 +315,7 @@ def test_what_could_not_be_loaded_is_not_saved(tmp_path):
     mixed.decoder.norm.to(torch.bfloat16)
     short.decoder.blocks = short.decoder.blocks[:1]
     for model, message in (
-        (mixed, r"expected one dtype, or model.to\(dtype\) to make it one"),
+        (mixed, r"expected one dtype, or model.to\(dtype\) to convert the model"),
         (short, r"missing decoder.blocks.1.attention_norm.weight \(12,\)"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -223,7 +223,7 @@ MISUSES = {
     "attend's dropout": (lambda: attend(Q, K, V, dropout=math.nan), "dropout=nan"),
     "angles of one pair": (
         lambda: rotate(Q, rotary_angles(torch.arange(5), 2)),
-        "angles has shape (5, 1): expected (token, pair), (5, 4), or a row of these for each of batch=2",
+        "angles has shape (5, 1): expected (token, pair), (5, 4), or such a table for each row of x, batch=2",
     ),
     "angles that are none": (
         lambda: rotate(Q, 0.5),
@@ -231,7 +231,7 @@ MISUSES = {
     ),
     "angles of another batch": (
         lambda: rotate(Q, torch.rand(3, 5, 4)),
-        "angles has shape (3, 5, 4): expected (token, pair), (5, 4), or a row",
+        "angles has shape (3, 5, 4): expected (token, pair), (5, 4), or such a table",
     ),
     "a folder without a name": (lambda: load_pretrained(""), "name='': expected a folder"),
     "top_k of True": (lambda: route(torch.rand(3, 4), True), "top_k=True"),
@@ -261,7 +261,7 @@ MISUSES = {
     "rules=5": (lambda: write(rules=5), "rules=5: expected Rules"),
     "a row too few": (lambda: complete(MODELS["decoder"], [1, 2, 3]), "prompts[0]=1: expected a list of token ids"),
     "prompts as text": (lambda: complete(MODELS["decoder"], "abc"), "prompts='abc': expected a list of rows"),
-    "prompts as a tensor": (lambda: complete(MODELS["decoder"], IDS), "prompts.tolist() makes them of a tensor"),
+    "prompts as a tensor": (lambda: complete(MODELS["decoder"], IDS), "prompts.tolist() converts a tensor"),
     "a float id in a prompt": (lambda: write([[1.5]]), "prompts[0]: token id 1.5"),
     "no model": (lambda: complete("gpt2", [[1]]), "model='gpt2': expected a Transformer"),
     "no model at length": (lambda: generate_long(3, [[1]], max_new_tokens=2), "model=3: expected a Transformer"),
@@ -339,7 +339,7 @@ MISUSES = {
     "a learning rate of text": (lambda: TrainingConfig(2, learning_rate="x"), "learning_rate='x'"),
     "a learning rate that fp32 does not have": (
         lambda: TrainingConfig(2, learning_rate=1e300),
-        "learning_rate=1e+300: expected at most 3.4e+37, so that an update is a number of fp32",
+        "learning_rate=1e+300: expected at most 3.4e+37, so that an update can be represented in fp32",
     ),
     "one of whole digits": (lambda: TrainingConfig(2, learning_rate=10**200), "learning_rate=1e+200: expected at most"),
     "one that the first step makes too large": (

@@ -571,8 +571,8 @@ def test_groups_and_a_scale_that_cannot_be_are_refused(wrong, message):
     ("wrong", "message"),
     [
         (dict(pattern=(False,)), "pattern=.*: expected at least one True"),
-        (dict(plain_d_ff=3), "plain_d_ff=3: expected None where no network has that width"),
-        (dict(shared_d_ff=3), "shared_d_ff=3: expected None where no network has that width"),
+        (dict(plain_d_ff=3), "plain_d_ff=3: expected None, because no network has that width"),
+        (dict(shared_d_ff=3), "shared_d_ff=3: expected None, because no network has that width"),
         (dict(shared=1, shared_d_ff=0), "shared_d_ff=0: expected a whole number >= 1"),
     ],
 )

@@ -143,7 +143,7 @@ def test_relative_positions_beside_masks_and_a_cache():
         (lambda: PositionConfig(reach=64), "reach=64: expected 128 for kind='rotary'"),
         (
             lambda: relative().with_(attention=AttentionConfig(4, d_head=5, window=WindowConfig(3))),
-            "window=.*: expected None beside relative positions",
+            "window=.*: expected None with relative positions",
         ),
     ],
 )

@@ -376,7 +376,7 @@ def test_a_second_process_is_refused_until_the_first_is_gone_or_killed(tmp_path)
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, env=environment) as process:
         try:
             assert process.stdout.readline() == b"mine\n"
-            with pytest.raises(Busy, match=rf"another process \({process.pid} on .*\) is training into this folder"):
+            with pytest.raises(Busy, match=rf"another process \({process.pid} on .*\) is training in this folder"):
                 folder.lock().__enter__()
         finally:
             process.kill()

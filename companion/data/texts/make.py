@@ -72,7 +72,7 @@ def main() -> int:
         # The text is compared instead of the bytes of the file, because another version of xz may compress it
         # differently.
         same = lzma.decompress(FILE.read_bytes()) == text
-        print(f"{FILE.name} {'is' if same else 'IS NOT'} what {COMMIT} gives")
+        print(f"{FILE.name} {'matches' if same else 'DOES NOT MATCH'} commit {COMMIT}")
         return 0 if same else 1
     FILE.write_bytes(
         lzma.compress(text, format=lzma.FORMAT_XZ, check=lzma.CHECK_SHA256, preset=9 | lzma.PRESET_EXTREME)

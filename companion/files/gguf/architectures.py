@@ -45,7 +45,7 @@ _AROUND = {
     "post_ffw_norm": "post_feedforward_layernorm",
 }
 _NEUTRAL = {"vocab_size", "rope.scaling.finetuned", "expert_group_count", "expert_group_used_count"}
-"""Keys that do not affect the function, or that only repeat what the shapes of tensors say."""
+"""Keys that do not affect the logits, or that only repeat the shapes of tensors."""
 
 
 class Said:
@@ -73,7 +73,7 @@ class Said:
         self._taken.add(key)
         value = self.file.metadata.get(f"{self.name}.{key}", values[0])
         if value not in values:
-            raise self.refuse(key, value, f"{' or '.join(map(shown, values))}, the only value that is read here")
+            raise self.refuse(key, value, f"{' or '.join(map(shown, values))}, the only supported value")
 
     def finish(self) -> None:
         for key, value in self.file.metadata.items():

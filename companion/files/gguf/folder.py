@@ -1,7 +1,7 @@
 """Present a GGUF file as a published folder.
 
-The folder's configuration and tokenizer files are temporary and exist as long as the process. The tensors are read from
-the GGUF file itself. Therefore all code that reads published folders can read GGUF files too, without copying
+The folder's configuration and tokenizer files are temporary and exist only as long as the process. The tensors are read
+from the GGUF file itself. Therefore all code that reads published folders can read GGUF files too, without copying
 gigabytes.
 """
 
@@ -100,7 +100,7 @@ def published_tensors(
 
     Args:
         path: The file.
-        device: Where the tensors go (default: the CPU).
+        device: The device of the tensors (default: the CPU).
         dtype: Their dtype (default: `GGUFFile.dtype`).
         headers: Whether to return only shapes and dtypes, as tensors on the device "meta".
     """

@@ -76,7 +76,7 @@ class Vocabulary:
 
     Raises:
         ValueError: If the tokenizer is of another kind, the pre-tokenizer is unknown, or the lists in the metadata do
-            not fit together.
+            not match.
     """
 
     def __init__(self, file: GGUFFile) -> None:
@@ -187,7 +187,7 @@ class Vocabulary:
     def _merge(self, text: str) -> tuple[str, str]:
         left, _, right = text.partition(" ")
         if not left or not right or not {left, right, left + right} <= self.ids.keys():
-            raise self._refuse("merges", text, "two tokens that become a third")
+            raise self._refuse("merges", text, "two tokens that merge into a third")
         return left, right
 
     def _pieces(self) -> dict[str, Any]:
@@ -243,7 +243,7 @@ class Vocabulary:
         if not all(isinstance(one, kind) for one in found):
             raise self._refuse(name, next(one for one in found if not isinstance(one, kind)), f"{kind.__name__}s only")
         if name in ("token_type", "scores") and found and len(found) != len(self.tokens):
-            raise self._refuse(name, len(found), f"{len(self.tokens)} of them, as there are tokens")
+            raise self._refuse(name, len(found), f"one for each of the {len(self.tokens)} tokens")
         return found
 
     def _refuse(self, name: str, value: Any, expected: str) -> ValueError:
@@ -261,7 +261,7 @@ def _bpe(vocab: Mapping[str, int], merges: Sequence[tuple[str, str]], **further:
     return {"type": "BPE", **usual, **further, "vocab": dict(vocab), "merges": [list(one) for one in merges]}
 
 
-# The way back
+# From tokenizer.json to GGUF
 
 
 def tokenizer_metadata(text: str, vocab: int) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 family             a family of published models, and a preset
 config_fields      the policy for every field: tables, and the rows that all families share
 checkpoint_folder  the fields and the tensors of a folder
-state_dict         published tensors under our names, and the way back
+state_dict         conversion of published tensors to our names, and back
 mxfp4              dequantization of 4-bit weights
 rope               rotary positions and windows in the configurations of LLaMA and its relatives
 catalogue          published models that have a short name here

@@ -174,7 +174,7 @@ class Fields:
                 return Became(name, value, f"as {policy.equals}, as it must be")
             if (neutral := left_behind(name, value)) is not None:
                 return became_by(self.path, name, value, neutral, "")
-            error = self.refuse(name, value, f"{shown(other)}, as {policy.equals}: our models have one number for both")
+            error = self.refuse(name, value, f"{shown(other)}, as {policy.equals}: our models have one value for both")
             return Became(name, value, f"must equal {policy.equals}", str(error))
         return became_by(self.path, name, value, policy, "it may change the model")
 
@@ -192,7 +192,7 @@ def became_by(path: Path, name: str, value: Any, policy: Policy | None, harm: st
     policy = policy or left_behind(name, value)
     if policy is None:
         if value is None:
-            return Became(name, value, "null, which says nothing")
+            return Became(name, value, "null, which has no effect")
         return Became(
             name, value, "not known here", f"{path}: {name}={shown(value)}: expected a field this reader knows; {harm}"
         )
@@ -202,10 +202,10 @@ def became_by(path: Path, name: str, value: Any, policy: Policy | None, harm: st
             if any(alike(value, allowed) for allowed in policy.values):
                 return Became(name, value, "as it must be")
             if name in QUANTIZED:
-                why = f"{path}: {name}: the weights are quantized ({quantized_by(name, value)}), which is not read here"
+                why = f"{path}: {name}: the weights are quantized ({quantized_by(name, value)}), which is not supported"
                 return Became(name, value, f"must be {only}", f"{why}: {UNQUANTIZED}")
             why = f"{path}: {name}={shown(value)}: expected {only}, "
-            why += policy.note or "the only value this reader knows how to honour"
+            why += policy.note or "the only supported value"
             return Became(name, value, f"must be {only}", why)
         case "taken":
             return Became(name, value, f"taken: {policy.note}")
@@ -255,7 +255,7 @@ def load_published(
 
     Args:
         folder: The folder.
-        device: Where the tensors go (`None`: the CPU).
+        device: The device of the tensors (`None`: the CPU).
         dtype: The dtype to which floating-point tensors are converted (default: as stored).
         headers: Whether to read only shapes and dtypes, as tensors on the device "meta".
 
@@ -279,7 +279,7 @@ def load_published(
             if name not in tensors:
                 tensors[name], owners[name] = tensor, file
     absent = [name for name, file in promised.items() if name not in owners]
-    raise_faults(folder, [f"missing {name}, which the index promises in {promised[name]}" for name in absent])
+    raise_faults(folder, [f"missing {name}, which the index lists in {promised[name]}" for name in absent])
     return unwrapped(tensors)
 
 
@@ -300,7 +300,7 @@ def check_unquantized(folder: Path, names: Iterable[str]) -> None:
     for name in names:
         for ending, how in _QUANTIZED.items():
             if name.endswith(ending):
-                why = f"{folder}: {name}: the weights are quantized ({how}), which is not read here"
+                why = f"{folder}: {name}: the weights are quantized ({how}), which is not supported"
                 raise ValueError(f"{why}: {UNQUANTIZED}")
 
 

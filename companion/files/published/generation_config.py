@@ -214,7 +214,7 @@ _CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "min_length": (_is_whole, "a whole number >= 0"),
     "repetition_penalty": (_between(0.001, 1000), "a number from 0.001 to 1000"),
     "no_repeat_ngram_size": (_is_whole, "a whole number >= 0"),
-    "bad_words_ids": (_phrases, "single tokens, a list with one id for each"),
+    "bad_words_ids": (_phrases, "single tokens, each as a list with one id"),
     "suppress_tokens": (_are_ids, "a list of token ids"),
     "forced_eos_token_id": (_one_or_several, "a token id"),
     "renormalize_logits": (lambda value: isinstance(value, bool), "true or false"),

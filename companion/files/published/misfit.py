@@ -21,8 +21,8 @@ from companion.files.published.state_dict import Places, WayBack
 
 Shapes = Mapping[str, tuple[int, ...]]
 LARGEST, MOST = 20_000, 5000
-"""Limits: layers times experts for which shapes are computed, and tensors of a folder in which the responsible field is
-searched for. The search computes all shapes at least once for each field."""
+"""Limits: the largest product of layers and experts for which shapes are computed, and the largest number of tensors
+for which the responsible field is searched. The search computes all shapes at least once for each field."""
 TOLD = 4
 """The number of tensors that a message names. The first one of each cause comes before a second one of any."""
 
@@ -51,7 +51,7 @@ def explained(
     places: Places,
     called: Mapping[str, str],
 ) -> ValueError:
-    """Return an error that explains why tensors did not become a model.
+    """Return an error that explains why tensors could not be loaded into a model.
 
     Args:
         error: The original message, which may have our names.

@@ -63,7 +63,7 @@ def positions(
     """
     said = [name for name in ("rope_scaling", "rope_parameters") if fields.given.get(name) is not None]
     if len(said) == 2 and fields.given["rope_scaling"] != fields.given["rope_parameters"]:
-        raise fields.refuse("rope_scaling", fields.given["rope_scaling"], "null beside rope_parameters, which differ")
+        raise fields.refuse("rope_scaling", fields.given["rope_scaling"], "null, because rope_parameters differ")
     name = said[0] if said else ""
     values = fields.given[name] if said else {}
     if not isinstance(values, Mapping):
@@ -71,13 +71,13 @@ def positions(
     local = None
     if local_base is not None and name == "rope_parameters":
         if not set(values) <= {GLOBAL, LOCAL}:
-            raise fields.refuse(name, values, f"objects for {GLOBAL} and {LOCAL}, and no more")
+            raise fields.refuse(name, values, f"objects for {GLOBAL} and {LOCAL} only")
         local = _part(fields, f"{name}.{LOCAL}", values.get(LOCAL) or {}, local_base, {"default": ()}).base
         name, values = f"{name}.{GLOBAL}", values.get(GLOBAL) or {}
     elif local_base is not None:
         local = _part(fields, "", {}, local_base, _KEYS).base
         if "type" in values:  # some versions of the released code overlook this
-            raise fields.refuse(f"{name}.type", values["type"], "the kind as rope_type")
+            raise fields.refuse(f"{name}.type", values["type"], "rope_type instead of type")
     kinds = _KEYS if _ORIGINAL not in fields.table else {kind: _KEYS[kind] for kind in ("default", "longrope")}
     outer = _row(fields.table, "positions.base", "rope_theta")
     own = replace(_part(fields, name, values, outer, kinds), layout="half", pattern=shortest(turning))
@@ -114,7 +114,7 @@ def layer_types(fields: Fields, usual: Sequence[str], other: str = LOCAL) -> Seq
     if said is None:
         return usual
     if not isinstance(said, list) or any(kind not in (GLOBAL, other) for kind in said) or len(said) != len(usual):
-        raise fields.refuse("layer_types", said, f"{len(usual)} kinds of layers, each {GLOBAL} or {other}")
+        raise fields.refuse("layer_types", said, f"the types of {len(usual)} layers, each {GLOBAL} or {other}")
     return said
 
 
@@ -165,7 +165,7 @@ def _part(
         raise fields.refuse(outer, base, "a number from 1 to 1e12")
     share = _share(fields, name, values)
     if unknown := [key for key in values if key not in kinds[kind]]:
-        raise wrong(unknown[0], values[unknown[0]], f"what a scaling of the kind {kind!r} says")
+        raise wrong(unknown[0], values[unknown[0]], f"only the keys of the kind {kind!r}")
     if kind == "default" and values.get("factor", 1) != 1:
         raise wrong("factor", values["factor"], "1, because a scaling of the kind 'default' scales nothing")
     for key, value in values.items():

@@ -106,7 +106,7 @@ class Places:
             return
         absent = [name for name in names if name not in there]
         if absent:
-            raise_faults(self.folder, [f"missing {absent[0]}, without which {there[0]} says nothing"])
+            raise_faults(self.folder, [f"missing {absent[0]}, without which {there[0]} cannot be used"])
         blocks, scales = (self.given.pop(name) for name in names)
         fits = blocks.ndim == 4 and blocks.shape[:3] == scales.shape
         if not fits or blocks.dtype != torch.uint8 or scales.dtype != torch.uint8:
@@ -177,7 +177,7 @@ class Places:
     def must_be_more_than(self, name: str, count: int) -> None:
         """Raise `ValueError` if a setting requires more of something than there are tensors."""
         if count > len(self.given):
-            raise_faults(self.folder, [f"{name}={count}, expected fewer than there are tensors"])
+            raise_faults(self.folder, [f"{name}={count}, expected at most the number of tensors, {len(self.given)}"])
 
     def drop(self, computed: Callable[[str], bool]) -> None:
         """Leave out the tensors whose names `computed` accepts, which our models compute or do not need."""
@@ -202,7 +202,7 @@ class Places:
             if (name := wanted.removeprefix("model.")) in self.given:
                 return (
                     f"found {name} in place of {wanted}: the tensors are those of a model without its head; "
-                    "expected one that has it"
+                    "expected a model with its head"
                 )
             if name := next((name for name in self.given if name.endswith(f".{wanted}")), ""):
                 return (
@@ -320,7 +320,7 @@ class WayBack(Places):
         for old, (count, names) in reversed(self._grouped.items()):
             parts = [self.back.pop(name).unflatten(0, (count, -1)) for name in names]
             self.back[old] = _cat(parts, 1).flatten(0, 1)
-        raise_faults(self.folder, [f"{name} has no place" for name in self.ours])
+        raise_faults(self.folder, [f"{name} has no published name" for name in self.ours])
         return {name: tensor.contiguous() for name, tensor in self.back.items()}
 
     def _taken(self, name: str) -> Tensor:

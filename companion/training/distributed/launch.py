@@ -21,7 +21,7 @@ from companion.training.distributed.parallel import Elsewhere, Lost, Parallel, e
 
 TIMEOUT = timedelta(hours=1)
 """How long a process waits for the others. It is longer than any evaluation or checkpoint, which the main process makes
-while the others wait. A process that has ended is noticed at once, one that hangs after this time.
+while the others wait. A process that has ended is noticed at once, and one that hangs is noticed after this time.
 """
 PATIENCE = timedelta(minutes=1)
 """How long a process waits for the others when it starts."""
@@ -143,7 +143,7 @@ def start_processes(
 
     Raises:
         ValueError: if flags do not match the number of processes, or if there are fewer GPUs than processes.
-        Lost: instead of the error that a collective in this block raises when another process is gone.
+        Lost: if another process is gone; it replaces the error that a collective in this block raises.
     """
     if not launched():
         if shard or expert_parallel is not None:

@@ -1,4 +1,4 @@
-"""`Parallel`, the interface between training and its processes, which here is a single process; and process failures.
+"""`Parallel`, the interface between training and its processes (here, a single one), and process failures.
 
 Everything about parallelism is in this folder; the rest of the package only uses `Parallel`.
 """
@@ -26,7 +26,7 @@ class Lost(RuntimeError):
     """
 
     def __init__(self, speaks: bool) -> None:
-        super().__init__("another process of this run is gone, and the others cannot go on without it")
+        super().__init__("another process of this run is gone, and the others cannot continue without it")
         self.speaks = speaks
 
 
@@ -65,11 +65,11 @@ class Parallel:
     world = 1
     device: torch.device | None = None
     keeps_whole = True
-    """Whether each process has the whole model."""
+    """True if each process has the whole model."""
 
     @property
     def main(self) -> bool:
-        """Whether this is the one process that writes files, prints and measures."""
+        """True in the one process that writes files, prints and measures."""
         return self.rank == 0
 
     def __str__(self) -> str:

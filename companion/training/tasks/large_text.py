@@ -59,8 +59,8 @@ class LargeTextTask(TextTask):
         """Return the facts about a text, and where its ids are stored and how long the ids of other texts are kept."""
         folder = self._parts.folder
         freed = forget(folder.parent, keep=folder, most=KEPT_BYTES, days=KEPT_DAYS)
-        told = f"; now {readable_bytes(freed)} were removed" if freed else ""
-        stay = f"those of other texts stay {KEPT_DAYS} days, at most {readable_bytes(KEPT_BYTES)} of them{told}"
+        told = f"; {readable_bytes(freed)} removed now" if freed else ""
+        stay = f"those of other texts are kept {KEPT_DAYS} days, at most {readable_bytes(KEPT_BYTES)}{told}"
         return (*super().facts(), ("", f"as ids in {folder}; {stay}"))
 
     @cached_property

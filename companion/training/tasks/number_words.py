@@ -57,8 +57,8 @@ def translate(
         beams: 1: take the most probable token at each step (greedy decoding); more: search for the most probable name,
             with a length penalty of 1 as in `beam_search`.
         precision: as in `Trainer`.
-        draft: what proposes tokens that the model judges several at a time. The names are the same, in fewer passes;
-            the draft counts them.
+        draft: the source of proposed tokens, of which the model verifies several at a time. The names are the same, in
+            fewer passes, which the draft counts.
 
     Raises:
         ValueError: if `beams` is below 1, or if a draft is combined with more than one beam.
@@ -162,7 +162,7 @@ class NumberWordsTask(Task):
         """
         settings = recorded(record)
         if not isinstance(settings, NumberWordsSettings):
-            raise ValueError(f"the run learned {settings.task}: expected one of {NumberWordsSettings.task}")
+            raise ValueError(f"the run learned {settings.task}: expected a run of {NumberWordsSettings.task}")
         task = cls.open(settings)
         if task.fingerprint != record["text"]["fingerprint"]:
             raise ValueError(

@@ -139,7 +139,7 @@ class TextTask(Task):
     @property
     def enough(self) -> Enough:
         updates = max(1, round(MOST_EPOCHS / self.batches.epochs(self.settings.accumulate)))
-        return Enough(updates, f"or {MOST_EPOCHS:g} times through the text, are enough: more would learn it by heart")
+        return Enough(updates, f"or {MOST_EPOCHS:g} times through the text, are enough: more would memorize it")
 
     @property
     def title(self) -> str:
@@ -238,7 +238,7 @@ def measure(
     context: int | None = None,
     batch: int = 32,
 ) -> Evaluation:
-    """Return the model's loss on encoded documents that spell `bytes` bytes of text.
+    """Return the model's loss on encoded documents with `bytes` bytes of text.
 
     Every token is scored once, in its own document, given at least half of the context if that many tokens precede it.
     The context is the model's unless a shorter one is given; `batch` is the number of windows per batch.

@@ -243,7 +243,7 @@ class TuneTask(Task):
                 f"{result['right_share']:.1%} (95 % interval {result['low']:.1%} to {result['high']:.1%})."
                 + (f"\n{self._advice(record)}" if result["high"] < LEARNED else "")
             )
-        return f"On what was held out: {Tuned({k: v for k, v in result.items() if k != 'digest'})}."
+        return f"On held-out data: {Tuned({k: v for k, v in result.items() if k != 'digest'})}."
 
     def _advice(self, record: Mapping[str, Any]) -> str:
         """Return advice for a run that has not learned its task."""
@@ -275,7 +275,7 @@ class TuneTask(Task):
         """
         settings = self.settings
         if parallel is not None and parallel.world > 1:
-            raise ValueError("torchrun: expected one process; tuning runs in one (trl and peft tune in several)")
+            raise ValueError("torchrun: expected one process; tuning supports only one (trl and peft support several)")
         torch.manual_seed(derived_seed(settings.seed, 2))
         kept = {name: tensor.clone() for name, tensor in self.first.state_dict().items()}
         model = assemble(self.config, kept, self.start.folder, None).to(device)

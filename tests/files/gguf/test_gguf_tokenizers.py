@@ -179,8 +179,8 @@ def test_template_and_stops_are_those_of_the_file(tmp_path):
         ({"pre": "klingon"}, "tokenizer.ggml.pre='klingon': expected one of gpt-2, "),
         ({"pre": None}, "tokenizer.ggml.pre='default': expected one of gpt-2, "),
         ({"eos_token_id": 9999}, "tokenizer.ggml.eos_token_id=9999: expected an id from 0 to 3.."),
-        ({"merges": ["q z"]}, "tokenizer.ggml.merges='q z': expected two tokens that become a third"),
-        ({"token_type": [1, 2]}, "tokenizer.ggml.token_type=2: expected 4.. of them, as there are tokens"),
+        ({"merges": ["q z"]}, "tokenizer.ggml.merges='q z': expected two tokens that merge into a third"),
+        ({"token_type": [1, 2]}, "tokenizer.ggml.token_type=2: expected one for each of the 4.. tokens"),
     ],
 )  # fmt: skip
 def test_what_is_not_known_is_rejected_by_name_and_the_model_runs_on_ids(change, message, tmp_path):

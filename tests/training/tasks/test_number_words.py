@@ -131,7 +131,7 @@ def test_settings_come_back_from_a_record_and_differ_by_flags() -> None:
     assert differences(SETTINGS, TextSettings()) == ["--task: number-words in the run, text now"]
     with pytest.raises(ValueError, match=r"run\.json: expected a run's settings"):
         recorded({"settings": {"task": "poetry"}})
-    with pytest.raises(ValueError, match="the run learned text: expected one of number-words"):
+    with pytest.raises(ValueError, match="the run learned text: expected a run of number-words"):
         NumberWordsTask.of_record({"settings": TextSettings().what_matters()})
 
 

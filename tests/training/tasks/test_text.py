@@ -73,7 +73,7 @@ def test_flags_become_layers_and_older_runs_go_on_without_them():
     assert TextSettings(layers=3, linear=3, sinks=True).model_config(300).attending == ()
     assert TextSettings(sinks=True).model_config(300).attention == AttentionConfig(4, sinks=True)
     for wrong, message in (
-        ({"latent": 16, "sinks": True}, "sinks=True: expected False beside latent"),
+        ({"latent": 16, "sinks": True}, "sinks=True: expected False with latent"),
         ({"latent": 16, "kv_heads": 2}, "kv_heads=2: expected None beside latent"),
     ):
         with pytest.raises(ValueError, match=message):
