@@ -214,9 +214,9 @@ def _listed(words: Sequence[str]) -> str:
 
 
 _ONE = (
-    "the stream", "what ", "the update that", "the loss", "the rate", "the length", "the mask", "silu", "the gate",
-    "the inner", "the base", "the sum", "the source", "token", "the cache", "the balance", "the translation",
-    "the standard", "the key before", "how many", "the width", "the gradient of",
+    "the stream", "the input", "the output of", "the update", "the final", "the state", "the number", "the loss",
+    "the rate", "the length", "the mask", "silu", "the gate", "the inner", "the base", "the sum", "the source", "token",
+    "the cache", "the balance", "the translation", "the standard", "the key before", "the width", "the gradient of",
 )  # fmt: skip
 """Prefixes of the node names that are singular; all other names are plural."""
 

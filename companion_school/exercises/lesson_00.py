@@ -576,8 +576,8 @@ def _(x, k, w_r, w_1, w_2):
 )
 def continue_text(text, n, vocabulary, table):
     """In this tiny model, the scores of the next word are the *average of the rows* of `table` (vocab, vocab) that belong to all words so far,
-    including the new ones. Continue `text`, whose words are separated by single spaces, with the most probable word, `n` times, and return the
-    new words as a list. `vocabulary` lists the words in the order of their ids. No two scores are equal.
+    including the new ones. In `text`, single spaces separate the words. Append the most probable next word `n` times, and return the new words
+    as a list. `vocabulary` lists the words in the order of their ids. No two scores are equal.
 
     ```python
     >>> continue_text("a", 3, ["a", "b"], torch.tensor([[0.0, 1.0], [3.0, 0.0]]))

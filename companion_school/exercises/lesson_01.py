@@ -62,7 +62,7 @@ def _():
     return "a", "n", 6
 
 
-@first_merge.mistake("two tokens are joined at a time, never three")
+@first_merge.mistake("you joined three tokens; a merge joins two")
 def _():
     return "an", "a", 3
 
@@ -1030,7 +1030,7 @@ def _(vocab, d_model, std):
         "no merge is asked for": "nothing to do",
     },
     hints=(
-        "Keep each word as a tuple of tokens, and how often it occurs. Count the pairs of neighbours within the words, each as often as its word occurs.",
+        "Store each word as a tuple of tokens, together with how often it occurs. Count the pairs of neighbours within the words, each as often as its word occurs.",
         "The next merge is `min(count, key=lambda pair: (-count[pair], pair))`: the largest count, and in a tie the smallest pair.",
         "Join it in every word, from left to right; stop when the best pair occurs once, or when there are no pairs; then count again.",
     ),

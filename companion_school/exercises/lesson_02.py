@@ -420,7 +420,7 @@ def _(q, k, v, may_look, g):
     return dz @ k / scale, dz.T @ q / scale, a.T @ g
 
 
-@masked_gradients.mistake("the softmax's Jacobian has a second term: subtract the row's average of dA")
+@masked_gradients.mistake("you left out the second term of the softmax's Jacobian: subtract the row's average of dA")
 def _(q, k, v, may_look, g):
     scale = math.sqrt(q.shape[1])
     a = _weights(q, k, may_look, scale)

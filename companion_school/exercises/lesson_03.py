@@ -42,7 +42,7 @@ def _():
     return 5.0
 
 
-@five_dogs.mistake("the cat's value is 1, so it contributes, too")
+@five_dogs.mistake("you left out the cat, whose value of 1 contributes, too")
 def _():
     return 5 * math.exp(3) / (math.exp(3) + 2)
 
@@ -166,7 +166,7 @@ def _(d_model, heads, kv_heads, d_k, d_v, bias):
     return _count(d_model, heads, kv_heads, d_k, d_v, False)
 
 
-@attention_numbers.mistake("the biases are counted even where there are none")
+@attention_numbers.mistake("you counted biases although there are none")
 def _(d_model, heads, kv_heads, d_k, d_v, bias):
     _divides(heads, kv_heads)
     return _count(d_model, heads, kv_heads, d_k, d_v, True)
@@ -190,7 +190,7 @@ def _(d_model, heads, kv_heads, d_k, d_v, bias):
     return _count(d_model, heads, kv_heads, d_k, d_v, bias) - (heads - kv_heads) * d_v * d_model
 
 
-@attention_numbers.mistake("values have a width of their own, d_v")
+@attention_numbers.mistake("you used d_k for the values, but their width is d_v")
 def _(d_model, heads, kv_heads, d_k, d_v, bias):
     _divides(heads, kv_heads)
     return _count(d_model, heads, kv_heads, d_k, d_k, bias)
@@ -208,7 +208,7 @@ def _(d_model, heads, kv_heads, d_k, d_v, bias):
     return _count(d_model, heads, kv_heads, d_k, d_v, False) + 4 * d_model * bias
 
 
-@attention_numbers.mistake("the last projection has a bias, too, with d_model entries")
+@attention_numbers.mistake("you left out the bias of the last projection, which has d_model entries")
 def _(d_model, heads, kv_heads, d_k, d_v, bias):
     _divides(heads, kv_heads)
     return _count(d_model, heads, kv_heads, d_k, d_v, bias) - d_model * bias
@@ -529,7 +529,7 @@ def _(x):
 
 @from_heads.variant
 def _(x):
-    # unpacking raises a ValueError of its own
+    # unpacking raises its own ValueError
     batch, heads, tokens, width = x.shape
     out = torch.zeros(batch, tokens, heads * width, dtype=x.dtype)
     for t in range(tokens):
@@ -581,8 +581,8 @@ def grouped(q, k, v):
 
     ★
     - Raise a `ValueError` if kv_head does not divide head.
-    - Make no copies of keys or values: with one query and 256 keys, everything that a call allocates takes fewer bytes than `k`. A
-      product that broadcasts its arguments copies them, too.
+    - Do not copy keys or values: with one query and 256 keys, everything that a call allocates takes fewer bytes than `k`. A product that
+      broadcasts its arguments copies them, too.
     - The result has the dtype of `q`, `k` and `v`, which may be `float16`.
     """
     ### BEGIN SOLUTION

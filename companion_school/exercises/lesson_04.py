@@ -200,7 +200,7 @@ def _(k, d, base):
     return _shift(1, d, base)
 
 
-@shift_matrix.mistake("your base is fixed at 10000: use the one that is given")
+@shift_matrix.mistake("your base is fixed at 10000: use the argument")
 def _(k, d, base):
     return _shift(k, d)
 
@@ -619,9 +619,9 @@ def _(j, w_k, sharpness):
     ),
 )
 def add_positions(x, lengths):
-    """Sequences of unequal length are padded on the **left**. `x` (batch, token, d_model) holds them, and `lengths` (batch), `int64`, says
-    how many tokens of each row are real. Return `x` with positions added: $p_0$ to the first *real* token of each row, $p_1$ to the next,
-    and so on. $p_t$ is the wave of position $t$, equation (4.2), with the base 10,000. Leave padding as it is.
+    """Sequences of unequal length are padded on the **left**. `x` (batch, token, d_model) holds them, and `lengths` (batch), `int64`, says how
+    many tokens of each row are real. Return `x` with positions added: $p_0$ to the first *real* token of each row, $p_1$ to the next, and so on.
+    $p_t$ is the wave of position $t$, equation (4.2), with the base 10,000. Leave padding unchanged.
 
     ```python
     >>> add_positions(torch.zeros(1, 3, 2), torch.tensor([2]))
@@ -685,19 +685,19 @@ def _(x, lengths):
     return x + _waves(torch.arange(x.shape[1]), x.shape[2]).to(x.dtype)
 
 
-@add_positions.mistake("your padding got position 0, which is not a vector of zeros: leave padding as it is")
+@add_positions.mistake("your padding got position 0, which is not a vector of zeros: leave padding unchanged")
 def _(x, lengths):
     places, _ = _places(x, lengths)
     return x + _waves(places.clamp(min=0), x.shape[2]).to(x.dtype)
 
 
-@add_positions.mistake("your padding got negative positions; they have vectors, too: leave padding as it is")
+@add_positions.mistake("your padding got negative positions; they have vectors, too: leave padding unchanged")
 def _(x, lengths):
     places, _ = _places(x, lengths)
     return x + _waves(places, x.shape[2]).to(x.dtype)
 
 
-@add_positions.mistake("your padding became zero: leave it as it is")
+@add_positions.mistake("your padding became zero: leave it unchanged")
 def _(x, lengths):
     places, real = _places(x, lengths)
     return (x + _waves(places, x.shape[2]).to(x.dtype)) * real
@@ -722,7 +722,7 @@ def _(x, lengths):
     return torch.where((places > 0)[..., None], x + _waves(places, x.shape[2]).to(x.dtype), x)
 
 
-@add_positions.mistake("you multiplied x by the square root of d_model: here positions are added to x as it is")
+@add_positions.mistake("you multiplied x by the square root of d_model: here positions are added to x without a factor")
 def _(x, lengths):
     places, real = _places(x, lengths)
     return torch.where(real, x * math.sqrt(x.shape[2]) + _waves(places, x.shape[2]).to(x.dtype), x)
@@ -899,9 +899,7 @@ def _(positions, d, base, dtype):
     return _table(positions, d, 1 / base, dtype)
 
 
-@sinusoids.mistake(
-    "your exponents were divided in whole numbers (//) and are all 0: every pair rotates at the same speed"
-)
+@sinusoids.mistake("your exponents use integer division (//) and are all 0, so every pair rotates at the same speed")
 def _(positions, d, base, dtype):
     return _table(positions, d, 1.0, dtype)
 
@@ -922,7 +920,7 @@ def _(positions, d, base, dtype):
     return _table(positions, d, base, dtype).unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
 
 
-@sinusoids.mistake("your base is fixed at 10000: use the one that is given")
+@sinusoids.mistake("your base is fixed at 10000: use the argument")
 def _(positions, d, base, dtype):
     return _table(positions, d, 10000.0, dtype)
 

@@ -112,7 +112,7 @@ def _():
         "positions before 0": "a text starts at position 0",
     },
     hints=(
-        "Frequencies: `base ** (-2 * c / d)` for c from 0 to d/2 - 1, with d = d_head. Angles: every position times every frequency, in `float64`, say.",
+        "Frequencies: `base ** (-2 * c / d)` for c from 0 to d/2 - 1, with d = d_head. The angles are every position times every frequency, for example in `float64`.",
         "`x.chunk(2, dim=-1)` gives the first and the second components of all pairs. They are views: do not write into them.",
         "(a, b) becomes (a cos - b sin, a sin + b cos); join the two with `torch.cat` and return the dtype of x.",
     ),
@@ -525,7 +525,7 @@ def _(length, d_head, turn):
     return max(1.0, length / (2 * math.pi * turn))
 
 
-@smallest_base.mistake("a full turn is 2 pi radians")
+@smallest_base.mistake("you took a full turn as 1 radian; it is 2 pi radians")
 def _(length, d_head, turn):
     return max(1.0, (length / turn) ** (d_head / (d_head - 2)))
 

@@ -724,7 +724,7 @@ def _(y, x, W_q, W_k, W_v, g):
     return _paths(y, x, W_q, W_k, W_v, g)[0] @ W_k.T
 
 
-@memory_gradient.mistake("the path through the keys lacks 1 over the square root of d_k")
+@memory_gradient.mistake("you left out the factor 1 / sqrt(d_k) in the path through the keys")
 def _(y, x, W_q, W_k, W_v, g):
     dk, dv = _paths(y, x, W_q, W_k, W_v, g)
     return math.sqrt(W_q.shape[1]) * dk @ W_k.T + dv @ W_v.T
@@ -742,7 +742,9 @@ def _(y, x, W_q, W_k, W_v, g):
     return dk / math.sqrt(W_q.shape[1]) @ W_k.T + dv @ W_v.T
 
 
-@memory_gradient.mistake("the softmax's Jacobian has a second term; subtract the row's weighted mean of dA")
+@memory_gradient.mistake(
+    "you left out the second term of the softmax's Jacobian; subtract the row's weighted mean of dA"
+)
 def _(y, x, W_q, W_k, W_v, g):
     dk, dv = _paths(y, x, W_q, W_k, W_v, g, centre=False)
     return dk @ W_k.T + dv @ W_v.T

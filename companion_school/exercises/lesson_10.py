@@ -36,7 +36,7 @@ def cache_size_in_bytes(layers, heads, kv_heads, d_k, d_v, batch, tokens, number
     ```
 
     ★
-    - A `kv_heads` that does not divide `heads` raises a `ValueError`.
+    - Raise a `ValueError` if `kv_heads` does not divide `heads`.
     - The result is an `int`, exact beyond $2^{53}$.
     """
     ### BEGIN SOLUTION
@@ -86,12 +86,12 @@ def _(layers, heads, kv_heads, d_k, d_v, batch, tokens, number):
     return layers * kv_heads * 2 * (d_k + d_v) * batch * tokens * number
 
 
-@cache_size_in_bytes.mistake("every text of the batch has its own cache")
+@cache_size_in_bytes.mistake("you left out the batch: every text has its own cache")
 def _(layers, heads, kv_heads, d_k, d_v, batch, tokens, number):
     return layers * kv_heads * (d_k + d_v) * tokens * number
 
 
-@cache_size_in_bytes.mistake("every layer has its own cache")
+@cache_size_in_bytes.mistake("you left out the layers: every layer has its own cache")
 def _(layers, heads, kv_heads, d_k, d_v, batch, tokens, number):
     return kv_heads * (d_k + d_v) * batch * tokens * number
 
@@ -166,8 +166,8 @@ def cached_step(x, w_q, w_k, w_v, keys, values):
     ```
 
     ★
-    - `keys` and `values` with different numbers of slots raise a `ValueError`.
-    - The old `keys` and `values` are not changed, and scores in the thousands do not overflow.
+    - Raise a `ValueError` if `keys` and `values` have different numbers of slots.
+    - Do not change the old `keys` and `values`. Scores in the thousands do not overflow.
     """
     ### BEGIN SOLUTION
     if keys.shape[2] != values.shape[2]:
@@ -556,7 +556,7 @@ def shift_keys(keys, by, base):
     ```
 
     ★
-    - A negative `by` raises a `ValueError`.
+    - Raise a `ValueError` if `by` is negative.
     """
     ### BEGIN SOLUTION
     if by < 0:
@@ -728,8 +728,8 @@ def temperature_top_p(logits, temperature, share):
     ```
 
     ★
-    - Raises a `ValueError` unless `temperature > 0` and `0 < share <= 1`.
-    - Works for a share that is met exactly, or missed by a billionth, and for the lowest temperatures.
+    - Raise a `ValueError` unless `temperature > 0` and `0 < share <= 1`.
+    - The result is right for a share that is met exactly or missed by a billionth, and for very low temperatures.
     """
     ### BEGIN SOLUTION
     if not temperature > 0 or not 0 < share <= 1:
@@ -934,9 +934,9 @@ def ragged_step(q, k, v, keys, values, lengths, base):
     ```
 
     ★
-    - Tokens that do not fit into the slots of some row raise a `ValueError`.
+    - Raise a `ValueError` if the tokens do not fit into the slots of some row.
     - Garbage may be NaN or infinity.
-    - The given `keys` and `values` are not changed.
+    - Do not change the given `keys` and `values`.
     """
     ### BEGIN SOLUTION
     batch, _, tokens, d_head = q.shape

@@ -197,7 +197,7 @@ def _(d, d_ff, experts, top_k, shared):
     return total, active, 2 * active
 
 
-@expert_layer_cost.mistake("each parameter costs two FLOPs, a multiplication and an addition")
+@expert_layer_cost.mistake("you counted one FLOP per parameter: it takes a multiplication and an addition")
 def _(d, d_ff, experts, top_k, shared):
     total, active, _ = _costs(d, d_ff, experts, top_k, shared)
     return total, active, active

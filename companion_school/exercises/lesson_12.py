@@ -57,7 +57,7 @@ def _():
     return 1024, 2048
 
 
-@lengths_of_balance.mistake("each term of a matrix product costs two FLOPs, also in the projections")
+@lengths_of_balance.mistake("you counted one FLOP per term in the projections: each term takes two there, too")
 def _():
     return 512, 1536
 

@@ -53,7 +53,7 @@ def _():
     return 12 * 768**2 + 4 * 768
 
 
-@block_of_gpt2.mistake("a LayerNorm has a bias in addition to its gain")
+@block_of_gpt2.mistake("you left out the biases of the LayerNorms")
 def _():
     return 12 * 768**2 + 11 * 768
 
@@ -170,7 +170,7 @@ def _(vocab, d, layers, heads, kv_heads, d_ff, tied):
     return _llama(vocab, d, layers, heads, kv_heads, d_ff, tied) + 2 * layers * d * (d - kv_heads * (d // heads))
 
 
-@llama_parameters.mistake("the output projection is d by d, because it reads all heads")
+@llama_parameters.mistake("you made the output projection too narrow: it is d by d, because it reads all heads")
 def _(vocab, d, layers, heads, kv_heads, d_ff, tied):
     return _llama(vocab, d, layers, heads, kv_heads, d_ff, tied) - layers * d * (d - kv_heads * (d // heads))
 
@@ -283,7 +283,7 @@ def half_from_interleaved_rows(weight, heads):
 
     ★
     - Raise a `ValueError` if the rows cannot be divided into `heads` heads of an even width.
-    - The result has the dtype of `weight`, and `weight` itself is not changed.
+    - The result has the dtype of `weight`, and you must not change `weight` itself.
     """
     ### BEGIN SOLUTION
     rows, d_model = weight.shape
@@ -460,12 +460,12 @@ def _(memory, parameters, layers, kv_heads, d_head, batch, number):
     return _room(memory, parameters, number) // (layers * kv_heads * d_head * batch * number)
 
 
-@longest_context.mistake("every text of the batch has its own cache")
+@longest_context.mistake("you left out the batch: every text has its own cache")
 def _(memory, parameters, layers, kv_heads, d_head, batch, number):
     return _room(memory, parameters, number) // (2 * layers * kv_heads * d_head * number)
 
 
-@longest_context.mistake("every layer has its own keys and values")
+@longest_context.mistake("you left out the layers: every layer has its own keys and values")
 def _(memory, parameters, layers, kv_heads, d_head, batch, number):
     return _room(memory, parameters, number) // (2 * kv_heads * d_head * batch * number)
 

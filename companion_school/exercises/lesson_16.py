@@ -185,7 +185,7 @@ def _(q, k, gain_q, gain_k, eps, cap):
     return _cap(q @ k.mT / wide**0.5, cap)
 
 
-@held_scores.mistake("eps belongs under the square root, beside the mean square")
+@held_scores.mistake("you added eps outside the square root: add it to the mean square")
 def _(q, k, gain_q, gain_k, eps, cap):
     q, k = (x / (x.square().mean(-1, keepdim=True).sqrt() + eps) * g for x, g in ((q, gain_q), (k, gain_k)))
     return _cap(q @ k.mT / q.shape[-1] ** 0.5, cap)
@@ -209,7 +209,7 @@ def _(q, k, gain_q, gain_k, eps, cap):
     return (_normed(q, gain_q, eps) @ _normed(k, gain_k, eps).mT / q.shape[-1] ** 0.5).clamp(-cap, cap)
 
 
-@held_scores.mistake("divide the scores by the cap inside the tanh")
+@held_scores.mistake("you forgot to divide the scores by the cap inside the tanh")
 def _(q, k, gain_q, gain_k, eps, cap):
     _cap(q, cap)
     return cap * torch.tanh(_normed(q, gain_q, eps) @ _normed(k, gain_k, eps).mT / q.shape[-1] ** 0.5)
@@ -600,7 +600,7 @@ def _(logits, bias, groups, top_groups, k, scale):
 def turn_part(x, share, base):
     """**Partial rotary.** `x` (token, d_head) holds the queries of one head, with row $i$ at position $i$. Rotate the first $w$ =
     `int(share * d_head)` components in the layout of halves: pair $j$ is components $j$ and $j + w/2$, and it is rotated by
-    $i / \\text{base}^{2j/w}$. All others stay as they are.
+    $i / \\text{base}^{2j/w}$. The others do not change.
 
     ```python
     >>> turn_part(torch.ones(2, 4), 0.5, 10.0)
@@ -842,7 +842,7 @@ def _count(card, ends=None, width=None, router=None, plain=None, matrices=3, kep
     )
 
 
-@card_numbers.mistake("there are two tables unless tie_word_embeddings is true")
+@card_numbers.mistake("you counted one table: there are two unless tie_word_embeddings is true")
 def _(card):
     return _count(card, ends=1)
 
@@ -878,7 +878,7 @@ def _(card):
     return _count(card, active_shared=0)
 
 
-@card_numbers.mistake("a gated network has three matrices")
+@card_numbers.mistake("you counted two matrices per network: a gated one has three")
 def _(card):
     return _count(card, matrices=2)
 

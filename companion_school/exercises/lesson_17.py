@@ -93,13 +93,13 @@ def _(tokens, layers, every, kv_heads, tables, d_k, d_v, cached, kept):
     return full * tokens * kv_heads * (d_k + d_v) * cached + (layers - full) * tables * (d_k + d_v) * kept
 
 
-@hybrid_bytes.mistake("the cache stores a key and a value, which are d_k + d_v elements per head and token")
+@hybrid_bytes.mistake("you counted only the keys: the cache stores d_k + d_v elements per head and token")
 def _(tokens, layers, every, kv_heads, tables, d_k, d_v, cached, kept):
     full = _groups(tokens, layers, every)
     return full * tokens * kv_heads * d_k * cached + (layers - full) * tables * d_k * d_v * kept
 
 
-@hybrid_bytes.mistake("the elements of a table have their own size, `kept`")
+@hybrid_bytes.mistake("you used `cached` for the tables: their elements have `kept` bytes")
 def _(tokens, layers, every, kv_heads, tables, d_k, d_v, cached, kept):
     full = _groups(tokens, layers, every)
     return (full * tokens * kv_heads * (d_k + d_v) + (layers - full) * tables * d_k * d_v) * cached
@@ -145,7 +145,7 @@ def _(tokens, layers, every, kv_heads, tables, d_k, d_v, cached, kept):
     right={"gradients": "its answer goes into a model that learns"},
     hints=(
         "Let the table fade first: multiply each head's table by its decay. All later steps use the faded table.",
-        "The table returns `torch.einsum('hkv,hk->hv', S, k)` for the key. What is missing is v minus that.",
+        "The table returns `torch.einsum('hkv,hk->hv', S, k)` for the key. The missing part is v minus that.",
         "Add the outer product of the key and of the strength times what is missing. Only then read with q.",
     ),
 )
@@ -411,12 +411,14 @@ def _(S, k, v, decay, write):
     return _system(S, k, v, decay, write, old=False)
 
 
-@corrected_values.mistake("the table from before the chunk fades as well, at token t by all decays up to decay[t]")
+@corrected_values.mistake(
+    "you did not let the table from before the chunk fade: at token t it has faded by all decays up to decay[t]"
+)
 def _(S, k, v, decay, write):
     return _system(S, k, v, decay, write, start="none")
 
 
-@corrected_values.mistake("the table has faded by decay[t] as well before token t looks")
+@corrected_values.mistake("you left out decay[t]: the table has already faded by it when token t reads")
 def _(S, k, v, decay, write):
     return _system(S, k, v, decay, write, start="before")
 

@@ -85,7 +85,7 @@ def _(rate, ahead, cost):
     return sum(rate**i for i in range(ahead + 1))
 
 
-@speedup.mistake("the draft makes its guesses one after another, so k of them take k times the cost")
+@speedup.mistake("you counted the cost of one guess: the draft makes k guesses one after another")
 def _(rate, ahead, cost):
     _worth(rate, ahead, cost)
     return sum(rate**i for i in range(ahead + 1)) / (1 + cost)
@@ -295,7 +295,7 @@ def _(p, p_hat, guesses, u):
     return [*kept, _pick(chances, u[-1])]
 
 
-@keep_guesses.mistake("if all guesses stay, one more token comes from the model's last row")
+@keep_guesses.mistake("you left out the token from the model's last row, which follows if all guesses stay")
 def _(p, p_hat, guesses, u):
     _place(p, p_hat, guesses, u)
     if not guesses:
@@ -631,7 +631,7 @@ def _(arrivals, lengths, seats):
     return _seated(arrivals, lengths, seats, order=lambda text: lengths[text])
 
 
-@done_at.mistake("a text cannot take a seat before it arrives")
+@done_at.mistake("you seat a text before it arrives")
 def _(arrivals, lengths, seats):
     _timetable(arrivals, lengths, seats)
     return _seated([0] * len(lengths), lengths, seats)

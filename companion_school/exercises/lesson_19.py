@@ -237,7 +237,7 @@ def _(rows, columns, bits, group, scale_bits=16, zero_bits=0):
     return -(-rows * (columns * bits + scale_bits + zero_bits) // 8)
 
 
-@rounded_bytes.mistake("the last group of a row needs a scale as well, even if it is shorter")
+@rounded_bytes.mistake("you left out the scale of a shorter last group")
 def _(rows, columns, bits, group, scale_bits=16, zero_bits=0):
     _sizes(rows, columns, bits, group, scale_bits, zero_bits)
     return -(-rows * (columns * bits + columns // group * (scale_bits + zero_bits)) // 8)
@@ -249,13 +249,13 @@ def _(rows, columns, bits, group, scale_bits=16, zero_bits=0):
     return -(-(rows * columns * bits + -(-rows * columns // group) * (scale_bits + zero_bits)) // 8)
 
 
-@rounded_bytes.mistake("affine groups have a zero point in addition to the scale")
+@rounded_bytes.mistake("you left out the zero points of affine groups")
 def _(rows, columns, bits, group, scale_bits=16, zero_bits=0):
     _sizes(rows, columns, bits, group, scale_bits, zero_bits)
     return -(-rows * (columns * bits + -(-columns // group) * scale_bits) // 8)
 
 
-@rounded_bytes.mistake("the scales take bits too")
+@rounded_bytes.mistake("you left out the bits of the scales")
 def _(rows, columns, bits, group, scale_bits=16, zero_bits=0):
     _sizes(rows, columns, bits, group, scale_bits, zero_bits)
     return -(-rows * columns * bits // 8)
@@ -597,7 +597,7 @@ def _(x, levels, dice):
     return torch.where((dice < x - low) | (x == high), high, low)
 
 
-@by_chance.mistake("go up where the dice are *below* the probability")
+@by_chance.mistake("you go up where the dice are above the probability; go up where they are *below* it")
 def _(x, levels, dice):
     _fits_levels(x, levels, dice)
     x = x.clamp(levels[0], levels[-1])

@@ -132,7 +132,7 @@ def _(ids, user, assistant, end):
     return [counts and at > last for at, counts in enumerate(found)]
 
 
-@loss_mask.mistake("an answer that is cut off before its `end` counts, too")
+@loss_mask.mistake("you left out an answer that is cut off before its `end`")
 def _(ids, user, assistant, end):
     _roles(ids, user, assistant)
     found = _marked(ids, user, assistant, end)
@@ -222,7 +222,7 @@ def _(draw):
         gradients=True,
     )
     yield Case("rows without an adapter", (draw.normal(3, 4), weight, down, up, torch.tensor([-1, 0, -1]), 2.0))
-    yield Case("no row has an adapter", (draw.normal(2, 4), weight, down, up, torch.tensor([-1, -1]), 2.0))
+    yield Case("-1 for every row", (draw.normal(2, 4), weight, down, up, torch.tensor([-1, -1]), 2.0))
     wide_in, wide_out, rank, adapters = draw.sizes(4, 2, 8)
     weight, down = draw.normal(wide_out, wide_in), draw.normal(adapters, wide_in, rank)
     up, x, which = draw.normal(adapters, rank, wide_out), draw.normal(9, wide_in), draw.wholes(-1, adapters - 1, 9)
@@ -278,7 +278,7 @@ def _(x, weight, down, up, which, scale):
     return _one_by_one(x, weight, down, up, which, scale, lambda row, a: row @ every)
 
 
-@adapted.mistake("the change is multiplied by the scale")
+@adapted.mistake("you forgot to multiply the change by the scale")
 def _(x, weight, down, up, which, scale):
     _fitting(x, weight, down, up, which)
     return _one_by_one(x, weight, down, up, which, 1.0)
@@ -935,7 +935,7 @@ def _(now, old, gain, counts, clip):
     limits={"drawn": (1,), "k": (1,)},
     hints=(
         "Of all ways to choose k of the sampled answers, how many have no right one among them?",
-        "They are `math.comb(drawn - right, k)` of `math.comb(drawn, k)`, for each question.",
+        "For each question, these are `math.comb(drawn - right, k)` of `math.comb(drawn, k)` choices.",
         "Subtract that fraction from one, and take the mean over the questions.",
     ),
 )

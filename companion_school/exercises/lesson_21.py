@@ -75,7 +75,7 @@ def _(u, gain, table, eps):
     return (u * gain) @ table.T
 
 
-@lens.mistake("the norm has a gain, which the lens uses as well")
+@lens.mistake("the gain of the norm is missing: the lens uses it, too")
 def _(u, gain, table, eps):
     _widths(u, gain, table)
     return (u / _scale(u, eps)) @ table.T
@@ -87,7 +87,7 @@ def _(u, gain, table, eps):
     return (u / (u.square().sum(dim=-1, keepdim=True) + eps).sqrt() * gain) @ table.T
 
 
-@lens.mistake("this norm does not subtract the mean")
+@lens.mistake("you subtract the mean, but this norm does not")
 def _(u, gain, table, eps):
     _widths(u, gain, table)
     v = u - u.mean(dim=-1, keepdim=True)
@@ -100,7 +100,7 @@ def _(u, gain, table, eps):
     return (u / _scale(u[-1:], eps) * gain) @ table.T
 
 
-@lens.mistake("eps is added to the mean of squares, under the square root")
+@lens.mistake("you added eps outside the square root: add it to the mean of squares")
 def _(u, gain, table, eps):
     _widths(u, gain, table)
     return (u / (_scale(u, 0.0) + eps) * gain) @ table.T
@@ -144,8 +144,9 @@ def _(u, gain, table, eps):
 )
 def credit(writes, gain, table, words, eps):
     """`writes` (part, d_model) holds the embedding of one token and everything that each head and network added to it, so its sum is the final
-    stream. RMSNorm with `gain` (d_model) and `eps` comes next, and then `table` (vocab, d_model). `words` is a pair of token ids. Return (part):
-    by how much each part makes the logit of the first word larger than that of the second. The results add up to the gap of the two logits.
+    stream. RMSNorm with `gain` (d_model) and `eps` comes next, and then `table` (vocab, d_model). `words` is a pair of token ids. For each part,
+    return by how much it makes the logit of the first word larger than that of the second, (part). The results add up to the gap of the two
+    logits.
 
     ```python
     >>> writes = torch.tensor([[3.0, 1.0], [1.0, 2.0]])
@@ -204,19 +205,19 @@ def _(writes, gain, table, words, eps):
     return (writes / _scale(writes, eps)) @ _direction(gain, table, words)
 
 
-@credit.mistake("the last norm divides all parts by the same scale, once")
+@credit.mistake("you left out the last norm, which divides all parts by the same scale")
 def _(writes, gain, table, words, eps):
     _fits(writes, gain, table, words)
     return writes @ _direction(gain, table, words)
 
 
-@credit.mistake("the last norm has a gain")
+@credit.mistake("the gain of the last norm is missing")
 def _(writes, gain, table, words, eps):
     _fits(writes, gain, table, words)
     return writes @ (table[words[0]] - table[words[1]]) / _scale(writes.sum(0), eps)
 
 
-@credit.mistake("a gap is the first word's logit minus the second's")
+@credit.mistake("you left out the second word: a gap is the first word's logit minus the second's")
 def _(writes, gain, table, words, eps):
     _fits(writes, gain, table, words)
     return writes @ (gain * table[words[0]]) / _scale(writes.sum(0), eps)
@@ -287,7 +288,7 @@ def _(writes, gain, table, words, eps):
 def induction(weights, tokens):
     """`weights` (batch, head, query, key) are attention weights under a causal mask, and `tokens` (batch, token) are int64. A key is *after a
     copy* for a query if it does not come later than the query and the token just before the key equals the query's own. A query *counts* if it
-    has such a key. Return (head): each head's total weight on such keys, as a mean over all queries of the batch that count.
+    has such a key. Return each head's total weight on such keys, (head), as a mean over all queries of the batch that count.
 
     ```python
     >>> weights = torch.tensor([[[[1.0, 0, 0], [0.5, 0.5, 0], [0.2, 0.7, 0.1]]]])

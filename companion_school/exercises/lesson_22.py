@@ -180,8 +180,9 @@ def _(G, rounds=5):
 def muon_update(W, gradient, mean, rate, decay):
     """Perform one update of Muon. `W`, `gradient` and `mean`, the momentum so far, are (row, column). The new momentum is 0.95 times the old one
     plus 0.05 times the gradient. Nesterov's form then takes 0.95 times the *new* momentum plus 0.05 times the gradient. Orthogonalize the result
-    with five rounds of exercise 22.1. Multiply `W` by 1 − rate · decay, and subtract the orthogonalized matrix, times the rate and, if there are
-    more rows than columns, times $\\sqrt{\\text{rows}/\\text{columns}}$. Return the new `W` and the new momentum, and change no argument.
+    with five rounds of exercise 22.1. Multiply `W` by 1 − rate · decay, and subtract the orthogonalized matrix times the rate. If there are more
+    rows than columns, also multiply it by $\\sqrt{\\text{rows}/\\text{columns}}$. Return the new `W` and momentum without changing the
+    arguments.
 
     ```python
     >>> W, mean = muon_update(torch.eye(2), torch.eye(2), torch.zeros(2, 2), 0.1, 0.5)

@@ -104,9 +104,9 @@ def _():
 )
 def training_operations(matrices, tokens, frozen=()):
     """A token passes through `matrices`, a list of `(inputs, outputs)`, one after the other. Return `(forward, backward)`, the operations of the
-    matrix products for this many `tokens`, where a multiplication and an addition are two operations. The gradient of the first matrix's inputs
-    is not needed. The matrices whose index is in `frozen` are not trained: their own gradient is not computed. A gradient is passed back only as
-    far as a matrix that is trained needs it.
+    matrix products for this many `tokens`, where you counted one operation per entry: a multiplication and an addition are two. The gradient of
+    the first matrix's inputs is not needed. The matrices whose index is in `frozen` are not trained: their own gradient is not computed. A
+    gradient is passed back only as far as a trained matrix needs it.
 
     ```python
     >>> training_operations([(3, 4), (4, 2)], 5)
@@ -181,7 +181,7 @@ def _(matrices, tokens, frozen=()):
     return sum(products), _backward(products, frozen, first=True)
 
 
-@training_operations.mistake("a multiplication and an addition are two operations")
+@training_operations.mistake("you counted one operation per entry: a multiplication and an addition are two")
 def _(matrices, tokens, frozen=()):
     products = [product // 2 for product in _products(matrices, tokens, frozen)]
     return sum(products), _backward(products, frozen)

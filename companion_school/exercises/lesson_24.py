@@ -98,7 +98,7 @@ def _():
     minutes=10,
     hints=(
         "Which lines count? Strip each line, and leave out those that are empty then.",
-        "A line is a repetition if an equal one came before it, so of three equal lines two are.",
+        "A line is a repetition if an equal one came before it, so two of three equal lines are repetitions.",
         "Divide the number of repetitions by the number of lines, and their characters by the characters of all lines.",
     ),
 )
@@ -137,7 +137,7 @@ def _(draw):
     yield Case("nothing repeats", ("one\ntwo\nthree\nfour",))
     yield Case("spaces at both ends do not count", ("  first line\nfirst line  \n\tlast",))
     yield Case("blank lines are not lines", ("a page\n\n   \na page\n\n\nits end\n",))
-    yield Case("capital letters are different letters", ("Sale\nsale\nSALE\nsale",))
+    yield Case("you ignored case: capital letters are different letters", ("Sale\nsale\nSALE\nsale",))
     yield Case("one line", ("alone",))
     words = ["rugs", "a pan", "toys", "tin roofs", "lamp"]
     drawn = [words[draw.whole(0, 4)] for _ in range(12)]
@@ -173,7 +173,7 @@ def _(text):
     return _repeats(text, blank=True)
 
 
-@repeated_lines.mistake("compare lines without the spaces at both ends")
+@repeated_lines.mistake("you compared lines with the spaces at both ends: strip them first")
 def _(text):
     return _repeats(text, strip=False)
 
@@ -183,7 +183,7 @@ def _(text):
     return _repeats(text, again=lambda line, seen: seen[-1:] == [line])
 
 
-@repeated_lines.mistake("capital letters are different letters")
+@repeated_lines.mistake("you ignored case: capital letters are different letters")
 def _(text):
     return _repeats(text, lower=True)
 

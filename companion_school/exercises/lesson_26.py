@@ -49,7 +49,7 @@ def _():
     return 2 * 280e9 / 50e9
 
 
-@seconds_of_a_ring.mistake("each element takes 4 bytes")
+@seconds_of_a_ring.mistake("you left out the 4 bytes of each element")
 def _():
     return 2 * 15 / 16 * 70e9 / 50e9
 
@@ -144,7 +144,7 @@ def _(parameters, processes, stage):
     return _zero(parameters, processes, stage, part=parameters // processes if processes > 0 else 0)
 
 
-@zero_bytes.mistake("there are two running means for each parameter, 8 bytes together")
+@zero_bytes.mistake("you counted one running mean per parameter: there are two, 8 bytes together")
 def _(parameters, processes, stage):
     return _zero(parameters, processes, stage, sizes=(4, 4, 4))
 
@@ -159,7 +159,7 @@ def _(parameters, processes, stage):
     return _zero(parameters, processes, max(stage - 1, 0) if stage in (0, 1, 2, 3) else stage)
 
 
-@zero_bytes.mistake("gradients take 4 bytes as well")
+@zero_bytes.mistake("you left out the gradients, which take 4 bytes, too")
 def _(parameters, processes, stage):
     return _zero(parameters, processes, stage, sizes=(4, 0, 8))
 

@@ -498,7 +498,7 @@ def _(card):
     return sorted([*_faulty(card, skip=("interval",)), *["interval"] * missing])
 
 
-@card_faults.mistake("the names come in alphabetical order")
+@card_faults.mistake("your names are not in alphabetical order")
 def _(card):
     return _faulty(card, order=False)
 
@@ -508,7 +508,7 @@ def _(card):
     return _faulty(card, strict=True)
 
 
-@card_faults.mistake("if the score is faulty, the interval is, too")
+@card_faults.mistake("you accept an interval although the score is faulty: then the interval is faulty, too")
 def _(card):
     return _faulty(card, follows=False)
 

@@ -246,7 +246,7 @@ gpt2.mistake(
     "            x = x.t()",
     "            x = x.reshape(x.shape[::-1])",
 )
-gpt2.mistake("the order in GPT-2's joined matrix is query, key, value", 'zip(("query", "key", "value"), x.chunk(3))',
+gpt2.mistake("the parts of GPT-2's joined matrix are in the wrong order: it holds query, key, value", 'zip(("query", "key", "value"), x.chunk(3))',
              'zip(("key", "query", "value"), x.chunk(3))')  # fmt: skip
 gpt2.mistake("the joined matrix is divided before it is transposed: each part has a third of its columns",
              "x.chunk(3))}", "x.reshape(3, -1, *x.shape[1:]).transpose(0, 1).reshape(x.shape).chunk(3))}")  # fmt: skip

@@ -154,7 +154,7 @@ LatentAttention.mistake("the first components of the query are rotated; rotate i
 LatentAttention.mistake("the key is not rotated", "            k = turn(k)\n", "")
 LatentAttention.mistake("the query is not rotated", "            q = torch.cat([q[..., : self.d_head], turn(q[..., self.d_head :])], dim=-1)\n", "")  # fmt: skip
 LatentAttention.mistake("the latent is rotated, too, so nothing can be absorbed", "            k = turn(k)\n", "            k, c = turn(k), turn(c)\n")  # fmt: skip
-LatentAttention.mistake("`down` gives the latent first, then the key to rotate",
+LatentAttention.mistake("the latent and the key are swapped: `down` gives the latent first, then the key to rotate",
                         "c, k = self.down(x)[:, None].split([self.rank, self.d_rope], dim=-1)",
                         "k, c = self.down(x)[:, None].split([self.d_rope, self.rank], dim=-1)")  # fmt: skip
 LatentAttention.mistake("`up` holds U_k and U_v for each head in turn, not first all U_k and then all U_v",

@@ -374,7 +374,7 @@ def _(draw):
 
 
 count.mistake("the norm after the last block is missing", "config.layers * block + d_model", "config.layers * block")
-count.mistake("a block has two norms", "+ 2 * d_model\n", "+ d_model\n")
+count.mistake("only one norm per block is counted: there are two", "+ 2 * d_model\n", "+ d_model\n")
 count.mistake(
     "the head is counted, but it is the embedding",
     "return config.vocab * d_model +",
@@ -388,7 +388,11 @@ count.mistake(
     "(config.heads + config.kv_heads)",
     "(2 * config.heads)",
 )
-count.mistake("a gated network has three matrices", "3 * d_model * config.d_ff", "2 * d_model * config.d_ff")
+count.mistake(
+    "only two matrices per network are counted: a gated one has three",
+    "3 * d_model * config.d_ff",
+    "2 * d_model * config.d_ff",
+)
 count.mistake(
     "queries and output, keys and values: four matrices, two of each kind", "2 * d_model * d_head", "d_model * d_head"
 )

@@ -28,7 +28,7 @@ from companion_school.build.scenes.scene import scene
 from companion_school.build.trace import Recorder
 
 EARLIER, SOURCE = 3, 5
-_GOES_IN = Node("input", "what goes in", given(module("attention")), (), ())
+_GOES_IN = Node("input", "the input", given(module("attention")), (), ())
 
 
 def _layer(world: World, log: Recorder) -> Any:
@@ -59,7 +59,7 @@ def bare(world: World, log: Recorder) -> None:
     _layer(world, log)(_x())
 
 
-@scene("with as many key heads as query heads", [Node("answer", "what attention gives", mark("answer"))])
+@scene("with as many key heads as query heads", [Node("answer", "the output of attention", mark("answer"))])
 def dense(world: World, log: Recorder) -> None:
     layer = world["attention"].Attention(D_MODEL, HEADS, HEADS)
     same_weights(layer, log, "attention")
@@ -68,9 +68,9 @@ def dense(world: World, log: Recorder) -> None:
 
 @scene(
     "with a causal mask",
-    [Node("causal", "what causal gives", gave(function("causal")), (), ("causal",)), _GOES_IN],
+    [Node("causal", "the output of causal", gave(function("causal")), (), ("causal",)), _GOES_IN],
     attention_nodes("attention", "", "input", mask_home=("causal",)),
-    [Node("gradient", "the gradient of what goes in", mark("gradient"), (": attention",), ())],
+    [Node("gradient", "the gradient of the input", mark("gradient"), (": attention",), ())],
 )
 def masked(world: World, log: Recorder) -> None:
     x = _x().requires_grad_()
@@ -81,7 +81,7 @@ def masked(world: World, log: Recorder) -> None:
 
 @scene(
     "with fewer queries than keys",
-    [Node("causal", "the mask that causal gives", gave(function("causal")), (), ("causal",))],
+    [Node("causal", "the mask returned by causal", gave(function("causal")), (), ("causal",))],
 )
 def fewer(world: World, log: Recorder) -> None:
     world["attention"].causal(EARLIER, TOKENS)

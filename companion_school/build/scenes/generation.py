@@ -29,7 +29,7 @@ def _cache_nodes() -> list[Node]:
     for n, when in enumerate(("at first", "after the first part", "after the second part")):
         if n:
             for name in ("keys", "values"):
-                says = f"the {name} that the cache gives back {when}"
+                says = f"the {name} returned by the cache {when}"
                 nodes.append(Node(f"{name} {n}", says, mark(f"{name} {n}"), (), ("Cache.extend",)))
         nodes.append(Node(f"length {n}", f"the cache's length {when}", mark(f"length {n}"), (), ("Cache.__len__",)))
     return nodes
@@ -94,7 +94,7 @@ def _writing(cached: bool) -> list[Node]:
                           ("Transformer.forward",), place))  # fmt: skip
         nodes.append(Node(f"written {step}", f"token {step} of the text", mark(f"token {step}"), (f"logits {step}",),
                           ("generate",), place))  # fmt: skip
-    nodes.append(Node("tokens", "how many tokens were written", mark("tokens"), (), ("generate",)))
+    nodes.append(Node("tokens", "the number of generated tokens", mark("tokens"), (), ("generate",)))
     return nodes
 
 

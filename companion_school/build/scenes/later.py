@@ -44,8 +44,8 @@ def _mark_unseen(log: Recorder, name: str, model: Any) -> None:
 @scene(
     "for delta_rule",
     [
-        marked("read", "what the tokens read", "delta_rule"),
-        marked("state", "what the state holds at the end", "delta_rule"),
+        marked("read", "the values that the tokens read", "delta_rule"),
+        marked("state", "the final state", "delta_rule"),
     ],
 )
 def rule(world: World, log: Recorder) -> None:
@@ -68,12 +68,12 @@ _GIVEN = {name: f"the {name}" for name in ("queries", "keys", "values", "write s
 @scene(
     "for the layer",
     [goes_in("attention")],
-    [Node(name, f"{says} that delta_rule is given", given(_RULE, at), ("input",), (_FORWARD,))
+    [Node(name, f"{says} passed to delta_rule", given(_RULE, at), ("input",), (_FORWARD,))
      for at, (name, says) in enumerate(_GIVEN.items())],
-    [Node("read", "what the tokens read", part(_RULE, 0), tuple(_GIVEN), ("delta_rule",)),
-     Node("output", "what the layer gives", gave(module("attention")), ("read",), (_FORWARD,)),
-     Node("state", "what the second piece begins with", given(function("delta_rule", turn=1), 4), (), (_FORWARD,)),
-     marked("tokens", "how many tokens the state has read", _FORWARD)],
+    [Node("read", "the values that the tokens read", part(_RULE, 0), tuple(_GIVEN), ("delta_rule",)),
+     Node("output", "the output of the layer", gave(module("attention")), ("read",), (_FORWARD,)),
+     Node("state", "the state before the second piece", given(function("delta_rule", turn=1), 4), (), (_FORWARD,)),
+     marked("tokens", "the number of tokens that the state has read", _FORWARD)],
 )  # fmt: skip
 def layer(world: World, log: Recorder) -> None:
     made, state = world["delta"].DeltaLayer(D_MODEL, HEADS), world["delta"].State()
@@ -88,7 +88,7 @@ def layer(world: World, log: Recorder) -> None:
     "for a model with states",
     [
         marked("blocks", "the kinds of attention in the blocks", "put_states"),
-        marked("caches", "what the blocks are given", "new_caches"),
+        marked("caches", "the caches of the blocks", "new_caches"),
     ],
 )
 def mixed(world: World, log: Recorder) -> None:
@@ -159,7 +159,7 @@ def text(world: World, log: Recorder) -> None:
     [marked("levels", "the levels", "quantize"), marked("scales", "the scales", "quantize"),
      marked("weights", "the weights that levels and scales represent", "dequantize"),
      marked("packed", "the packed bytes", "pack"),
-     marked("unpacked", "the levels that come back", "unpack")],
+     marked("unpacked", "the unpacked levels", "unpack")],
 )  # fmt: skip
 def rounded(world: World, log: Recorder) -> None:
     code = world["quantized"]
@@ -174,7 +174,7 @@ def rounded(world: World, log: Recorder) -> None:
 
 @scene(
     "for a quantized model",
-    [marked("four bits", "what a layer of four bits gives", "QuantizedLinear.forward", "QuantizedLinear.__init__"),
+    [marked("four bits", "the output of a layer of four bits", "QuantizedLinear.forward", "QuantizedLinear.__init__"),
      marked("bytes", "the bytes of the model", "quantize_model", "bytes_of"),
      marked("logits", "the logits", "quantize_model")],
 )  # fmt: skip
@@ -192,9 +192,9 @@ def rounded_model(world: World, log: Recorder) -> None:
 
 @scene(
     "for an adapter",
-    [goes_in("lora"), Node("down", "what `down` gives", gave(module("lora.down")), ("input",), ("LoRA.forward",)),
-     Node("up", "what `up` gives", gave(module("lora.up")), ("down",), ("LoRA.forward",)),
-     Node("sum", "what the adapted layer gives", gave(module("lora")), ("up",), ("LoRA.forward",)),
+    [goes_in("lora"), Node("down", "the output of `down`", gave(module("lora.down")), ("input",), ("LoRA.forward",)),
+     Node("up", "the output of `up`", gave(module("lora.up")), ("down",), ("LoRA.forward",)),
+     Node("sum", "the output of the adapted layer", gave(module("lora")), ("up",), ("LoRA.forward",)),
      marked("merged", "the merged weights", "LoRA.merged")],
 )  # fmt: skip
 def adapter(world: World, log: Recorder) -> None:
@@ -235,8 +235,8 @@ def _stream(n: int) -> Node:
 
 @scene(
     "for the streams",
-    [marked("how many", "how many streams there are", "streams"), *(_stream(n) for n in range(LAYERS + 1)),
-     marked("lens", "what lens gives", "lens"), marked("rank", "what rank_of gives", "rank_of")],
+    [marked("how many", "the number of streams", "streams"), *(_stream(n) for n in range(LAYERS + 1)),
+     marked("lens", "the output of lens", "lens"), marked("rank", "the output of rank_of", "rank_of")],
 )  # fmt: skip
 def looked(world: World, log: Recorder) -> None:
     code, model = world["inside"], decoder(world, log)

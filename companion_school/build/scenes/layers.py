@@ -35,12 +35,12 @@ def _x() -> Tensor:
 
 
 def goes_in(path: str) -> Node:
-    return Node("input", "what goes in", given(module(path)), (), ())
+    return Node("input", "the input", given(module(path)), (), ())
 
 
 @scene(
     "for the norm",
-    [goes_in("norm"), Node("norm", "what RMSNorm gives", gave(module("norm")), ("input",), ("RMSNorm.forward",))],
+    [goes_in("norm"), Node("norm", "the output of RMSNorm", gave(module("norm")), ("input",), ("RMSNorm.forward",))],
 )
 def norm(world: World, log: Recorder) -> None:
     layer = world["layers"].RMSNorm(D_MODEL)

@@ -67,7 +67,7 @@ def passes(make: Callable[[World], Any]) -> Scene:
 
 @scene(
     "for the number of parameters",
-    [Node("count", "what count gives", mark("count"), (), ("count",))],
+    [Node("count", "the output of count", mark("count"), (), ("count",))],
 )
 def counted(world: World, log: Recorder) -> None:
     log.mark("count", world["model"].count(config(world)))

@@ -268,7 +268,7 @@ def attention_nodes(
         add("positions", "the positions of the tokens", given(rotates, 1), [], "Transformer.forward")
         add("base", "the base of the positions", given(rotates, 2), [], "Transformer.forward")
         frequencies = function("frequencies", whole)
-        add("width", "the width that frequencies is given", given(frequencies, 0), [], "rotate")
+        add("width", "the width passed to frequencies", given(frequencies, 0), [], "rotate")
         add("frequencies", "the frequencies", gave(frequencies), ["base", "width"], "frequencies", "rotate")
         turned_q = first(function_of("rotate", heads["queries"], whole), given(attends, 0))
         turned_k = first(function_of("rotate", heads["keys"], whole), back_to(given(extended, 0), key_numbers),
@@ -279,10 +279,10 @@ def attention_nodes(
         add("keys turned", "the keys after rotation", turned_k, ["keys in heads", *by], *home)
         last_q, last_k = "queries turned", "keys turned"
     if cached:
-        add("keys put", "the keys that the cache is given", given(extended, 0), [last_k], forward)
-        add("values put", "the values that the cache is given", given(extended, 1), [last_v], forward)
-        add("keys kept", "the keys that the cache gives back", part(extended, 0), ["keys put"], "Cache.extend")
-        add("values kept", "the values that the cache gives back", part(extended, 1), ["values put"], "Cache.extend")
+        add("keys put", "the keys passed to the cache", given(extended, 0), [last_k], forward)
+        add("values put", "the values passed to the cache", given(extended, 1), [last_v], forward)
+        add("keys kept", "the keys returned by the cache", part(extended, 0), ["keys put"], "Cache.extend")
+        add("values kept", "the values returned by the cache", part(extended, 1), ["values put"], "Cache.extend")
         last_k, last_v = "keys kept", "values kept"
     whole_keys = batch * HEADS * keys * D_HEAD
 
@@ -294,7 +294,7 @@ def attention_nodes(
 
         return search
 
-    add("queries asked", "the queries that attend is given", sized(given(attends, 0), batch * HEADS * queries * D_HEAD),
+    add("queries asked", "the queries passed to attend", sized(given(attends, 0), batch * HEADS * queries * D_HEAD),
         [last_q], forward)  # fmt: skip
     add("keys shared", "the keys for each query head", sized(given(attends, 1), whole_keys), [last_k], forward)
     add("values shared", "the values for each query head", sized(given(attends, 2), whole_keys), [last_v],
@@ -302,15 +302,15 @@ def attention_nodes(
     shape = (batch, HEADS, queries, keys)
     handed, mask = _as_allowed(given(function(forward, whole), 2), shape), _as_allowed(given(attends, 3), shape)
     if masked:
-        add("mask handed", "the mask that attention is given", handed, [], *mask_home)
-        add("mask", "the mask that attend is given", mask, ["mask handed"], forward)
+        add("mask handed", "the mask passed to attention", handed, [], *mask_home)
+        add("mask", "the mask passed to attend", mask, ["mask handed"], forward)
     scores = made_of("softmax", window, pairs, result=False)
     add("scores", "the scores", scores, ["queries asked", "keys shared"], "attend", scores=True)
     weights = shaped(first(made_of("softmax", window, pairs), sums_to_one(window, pairs)), shape)
     add("weights", "the weights (rows after the softmax)", weights, ["scores", *["mask"] * masked], "attend")
     add("heads", "the heads' outputs", gave(attends), ["weights", "values shared"], "attend")
     add("merged", "the merged outputs of the heads", given(linear["output"]), ["heads"], "merge", forward)
-    add("attention", "what attention gives", gave(whole), ["merged"], forward)
+    add("attention", "the output of attention", gave(whole), ["merged"], forward)
     return nodes
 
 
@@ -355,7 +355,7 @@ def asked_nodes(way: str, whole: Where, at: str, before: tuple[str, ...] = (), *
         return (at + key,)
 
     if way:
-        before = add("mask", "the mask that attend is given", _as_allowed(given(attends, 3), shape), (), *homes)
+        before = add("mask", "the mask passed to attend", _as_allowed(given(attends, 3), shape), (), *homes)
     if way == "expanded":
         asks = add("every head's keys", "every head's keys", given(attends, 1), (), *homes)
         weighs = add("every head's values", "every head's values", given(attends, 2), (), *homes)
@@ -389,15 +389,15 @@ def latent_nodes(path: str, place: str, before: str, *, turn: int = 0, queries: 
 
     normed, key = linear["latent_norm"], behind(gave(linear["down"]), RANK, whole)
     add("queries", "the queries", gave(linear["query"]), ("=",))
-    add("down", "what `down` gives", gave(linear["down"]), ("=",))
-    add("into latent_norm", "the latents that latent_norm is given", given(normed), ("down",))
+    add("down", "the output of `down`", gave(linear["down"]), ("=",))
+    add("into latent_norm", "the latents passed to latent_norm", given(normed), ("down",))
     add("latents", "the normed latents", gave(normed), ("into latent_norm",), "RMSNorm.forward")
     add("key", "the key before rotation", key, ("down",), inner=True)
     latents, turned = "latents", "key"
     if cached:
-        add("latents put", "the latents that the cache is given", given(extended, 0), (latents,))
-        add("keys put", "the rotated keys that the cache is given", given(extended, 1), (turned,))
-        latents, turned, back = "latents kept", "keys kept", "that the cache gives back"
+        add("latents put", "the latents passed to the cache", given(extended, 0), (latents,))
+        add("keys put", "the rotated keys passed to the cache", given(extended, 1), (turned,))
+        latents, turned, back = "latents kept", "keys kept", "returned by the cache"
         add(latents, f"the latents {back}", part(extended, 0), ("latents put",), "Cache.extend")
         add(turned, f"the rotated keys {back}", part(extended, 1), ("keys put",), "Cache.extend")
     asked = {"queries turned": ("the queries with their last part rotated", ("queries",)),
@@ -407,11 +407,11 @@ def latent_nodes(path: str, place: str, before: str, *, turn: int = 0, queries: 
     for number, (name, (says, parents)) in enumerate(asked.items()):
         add(name, says, given(asks, number), parents)
     handed = _as_allowed(given(function(forward, whole), 1), shape)
-    add("mask handed", "the mask that attention is given", handed, (), *mask_home)
-    add("mask", "the mask that is handed on", _as_allowed(given(asks, 5), shape), ("mask handed",))
+    add("mask handed", "the mask passed to attention", handed, (), *mask_home)
+    add("mask", "the mask passed on", _as_allowed(given(asks, 5), shape), ("mask handed",))
     nodes += asked_nodes("", asks, at, tuple(at + name for name in (*asked, "mask")), queries=queries, keys=keys)
     add("merged", "the merged outputs of the heads", given(linear["output"]), ("heads",), "merge", forward)
-    add("attention", "what attention gives", gave(whole), ("merged",))
+    add("attention", "the output of attention", gave(whole), ("merged",))
     return nodes
 
 
@@ -424,7 +424,7 @@ def network_nodes(path: str, place: str, before: str, within: Where | None, turn
         Node(at + "gate", "the gate", gave(gate), (before,), (forward,), place),
         Node(at + "inner", "the inner layer", gave(inner), (before,), (forward,), place),
         Node(at + "hidden", "silu(gate) times inner", given(outer), (at + "gate", at + "inner"), (forward,), place),
-        Node(at + "network", "what the network gives", gave(whole), (at + "hidden",), (forward,), place),
+        Node(at + "network", "the output of the network", gave(whole), (at + "hidden",), (forward,), place),
     ]
 
 
@@ -450,14 +450,14 @@ def block_nodes(
     def norm(name: str, says: str, stream: str) -> str:
         call = module(f"{path}.{name}", whole)
         into, out = f"{at}into {name}", f"{at}{name}"
-        nodes.append(Node(into, f"the stream that {name} is given", given(call), (stream,), kinds, place))
-        nodes.append(Node(out, f"what {name} gives", gave(call), (into,), ("RMSNorm.forward",), place))
+        nodes.append(Node(into, f"the stream passed to {name}", given(call), (stream,), kinds, place))
+        nodes.append(Node(out, f"the output of {name}", gave(call), (into,), ("RMSNorm.forward",), place))
         return out
 
     def into(name: str, before: str) -> str:
         key = f"{at}into {name}"
         call = module(f"{path}.{name}", whole)
-        nodes.append(Node(key, f"what {name} is given", given(call), (before,), kinds, place))
+        nodes.append(Node(key, f"the input of {name}", given(call), (before,), kinds, place))
         return key
 
     normed = into("attention", norm("attention_norm", "", before))
@@ -512,7 +512,7 @@ def experts_nodes(path: str, place: str, before: str, within: Where | None, tag:
     each = []
     for number in range(experts):
         each.append(f"{at}expert {number}")
-        says = f"what expert {number} answers"
+        says = f"the output of expert {number}"
         nodes.append(Node(each[-1], says, answers(number), (before, chosen), (forward,), place, inner=True))
     after = (weights, *[kept] * capacity, *each)
     nodes.append(Node(f"{at}network", "the sum of the experts' answers", gave(whole), after, (forward,), place))
@@ -532,7 +532,7 @@ def decoder_nodes(layers: int, *, turn: int = 0, tag: str = "", prefix: str = ""
     names = f"{prefix}." if prefix else ""
     whole = module(prefix, None, turn)
     embedded, home = f"{tag}embedding", ("Transformer.forward",)
-    nodes = [Node(embedded, "what the embedding gives", gave(module(f"{names}embedding", whole)), (), home)]
+    nodes = [Node(embedded, "the output of the embedding", gave(module(f"{names}embedding", whole)), (), home)]
     into = f"{tag}stream at first"
     find = given(module(f"{names}decoder.blocks.0", whole))
     nodes.append(Node(into, "the stream that enters block 0", find, (embedded,), home))
@@ -545,10 +545,12 @@ def decoder_nodes(layers: int, *, turn: int = 0, tag: str = "", prefix: str = ""
         nodes += block_nodes(path, f"block {number}", into, within=whole, tag=tag, turned="rotate", **block)
         into = f"{tag}block {number}: stream"
     norm = module(f"{names}decoder.norm", whole)
-    nodes.append(Node(f"{tag}into norm", "the stream that the last norm is given", given(norm), (into,),
+    nodes.append(Node(f"{tag}into norm", "the stream passed to the last norm", given(norm), (into,),
                       ("Stack.forward",)))  # fmt: skip
-    nodes.append(Node(f"{tag}norm", "what the last norm gives", gave(norm), (f"{tag}into norm",), ("RMSNorm.forward",)))
-    nodes.append(Node(f"{tag}decoder", "what the stack gives", gave(module(f"{names}decoder", whole)), (f"{tag}norm",),
-                      ("Stack.forward",)))  # fmt: skip
+    nodes.append(
+        Node(f"{tag}norm", "the output of the last norm", gave(norm), (f"{tag}into norm",), ("RMSNorm.forward",))
+    )
+    stack = gave(module(f"{names}decoder", whole))
+    nodes.append(Node(f"{tag}decoder", "the output of the stack", stack, (f"{tag}norm",), ("Stack.forward",)))
     nodes.append(Node(f"{tag}logits", "the logits", gave(whole), (f"{tag}decoder",), home))
     return nodes

@@ -36,10 +36,10 @@ def waves(world: World, log: Recorder) -> None:
 @scene(
     "for rotations at the positions 5, 6, ...",
     [
-        Node("x", "what rotate is given", given(_ROTATES), (), ()),
+        Node("x", "the input of rotate", given(_ROTATES), (), ()),
         Node("frequencies", "the frequencies", gave(function("frequencies", _ROTATES)), (), ("frequencies", "rotate")),
         _ANGLES,
-        Node("turned", "what rotate gives", gave(_ROTATES), ("x", "angles"), ("rotate",)),
+        Node("turned", "the output of rotate", gave(_ROTATES), ("x", "angles"), ("rotate",)),
     ],
 )
 def turning(world: World, log: Recorder) -> None:

@@ -128,7 +128,7 @@ def qwen3(world: World, log: Recorder) -> None:
 def _gpt2_nodes() -> list[Node]:
     forward, network = "GPT2.forward", "PlainFeedForward.forward"
     nodes = [
-        Node("embedding", "what the embedding gives", gave(module("embedding")), (), (forward,)),
+        Node("embedding", "the output of the embedding", gave(module("embedding")), (), (forward,)),
         Node("positions", "the learned positions that are added", gave(module("positions")), (), (forward,)),
     ]
     before = "stream at first"
@@ -145,14 +145,14 @@ def _gpt2_nodes() -> list[Node]:
 
         add(
             norms[0],
-            "what attention_norm gives",
+            "the output of attention_norm",
             gave(module(f"{path}.attention_norm")),
             (before,),
             "LayerNorm.forward",
         )
         add(
             attention,
-            "what attention gives",
+            "the output of attention",
             gave(module(f"{path}.attention")),
             (norms[0],),
             forward,
@@ -167,7 +167,7 @@ def _gpt2_nodes() -> list[Node]:
         )
         add(
             norms[1],
-            "what feed_forward_norm gives",
+            "the output of feed_forward_norm",
             gave(module(f"{path}.feed_forward_norm")),
             (stream,),
             "LayerNorm.forward",
@@ -175,17 +175,17 @@ def _gpt2_nodes() -> list[Node]:
         add(inner, "the inner layer", gave(module(f"{path}.feed_forward.inner")), (norms[1],), network)
         add(
             hidden,
-            "what the outer layer is given",
+            "the input of the outer layer",
             given(module(f"{path}.feed_forward.outer")),
             (inner,),
             "gelu",
             network,
         )
-        add(gives, "what the network gives", gave(module(f"{path}.feed_forward")), (hidden,), network)
+        add(gives, "the output of the network", gave(module(f"{path}.feed_forward")), (hidden,), network)
         add(after, "the stream after the block", gave(module(path)), (stream, gives), "Block.forward")
         before = after
     norm = gave(module("decoder.norm"))
-    nodes.append(Node("norm", "what the last norm gives", norm, (before,), ("LayerNorm.forward",)))
+    nodes.append(Node("norm", "the output of the last norm", norm, (before,), ("LayerNorm.forward",)))
     return [*nodes, Node("logits", "the logits", gave(module("")), ("norm",), (forward,))]
 
 
@@ -195,7 +195,7 @@ _GPT2_WEIGHTS += [f"decoder.blocks.{n}.{name}.{kind}" for n in range(LAYERS) for
                   if name != "feed_forward.gate" for kind in _KINDS]  # fmt: skip
 
 
-@scene("for the activation", [marked("gelu", "what gelu gives", "gelu")])
+@scene("for the activation", [marked("gelu", "the output of gelu", "gelu")])
 def gelu(world: World, log: Recorder) -> None:
     log.mark("gelu", world["gpt2"].gelu(draw("x of a gelu", 2, 9, scale=2.0)))
 

@@ -128,7 +128,7 @@ def stepped(world: World, log: Recorder) -> None:
 @scene(
     "for clipping",
     [
-        Node("length", "the length that clip gives", mark("length"), (), ("clip",)),
+        Node("length", "the length returned by clip", mark("length"), (), ("clip",)),
         *_three("clipped", "the clipped gradients ({})", ("length",), "clip", ""),
         *_three("short", "gradients that are short enough ({})", ("length",), "clip", ""),
     ],
@@ -178,7 +178,7 @@ def _training_nodes() -> list[Node]:
         nodes.append(
             Node(
                 f"{place}: asked",
-                "the update that rate_at is asked for",
+                "the update passed to rate_at",
                 mark(f"{place}: asked"),
                 (),
                 ("train",),
@@ -188,12 +188,12 @@ def _training_nodes() -> list[Node]:
         asked = (f"{place}: asked",)
         nodes.append(Node(f"{place}: rate", "the rate", mark(f"{place}: rate"), asked, ("rate_at", "train"), place))
         after = (f"{place}: gradients, {{}}", f"{place}: length")
-        nodes += _three(f"{place}: clipped", "the gradients ({}) that the step is given", after, "clip", place)
+        nodes += _three(f"{place}: clipped", "the gradients ({}) passed to the step", after, "clip", place)
         step = (f"{place}: clipped, {{}}", f"{place}: rate", f"weights before batch {last}, {{}}")
         nodes += _three(f"{place}: weights", "the weights ({}) after the step", step, "AdamW.step", place)
         told = (f"loss of batch {last}", f"loss of batch {last - 1}", *sums)
         nodes.append(
-            Node(f"{place}: told", "the loss that train gives", mark(f"{place}: told"), told, ("train",), place)
+            Node(f"{place}: told", "the loss returned by train", mark(f"{place}: told"), told, ("train",), place)
         )
     return nodes
 
@@ -241,7 +241,8 @@ def trained(world: World, log: Recorder) -> None:
 
 
 @scene(
-    "for the bits per byte of a text", [Node("bits", "what bits_per_byte gives", mark("bits"), (), ("bits_per_byte",))]
+    "for the bits per byte of a text",
+    [Node("bits", "the output of bits_per_byte", mark("bits"), (), ("bits_per_byte",))],
 )
 def measured(world: World, log: Recorder) -> None:
     log.mark("bits", world["training"].bits_per_byte(decoder(world, log), ids("held out", 21), 6, 40))

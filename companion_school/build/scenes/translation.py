@@ -42,7 +42,7 @@ def _translator(world: World, log: Recorder) -> Any:
 
 @scene(
     "for the decoder's input",
-    [Node("forced", "what forced gives", gave(function("forced")), (), ("forced",))],
+    [Node("forced", "the output of forced", gave(function("forced")), (), ("forced",))],
 )
 def shifted(world: World, log: Recorder) -> None:
     world["translation"].forced(ids("shifted", BATCH, TOKENS), START)
@@ -54,7 +54,11 @@ def _stack(path: str, name: str, enters: str, home: str, embeds: int, **block: A
     embedded, into = f"{name}: embedding", f"{name}: stream at first"
     nodes = [
         Node(
-            embedded, f"what the embedding gives for the {name}", gave(module("embedding", None, embeds)), (), (home,)
+            embedded,
+            f"the output of the embedding for the {name}",
+            gave(module("embedding", None, embeds)),
+            (),
+            (home,),
         ),
         Node(into, f"the stream that enters the {name}", given(whole), (embedded,), (home,), name),
     ]
@@ -63,9 +67,9 @@ def _stack(path: str, name: str, enters: str, home: str, embeds: int, **block: A
         nodes += block_nodes(f"{path}.blocks.{number}", place, into, within=whole, turned="rotate", **block)
         into = f"{place}: stream"
     norm = module(f"{path}.norm", whole)
-    nodes.append(Node(f"{name}: into norm", "the stream that the last norm is given", given(norm), (into,),
+    nodes.append(Node(f"{name}: into norm", "the stream passed to the last norm", given(norm), (into,),
                       ("Stack.forward",), name))  # fmt: skip
-    nodes.append(Node(f"{name}: norm", f"what the {name} gives", gave(whole), (f"{name}: into norm",),
+    nodes.append(Node(f"{name}: norm", f"the output of the {name}", gave(whole), (f"{name}: into norm",),
                       ("RMSNorm.forward", "Stack.forward"), name))  # fmt: skip
     return nodes
 

@@ -277,7 +277,7 @@ class Worker:
         return self._in_a_fork(lambda channel: self._converse(channel, program, use), writes=room)
 
     def _in_a_fork(self, converse: Callable[[socket.socket], T], *, reads: bool = False, writes: int = 0) -> T:
-        """Return the result of a conversation with a process of its own, which is always ended afterwards."""
+        """Return the result of a conversation with a separate process, which is always ended afterwards."""
         ours, theirs = socket.socketpair()
         part = None
         try:
