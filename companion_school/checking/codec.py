@@ -12,12 +12,18 @@ from collections.abc import Hashable
 from typing import Any
 
 import torch
-from safetensors.torch import load, save
+from safetensors.torch import load
 
 from .call import Outcome, Result
 from .exercise import Case
 
 _HEAD = struct.Struct("<qq")  # the lengths of the JSON text and of the tensors
+_DTYPES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.bool: "BOOL",
+    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8",
+    torch.uint16: "U16", torch.uint32: "U32", torch.uint64: "U64", torch.complex64: "C64",
+    torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
+}  # fmt: skip
 _LARGEST_KEY, _LONGEST_KEY = 2**32, 8
 # Types that JSON stores unchanged; most items of long lists have one of them
 _PLAIN = frozenset({bool, int, str, type(None)})
@@ -31,8 +37,23 @@ def pack(value: Any) -> bytes:
     """
     tensors: dict[str, torch.Tensor] = {}
     text = json.dumps(_written(value, tensors)).encode()
-    data = save(tensors)
+    data = _saved(tensors)
     return _HEAD.pack(len(text), len(data)) + text + data
+
+
+def _saved(tensors: dict[str, torch.Tensor]) -> bytes:
+    """Return tensors in safetensors format, as `safetensors.torch.save` does, in a fifth of its time for small ones."""
+    header, data = {}, bytearray()
+    for name, tensor in tensors.items():
+        begin = len(data)
+        data += tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
+        if tensor.dtype not in _DTYPES:
+            raise TypeError(f"a tensor of {tensor.dtype} is not a valid value in an exercise")
+        shape, places = list(tensor.shape), [begin, len(data)]
+        header[name] = {"dtype": _DTYPES[tensor.dtype], "shape": shape, "data_offsets": places}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text + bytes(data)
 
 
 def unpack(data: bytes) -> Any:
@@ -107,8 +128,11 @@ def _key(key: Any) -> Any:
 
 
 def pack_outcome(outcome: Outcome) -> bytes:
-    """Serialize an outcome (see `outcome_value`)."""
-    return pack(outcome_value(outcome))
+    """Serialize an outcome. A result that cannot be serialized becomes an error that names its type."""
+    try:
+        return pack(_facts(outcome))
+    except TypeError:
+        return pack(outcome_value(outcome))
 
 
 def unpack_outcome(data: bytes) -> Outcome:
@@ -127,6 +151,10 @@ def outcome_value(outcome: Outcome) -> dict[str, Any]:
     except TypeError:
         kind = type(outcome.value).__name__
         outcome = Outcome(error=outcome.error or ("TypeError", f"the result is a {kind}"), result=outcome.result)
+    return _facts(outcome)
+
+
+def _facts(outcome: Outcome) -> dict[str, Any]:
     return {
         "value": outcome.value,
         "error": outcome.error,

@@ -193,7 +193,7 @@ def _said(event: str) -> frozenset[str]:
 
 _COURSE = frozenset({"companion", "companion_school"})
 _TRANSFORMERS = frozenset({
-    "Transformer", "TransformerEncoder", "TransformerEncoderLayer", "TransformerDecoder", "TransformerDecoderLayer",
+    "TransformerEncoder", "TransformerEncoderLayer", "TransformerDecoder", "TransformerDecoderLayer",
 })  # fmt: skip
 _SAME: dict[str, frozenset[str]] = {
     "softmax": frozenset({
@@ -245,10 +245,10 @@ _ONLY = {
         "argv", "exit", "stdout", "stderr", "stdin", "maxsize", "float_info", "int_info", "byteorder", "version",
         "version_info", "platform", "getsizeof", "getrecursionlimit", "setrecursionlimit", "intern",
     }),
-    "dataclasses": frozenset({"dataclass", "field", "replace", "is_dataclass", "KW_ONLY", "InitVar"}),
+    "dataclasses": frozenset({"dataclass", "field", "replace", "asdict", "is_dataclass", "KW_ONLY", "InitVar"}),
 }  # fmt: skip
 """The parts of these modules that an answer may use there: `sys.meta_path` runs files of PyTorch again, and
-`dataclasses.astuple` reads attributes whose names were computed."""
+`dataclasses.fields` reads attributes whose names were computed."""
 _PATTERNS = frozenset({
     "bool", "bytearray", "bytes", "dict", "float", "frozenset", "int", "list", "set", "str", "tuple",
 })  # fmt: skip
@@ -356,14 +356,17 @@ def _hidden_modules(nodes: Collection[ast.AST], beside: Collection[str]) -> set[
         used += [other for end in range(1, len(parts)) if _module_at(other := ".".join(parts[: end + 1])) is not None]
         if isinstance(node.ctx, ast.Load) and parts[0] in ("torch", "sys") and _module_at(path) is not None:
             found.add(f"the module {path} as a value")
-        if path in ("torch.load", "numpy.load", "sys.modules") or not _is_known_part(path):
+        if not _is_known_part(path):
             found.add(path)
     wrong = {path for path in used if path not in _MODULES and path.partition(".")[0] not in beside}
     return found | {f"{_MODULE}{path}" for path in wrong if path}
 
 
 def _is_known_part(path: str) -> bool:
+    """Return False for a part of a module through which names can be looked up, or a part that contains attention."""
     module, _, rest = path.partition(".")
+    if path in ("torch.load", "numpy.load", "torch.nn.Transformer"):
+        return False
     return not rest or module not in _ONLY or rest.partition(".")[0] in _ONLY[module]
 
 

@@ -34,7 +34,7 @@ CHOICE = (
 )
 _SEVERAL = "several problem sets: "
 _COPY = re.compile(r"[ _-]*(?:\((\d{1,6})\)|copy(?:[ _-]?(\d{1,6}))?|-(\d{1,3}))$", re.IGNORECASE)
-_DEEPEST, _MOST_FILES = 4, 2000
+_DEEPEST, _MOST_FILES, _MOST_ZIPS = 4, 2000, 10
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ _NAMES = (
     re.compile(r"(?P<who>anon_[^_]+)(?P<late>_LATE)?_(?P<upload>\d+)_(?P<name>.+)"),
     re.compile(r"(?P<who>[^_]+)(?P<late>_LATE)?_(?P<id>\d+)_(?P<upload>\d+)_(?P<name>.+)"),
     re.compile(r"(?P<who>[^_]+)_(?P<id>\d+)_assignsubmission_[a-z]+(?:_(?P<name>.*))?"),
-    re.compile(r"[^_]+_(?P<who>.+)_attempt_(?P<time>\d{4}(?:-\d\d){5})(?:_(?P<name>.+)|\.txt)?"),
+    re.compile(r"[^_]+_(?P<who>.+?)_attempt_(?P<time>\d{4}(?:-\d\d){5})(?:_(?P<name>.+)|\.txt)?"),
     re.compile(r"(?P<id>\d+)-\d+ - (?P<who>.+?) ?- (?P<time>\w{3,9} \d\d?, \d{4} \d{3,4} [AP]M)(?: - (?P<name>.+))?"),
 )
 
@@ -271,7 +271,10 @@ def _files_of(path: Path, assignment: str | None) -> list[Path]:
         path = path / assignment
     inside = sorted(path.iterdir())
     files = [file for file in inside if _is_seen(file) and not (file.is_dir() and file.suffix not in KINDS)]
-    for archive in [file for file in files if file.suffix.lower() == ".zip" and file.is_file()]:
+    archives = [file for file in files if file.suffix.lower() == ".zip" and file.is_file()]
+    if len(archives) > _MOST_ZIPS:
+        raise ValueError(f"it holds {len(archives)} zip files; expected at most {_MOST_ZIPS}")
+    for archive in archives:
         files += [file for file in _deep(unpack(archive, scratch(), KINDS)) if file.suffix in KINDS]
     if any(file.suffix in KINDS for file in files):
         return files

@@ -5,7 +5,9 @@ import pickle
 
 import pytest
 import torch
+from safetensors.torch import load
 
+from companion_school.checking import codec
 from companion_school.checking.call import Outcome, Result
 from companion_school.checking.codec import pack, pack_outcome, unpack, unpack_outcome
 from companion_school.checking.compare import difference
@@ -74,3 +76,18 @@ def test_an_outcome_arrives_as_it_was_sent():
 def test_an_outcome_cannot_claim_to_be_right():
     with pytest.raises(ValueError, match="cannot end as right"):
         unpack_outcome(pack_outcome(Outcome(result=Result.RIGHT)))
+
+
+@pytest.mark.parametrize("key", [2**61 - 1, (1.5, 2), ((1, 2), 3), (-1,) * 9])
+def test_a_dict_has_no_keys_of_which_many_share_a_hash(key):
+    """A dict of such keys, within the limits on a message, would take minutes to build."""
+    with pytest.raises(ValueError, match="key"):
+        unpack(pack({key: 0}))
+
+
+def test_tensors_are_written_in_the_format_of_safetensors():
+    made = {str(at): torch.zeros(2, at, 3).to(dtype) for at, dtype in enumerate(codec._DTYPES)}
+    read = load(codec._saved(made))
+    assert all(read[name].dtype == one.dtype and read[name].shape == one.shape for name, one in made.items())
+    with pytest.raises(TypeError, match="complex128"):
+        pack(torch.zeros(2, dtype=torch.complex128))

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 
 from companion_school.checking.call import Result, in_this_process
 from companion_school.checking.examine import examine, key_of
+from companion_school.checking.exercise import Case
 from companion_school.checking.operator_watch import Watch, forbidden_uses
 from companion_school.exercises.catalogue import exercises
 
@@ -168,6 +169,23 @@ HIDDEN_NAMES = [  # each of these reaches a softmax or stops the record of one
     "torch.nn.functional.importlib.import_module(name)",
     "from torch.testing._internal import common_methods_invocations as c\nc.op_db",
     "x.__reduce_ex__(2)[0].__globals__",
+    "class K(torch.Tensor): pass\nmatch x.as_subclass(K):\n    case K(f): f(-1)",
+    "class K(torch.Tensor): __match_args__ = (name,)",
+    "K = type('K', (torch.Tensor,), {'__match' + '_args__': (name,)})",
+    "import dataclasses\ndataclasses.make_dataclass('K', [name], bases=(torch.Tensor,))",
+    "import dataclasses\ndataclasses.fields(K)[0].default(x, -1)",
+    "from dataclasses import astuple\nastuple(x.as_subclass(K))[0](-1)",
+    "class K(torch.Tensor): __annotations__[name] = int",
+    "def f(): pass\nf.__annotations__ = {'x': name}",
+    "import functools\ndef f(x: 'found.append(torch.softmax)'): pass\nfunctools.singledispatch(print).register(f)",
+    "import sys\nsys.meta_path[-1].find_spec('functional', [folder]).loader.exec_module(Holder())",
+    "from sys import meta_path",
+    "import sys\nsys.addaudithook(lambda event, values: frames.append(values))",
+    "torch.nn.Softmax2d()(x)",
+    "torch.nn.TransformerEncoderLayer(4, 1).self_attn(x, x, x)[1]",
+    "torch.nn.Transformer(4, 1).encoder.layers[0].self_attn(x, x, x)[1]",
+    "from torch.nn import Transformer as T\nT(4, 1).encoder.layers[0].self_attn(x, x, x)[1]",
+    "torch.\uff53oftmax(x, -1)",  # Python reads the wide letter as s
 ]
 
 
@@ -185,11 +203,14 @@ def test_a_text_shows_what_it_forbids_and_what_hides_it(code):
         "class A(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n        self._kept = None",
         "import numpy as np, dataclasses, os\nos.path.join(a)\nnp.linalg.norm(x), torch.linalg.norm(x)",
         "def softmax(x): return x.exp()\nsoftmax(x)",
+        "match x:\n    case int(n) | float(n) | tuple([n, *_]): pass\n    case A(size=n): pass",
+        "import sys, dataclasses\n@dataclasses.dataclass\nclass A:\n    n: int = 1\ndataclasses.replace(A())\ntype(x)",
+        "from model import Transformer\nTransformer(4)",
         "def visible_softmax(scores, may_look): return scores",
     ],
 )
 def test_a_text_that_hides_nothing_is_taken(code):
-    assert forbidden_uses(code, ("softmax", "log_softmax")) == []
+    assert forbidden_uses(code, ("softmax", "log_softmax"), ("model",)) == []
     assert forbidden_uses("import inspect, gc\nexec('x')", ()) == []
 
 
@@ -225,3 +246,50 @@ def test_an_answer_that_does_it_is_refused_at_the_desk():
         key_of(exercise), in_this_process(lambda s, m: torch._safe_softmax(s, -1), exercise.forbidden)
     ).strict
     assert verdict.result is Result.REFUSED and "softmax" in verdict.fault
+
+
+def test_a_short_name_is_found_as_a_word_of_another():
+    assert forbidden_uses("torch.svd_lowrank(x)", ("svd",)) == ["svd_lowrank"]
+    assert forbidden_uses("x.textile()", ("tile",)) == []
+
+
+LATER = """
+import numbers, re, warnings
+class Number:
+    def __init__(self, make): self.make = make
+    def __float__(self): return float(self.make())
+numbers.Real.register(Number)
+class Last:
+    def __init__(self, make): self.make = make
+    def __del__(self): self.make()
+def as_a_number(x): return Number(lambda: torch.softmax(x, -1)[0])
+def as_warnings_are_reset(x):
+    out = torch.zeros(2)
+    warnings.showwarning = Last(lambda: out.copy_(torch.softmax(x, -1)))
+    return out
+def with_other_words(x):
+    re.findall, re.sub = (lambda *_: []), (lambda *_: "")
+    return torch.softmax(x, -1)
+"""
+
+
+@pytest.mark.parametrize("name", ["as_a_number", "as_warnings_are_reset", "with_other_words"])
+def test_what_an_answer_computes_once_it_has_returned_is_seen_too(name, monkeypatch):
+    import re
+
+    for each in ("findall", "sub"):
+        monkeypatch.setattr(re, each, getattr(re, each))
+    names = {"torch": torch}
+    exec(LATER, names)
+    outcome = in_this_process(names[name], ("softmax",))(Case("it", (torch.ones(2),)))
+    assert outcome.result is Result.REFUSED, outcome
+
+
+def test_a_hook_on_a_gradient_cannot_write_into_the_result():
+    def answer(x):
+        made = x * 0
+        x.register_hook(lambda _: made.detach().fill_(1.0))
+        return made
+
+    outcome = in_this_process(answer)(Case("it", (torch.ones(2),), gradients=True))
+    assert outcome.value.tolist() == [0.0, 0.0]

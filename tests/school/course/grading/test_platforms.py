@@ -40,6 +40,11 @@ def mark(student, score="2", most="16"):
         ("Ada Lovelace_12345_assignsubmission_file", "Ada Lovelace_12345", ""),
         ("Teilnehmerin 7_12345_assignsubmission_onlinetext_", "Teilnehmerin 7_12345", ""),
         ("week2_ada_attempt_2026-11-30-23-59-01_my_work.ipynb", "ada", "my_work.ipynb"),
+        (
+            "week2_ada_attempt_2026-11-30-23-59-01_x_attempt_2026-01-01-00-00-00_y.ipynb",
+            "ada",
+            "x_attempt_2026-01-01-00-00-00_y.ipynb",
+        ),
         ("11-22 - Ada Lovelace - Nov 30, 2026 1159 PM", "Ada Lovelace_11", ""),
         ("33-22 - Ada Lovelace - Nov 30, 2026 1159 PM", "Ada Lovelace_33", ""),
     ],

@@ -282,3 +282,13 @@ def test_a_repository_that_takes_for_ever_is_asked_once_and_with_little_memory(t
     [ada] = handed_in(tmp_path, "week2")
     assert len(asked) == 1 and "ulimit -v" in asked[0] and "ulimit -t" in asked[0]
     assert ada.files[0].name == "week2 (2).ipynb" and ada.time_from == "unknown"
+
+
+def test_a_folder_of_many_zips_is_not_unpacked(tmp_path):
+    """Each of them could unpack to 200 MiB."""
+    for at in range(12):
+        put(tmp_path / "eve" / f"{at}.zip", "")
+        with zipfile.ZipFile(tmp_path / "eve" / f"{at}.zip", "w") as packed:
+            packed.writestr("week2.ipynb", RIGHT)
+    [eve] = handed_in(tmp_path, "week2")
+    assert eve.fault == "it holds 12 zip files; expected at most 10" and eve.files == ()
