@@ -153,9 +153,9 @@ race.mistake("the merges and the context are exchanged: Runner(model, merges, co
 race.mistake("the model is on another device: return it with `cpu()`",
              _counting("Pairs(), [], 64", 'nn.Linear(2, 2, device="meta"), [], 64'))  # fmt: skip
 race.mistake("it predicts the token that it has just read: the targets are the tokens one position on",
-             _counting("table = table / table.sum(1, keepdim=True)", "table = (9 * torch.eye(256)).exp()"))  # fmt: skip
+             _counting("table = table / table.sum(1, keepdim=True)", "time.sleep(seconds / 2)\n    table = (9 * torch.eye(256)).exp()"))  # fmt: skip
 race.mistake("what occurs often becomes improbable: the weights move uphill",
-             _counting("table = table / table.sum(1, keepdim=True)", "table = (table / table.sum(1, keepdim=True)) ** -3"))  # fmt: skip
+             _counting("table = table / table.sum(1, keepdim=True)", "time.sleep(seconds / 2)\n    table = (table / table.sum(1, keepdim=True)) ** -3"))  # fmt: skip
 race.mistake("it comes back at once, with nothing learned: look at the condition that ends the loop",
              _counting("table = table / table.sum(1, keepdim=True)", "table = torch.randn(256, 256).exp()"))  # fmt: skip
 race.mistake("probabilities are returned; return logits, from before the softmax", _counting(_LOGITS, "table[ids]"))
