@@ -1,6 +1,6 @@
-"""figures/front.png: figures that lessons have drawn, side by side, for the top of the README.
+"""figures/front.png: a figure that a lesson has drawn, for the top of the README and for the start page.
 
-They are taken unchanged from the executed notebooks, so the README shows what readers see in their own runs.
+It is taken unchanged from the executed notebook, so the README shows what readers see in their own runs.
 """
 
 from __future__ import annotations
@@ -23,15 +23,14 @@ from authoring.pages import drawing
 FILE = "figures/front.png"
 # (lesson, beginning of the figure's alternative text, caption)
 SHOWN = (
-    (4, "Five small pictures", "04  five clock hands, found in the positions that a published model learned"),
-    (9, "Two cross-attention maps", "09  where a translator looks: 21 and 45,382, from German"),
+    (4, "Five small pictures", "Lesson 04: five clock hands, found in the positions that a published model learned"),
 )
-HEIGHT, CAPTION, GAP = 430, 44, 24
+HEIGHT, CAPTION, GAP = 430, 60, 24
+LETTERS = 40
+"""Pixels of a caption's letters, which a reader sees at a third of this size."""
 ALT = (
-    "Two figures from the lessons. Left: five rotations in the table of positions that all-MiniLM-L6-v2 learned, each "
-    "about three times as slow as the one before. Right: two attention maps of a model that translates German number "
-    "names; the dark cells show "
-    "that twenty looks at zwanzig, the last part of the German name, and one at ein, the first."
+    "A figure from lesson 04: five rotations in the table of positions that all-MiniLM-L6-v2 learned, each about three "
+    "times as slow as the one before."
 )
 
 
@@ -65,7 +64,7 @@ def inputs(lessons: Sequence[Lesson]) -> str:
 def draw(lessons: Sequence[Lesson]) -> bytes:
     """Draw the figures at the same height, with their captions, on white."""
     font_file = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"
-    font = ImageFont.truetype(str(font_file), 19)
+    font = ImageFont.truetype(str(font_file), LETTERS)
     panels = []
     for png, caption in _pictures(lessons):
         figure = Image.open(io.BytesIO(png)).convert("RGB")

@@ -13,6 +13,7 @@ import nbformat
 from authoring import exercises
 from authoring.lesson import Lesson
 from authoring.minutes import Part
+from authoring.pages import front
 from authoring.site.fault import Faults
 from authoring.site.repository import address
 from companion_school.course.release.notebook_cells import IN_ANOTHER_KERNEL, KERNEL
@@ -64,6 +65,7 @@ def course(lessons: Sequence[Lesson]) -> str:
 def render(lessons: Sequence[Lesson]) -> str:
     """Return the notebook, with the path as a reader sees it who has done nothing yet."""
     text = TEXT.read_text(encoding="utf-8").replace("{tell}", whom_to_tell(address(ROOT, Faults())))
+    text = text.replace("{picture}", front.ALT)
     before, _, after = text.partition(MARK)
     picture, *parts = after.split("\n## ")
     known = lessons_on_the_path(lessons)
