@@ -180,7 +180,7 @@ class Comparison:
             ValueError: If `runs` does not contain ours.
         """
         if OURS not in runs:
-            raise ValueError(f"runs has {', '.join(runs) or 'no contender'}: expected {OURS!r} too, for the ratios")
+            raise ValueError(f"runs has {', '.join(runs) or 'no contender'}: expected {OURS!r} too, to compute ratios")
         with _progress(self, setting.rounds * len(runs), setting.progress) as tick:
             samples = interleaved(
                 runs, rounds=setting.rounds, device=setting.device, patience=setting.patience, tick=tick

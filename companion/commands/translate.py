@@ -113,8 +113,7 @@ def draft_called(name: str, words: NumberWords, device: torch.device) -> Draft:
 
 
 def read_names(language: Language, names: Sequence[str]) -> list[int]:
-    """Return the number that each name means. Raises `ValueError` if there are no names, or for the first that is
-    invalid."""
+    """Return the number that each name means. Raises `ValueError` if there are no names or one is invalid."""
     if not names:
         raise ValueError("NAME: expected number names to translate, one per line, got none")
     return [language.number(name) for name in names]

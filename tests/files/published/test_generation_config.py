@@ -138,7 +138,7 @@ def test_every_rule_that_nothing_here_follows_has_a_case():
 
 @pytest.mark.parametrize("name", [name for name in OTHERS if WRITING[name].kind == "must be"])
 def test_a_rule_that_nothing_here_follows_is_refused_by_name(name, folder):
-    with pytest.raises(ValueError, match=rf"generation_config.json: {name}=.*: expected .*the only value"):
+    with pytest.raises(ValueError, match=rf"generation_config.json: {name}=.*: expected .*the only supported value"):
         read_writing(folder({}, {name: OTHERS[name]}))
     for harmless in WRITING[name].values:
         assert read_writing(folder({}, {name: harmless})) == Writing()
