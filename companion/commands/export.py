@@ -54,7 +54,7 @@ def parser() -> Parser:
             "  vllm serve served/                       http://localhost:8000/v1\n"
             "  python -m sglang.launch_server --model-path served/\n"
             "  llama-server -m letters.gguf             http://localhost:8080/v1\n"
-            "to talk to the model on this machine: companion chat, companion explore"
+            "to talk to the model on this machine: companion chat, companion explore (extra 'school')"
         ),
     )
     parser.add_argument("folder", type=str, metavar="FOLDER", help="output: a new or empty folder, or a new file")
