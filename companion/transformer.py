@@ -79,9 +79,9 @@ class Inputs(TypedDict, total=False):
 
 
 _HINTS = {
-    "tokens": "torch.tensor makes one of a list",
-    "mask": "which tokens are not padding is said by real, (batch, key)",
-    "cache": "KVCache.create(config, batch, slots) makes one",
+    "tokens": "torch.tensor(...) converts a list",
+    "mask": "to mark padding, pass real, (batch, key)",
+    "cache": "KVCache.create(config, batch, slots) creates one",
 }
 """Advice that is added to the error message about an argument."""
 
@@ -289,7 +289,7 @@ class Transformer(nn.Module):
         if given.get("positions") is not None:
             check_positions(given["positions"], batch, new)
             by_slot = cache is not None and self.config.positions.kind == "relative"
-            require(not by_slot, "positions", given["positions"], "None beside a cache, whose slots say the distances")
+            require(not by_slot, "positions", given["positions"], "None with a cache, whose slots give the distances")
         keys = new if cache is None else cache.shown(new)
         if real is not None and ((real.shape[0] != 1 and real.shape[0] != batch) or real.shape[1] != keys):
             raise ValueError(f"real has shape {tuple(real.shape)}: expected (batch, key), {(batch, keys)}")
@@ -305,7 +305,7 @@ class Transformer(nn.Module):
         if document is None:
             return
         alone = self.decoder is not None and self.encoder is None and cache is None
-        require(alone, "document", document, "None but for a decoder without a cache")
+        require(alone, "document", document, "None, except for a decoder without a cache")
         check_ids("document", document)
         if document.shape != tokens.shape:
             raise ValueError(f"document has shape {tuple(document.shape)}: expected {tuple(tokens.shape)}, as tokens")
@@ -397,7 +397,7 @@ class Transformer(nn.Module):
 
 
 class Bert(Transformer):
-    """An encoder with those of BERT's additions at both ends that the configuration specifies.
+    """An encoder with BERT's additional layers at both ends, as far as the configuration specifies them.
 
     These are segment vectors added to the token embeddings, a layer before the output table, and a pooled vector of the
     whole sequence with a classifier (Devlin et al. 2019; lesson 13). `Transformer(config)` makes a `Bert` from an

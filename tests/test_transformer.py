@@ -439,7 +439,7 @@ def test_weights_start_with_the_variance_the_docstring_says():
         ({}, lambda net: net.encode(tokens()), "expected 'encoder_decoder'"),
         ({}, lambda net: net(tokens(), segments=tokens()), "segments are only for encoders"),
         ({"stack": "encoder"}, lambda net: net(tokens(), segments=tokens()), "expected embedding.segments >= 1"),
-        ({}, lambda net: net(tokens(), mask=tokens() > 0), r"mask has shape \(3, 7\): .* not padding is said by real"),
+        ({}, lambda net: net(tokens(), mask=tokens() > 0), r"mask has shape \(3, 7\): .* to mark padding, pass real"),
         ({}, lambda net: net(tokens(), real=tokens()[:2] > 0), r"real has shape \(2, 7\): expected .* \(3, 7\)"),
         ({"stack": "encoder"}, lambda net: net.pool(torch.zeros(2, 7, 12)), "pooled=False"),
         ({"stack": "encoder"}, lambda net: net.classify(torch.zeros(2, 7, 12)), "classes=0"),

@@ -31,7 +31,7 @@ TOKENS = 512
 HELP = """\
 /reset          forget the conversation
 /system TEXT    set the system message; without TEXT, remove it
-/undo           take back the last question and its answer
+/undo           remove the last question and its answer
 /save FILE      write the conversation to a file for companion tune
 /help           show these commands
 /bye            quit; the end of the input (Ctrl-D) quits too
@@ -93,7 +93,7 @@ def run(flags: Namespace) -> int:
     if sys.stdin.isatty():
         with suppress(ImportError):  # for line editing and history
             import readline  # noqa: F401
-        print("Ask something. /help says what else there is; Ctrl-D ends.", file=sys.stderr)
+        print("Ask something. /help lists the commands; Ctrl-D quits.", file=sys.stderr)
     for line in _lines():
         if not _said(talk, line):
             break
@@ -209,7 +209,7 @@ def _lines() -> Iterator[str]:
                 print()
             return
         except UnicodeDecodeError:
-            raise ValueError("the input: expected text in UTF-8, got something else") from None
+            raise ValueError("standard input: expected text in UTF-8, got something else") from None
         except KeyboardInterrupt:
             print()
 
@@ -256,12 +256,12 @@ def _commanded(talk: Talk, name: str = "", rest: str = "") -> bool:
             return False
         case "reset":
             talk.turns = []
-            print("The conversation is forgotten.", file=sys.stderr)
+            print("The conversation is cleared.", file=sys.stderr)
         case "system":
             talk.system = rest or None
-            print("The model is told this before." if rest else "The model is told nothing before.", file=sys.stderr)
+            print("The system message is set." if rest else "The system message is removed.", file=sys.stderr)
         case "undo":
-            print("The last question is taken back." if talk.turns else "Nothing was asked yet.", file=sys.stderr)
+            print("The last question is removed." if talk.turns else "There is no question yet.", file=sys.stderr)
             talk.turns = talk.turns[:-2]
         case "save":
             _save(talk, rest)
@@ -275,7 +275,7 @@ def _commanded(talk: Talk, name: str = "", rest: str = "") -> bool:
 def _save(talk: Talk, name: str) -> None:
     """Append the conversation to a file, or print a message if that fails."""
     if not name or not talk.turns:
-        print("/save: expected the name of a file" if not name else "Nothing was said yet.", file=sys.stderr)
+        print("/save: expected the name of a file" if not name else "There is no conversation yet.", file=sys.stderr)
         return
     try:
         with open(Path(name).expanduser(), "a", encoding="utf-8") as file:

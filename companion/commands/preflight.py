@@ -51,7 +51,7 @@ def refusal(error: OSError, given: Mapping[str, Any]) -> str:
     }
     flag = named[max(named)] if named else ""
     reason = (error.strerror or str(error)).lower()
-    return f"{flag}{plain(place)}: cannot be used ({reason}); expected a place that can"
+    return f"{flag}{plain(place)}: cannot be used ({reason}); expected a usable path"
 
 
 def must_be_writable(place: str | Path, flag: str, given: str | None = None) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from companion.transformer import Transformer
 
 TOKENS = 200
-"""Default maximum of new tokens."""
+"""Default maximum number of new tokens."""
 WARM = 0.8
 """Default temperature for runs; small models write better at a temperature slightly below 1."""
 
@@ -318,9 +318,9 @@ def answering(writer: Writer, turns: Sequence[str], system: str | None = None) -
     if writer.chat is None:
         raise ValueError("--chat: expected a model whose folder has a chat template, found none; omit --chat")
     if writer.marked is None:
-        raise ValueError("--chat: expected a model that continues texts, got one that translates them")
+        raise ValueError("--chat: expected a model that continues texts, got one that translates")
     if len(turns) % 2 == 0:
-        raise ValueError(f"--chat: expected an odd number of --prompt, the user's first and last, got {len(turns)}")
+        raise ValueError(f"--chat: expected an odd number of --prompt, first and last by the user, got {len(turns)}")
     text = writer.chat.write(conversation(turns, system))
     return replace(writer, encode=writer.marked, answers=True), text
 

@@ -238,7 +238,7 @@ class Attention(nn.Module):
             backend: As in `attend`.
 
         Returns:
-            What the heads found, projected back to the stream, (batch, token, d_model).
+            The heads' outputs, projected back to the stream, (batch, token, d_model).
 
         Raises:
             ValueError: If a `LayerCache` is passed to a layer that is not causal. Cached keys stay correct only under a

@@ -53,7 +53,7 @@ class CrossCache:
     values: Float[Tensor, "batch kv_head key d_v"]
 
     def check(self, batch: int, sizes: ResolvedAttention) -> None:
-        """Check that this cache fits a batch and a model.
+        """Check that this cache matches a batch and a model.
 
         Raises:
             ValueError: If the source has another batch size, or comes from a model with other sizes.
@@ -202,13 +202,13 @@ class KVCache:
             batch: Number of rows.
             slots: Room in each row, in tokens.
             dtype: Type of keys and values.
-            device: Where the tensors are allocated.
+            device: Device of the tensors.
             bucket: See the class.
 
         Raises:
             ValueError: If a size is below 1, or the cache does not fit in memory.
         """
-        check_kind("config", config, ModelConfig, "a ModelConfig, as model.config is one")
+        check_kind("config", config, ModelConfig, "a ModelConfig, such as model.config")
         for name, value in (("batch", batch), ("slots", slots), ("bucket", bucket)):
             require_whole(name, value)
         sizes, local = config.sizes, Local.of(config, slots)
@@ -378,14 +378,14 @@ class KVCache:
         return replaced(self, lengths=lengths, filled=filled, writer=writer, local=local, states=states)
 
     def rewind(self, lengths: int | Int[Tensor, "batch"]) -> KVCache:
-        """Shorten rows to `lengths`, to drop the padding of unequal prompts or to take tokens back.
+        """Shorten rows to `lengths`, to drop the padding of unequal prompts or to remove tokens.
 
         Local layers can always remove the tokens of the last call and `BACK` more. Linear layers can remove
         `recurrent_cache.BACK` tokens, and the tokens of the last call if it had at most `recurrent_cache.WHOLE`.
 
         Raises:
             ValueError: If `lengths` is not a number of tokens, if it is longer than the row, or if local or linear
-                layers no longer have what the row's last token saw.
+                layers no longer store the tokens that the row's last token saw.
         """
         expected = f"a whole number, or a tensor of one for each of the {self.batch} rows"
         if isinstance(lengths, Tensor):

@@ -118,7 +118,7 @@ class LatentAttention(nn.Module):
             absorbed: Use the absorbed form. If `None`, the form is chosen as the class describes.
 
         Returns:
-            What the heads found, projected back to the stream, (batch, token, d_model).
+            The heads' outputs, projected back to the stream, (batch, token, d_model).
 
         Raises:
             ValueError: If a cache is passed to a layer that is not causal, or `absorbed=True` is passed when `up` was

@@ -64,9 +64,7 @@ def text_verdict(marks: Mapping[str, float], result: Mapping[str, Any]) -> str:
     name, best = min(marks.items(), key=lambda item: item[1])
     own = result["bits_per_byte"]
     if own < best:
-        verdict = f"The model needs {1 - own / best:.1%} fewer bits than the best yardstick ({name})."
+        verdict = f"The model needs {1 - own / best:.1%} fewer bits than the best baseline ({name})."
     else:
-        verdict = (
-            f"{name} needs {1 - best / own:.1%} fewer bits than the model: give it more text, updates or parameters."
-        )
+        verdict = f"{name} needs {1 - best / own:.1%} fewer bits than the model: give the model more text or updates."
     return f"{yardstick_table(marks, own)}\n{verdict}\n{perplexity}"

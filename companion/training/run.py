@@ -95,7 +95,7 @@ def plan(task: Task, device: torch.device, precision: str, parallel: Parallel | 
     if enough is None or possible <= enough.updates:
         return Plan(possible, evaluations)
     why = f"{settings.minutes:g} minutes are {possible:,} updates here; {enough.updates:,}, {enough.why}"
-    return Plan(enough.updates, evaluations, f"{why} (--steps overrules this)")
+    return Plan(enough.updates, evaluations, f"{why} (--steps overrides this)")
 
 
 def new_record(task: Task, trainer: Trainer, plan: Plan) -> dict[str, Any]:

@@ -76,17 +76,17 @@ class RunFolder:
 
     @property
     def exists(self) -> bool:
-        """Whether there is a run here, which means that `run.json` exists."""
+        """True if there is a run here, that is, if `run.json` exists."""
         return (self.path / "run.json").is_file()
 
     @property
     def finished(self) -> bool:
-        """Whether the run is complete and measured, which means that `result.json` exists."""
+        """True if the run is complete and measured, that is, if `result.json` exists."""
         return (self.path / "result.json").is_file()
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep all other processes from training into this folder, which is created if it is missing.
+        """Keep all other processes from training in this folder, which is created if it is missing.
 
         Raises:
             Busy: if another process holds the lock.
@@ -288,10 +288,10 @@ class RunFolder:
                     f"{saved.folder}: expected a checkpoint of this run's model, got one of another configuration"
                 )
             for fault, aside in zip(faults, reversed(self.checkpoints.set_aside(saved.folder)), strict=True):
-                say(f"{fault}; going on from the one before, {saved.folder}. The damaged one is now {aside.name}")
+                say(f"{fault}; resuming from the one before, {saved.folder}. The damaged one is now {aside.name}")
             if not (self.path / "log.jsonl").exists():
                 if saved.log not in (None, digest_of([])):
-                    say(f"{self.path / 'log.jsonl'} is gone: what it said of updates 1 to {saved.done:,} is lost")
+                    say(f"{self.path / 'log.jsonl'} is missing, so the log of updates 1 to {saved.done:,} is lost")
             elif saved.log not in (None, self._log_digest(saved.done)):
                 raise ValueError(
                     f"{self.path / 'log.jsonl'}: the log of updates 1 to {saved.done} was changed after it was "
@@ -400,7 +400,7 @@ def newest_run(home: str | os.PathLike[str] = "runs", *, task: str | None = None
     what = "a run" if task is None else f"a run of the task {task}"
     flags = "" if task in (None, TextSettings.task) else f" --task {task}"
     command = "companion tune" if task == TuneSettings.task else f"companion train{flags}"
-    raise ValueError(f"expected {what} in {Path(home)}{os.sep}, found none; make one with `{command}`")
+    raise ValueError(f"expected {what} in {Path(home)}{os.sep}, found none; create one with `{command}`")
 
 
 # Starting points of fine-tuning runs

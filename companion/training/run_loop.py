@@ -72,7 +72,7 @@ def fit(
     if folder is not None:
         done = folder.restore(trainer, say or _to_standard_error)
         if done and main:
-            (say or _to_standard_error)(f"going on after update {done:,}")
+            (say or _to_standard_error)(f"resuming after update {done:,}")
     log_every = max(1, config.updates // MOST_LOGGED)
     smoothed: float | None = None
     saved_at, pause = time.monotonic(), save_seconds

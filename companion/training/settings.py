@@ -176,7 +176,7 @@ class Settings(RunSettings, ABC):
 
     stack: ClassVar[Literal["decoder", "encoder_decoder"]]
     scaled: ClassVar[bool]
-    """Whether the model multiplies its embeddings by sqrt(d_model)."""
+    """True if the model multiplies its embeddings by sqrt(d_model)."""
 
     model: str | None = setting(
         MODEL, None, "JSON file with a ModelConfig (such as config.json of a run), instead of the other model flags"
@@ -466,7 +466,7 @@ class NumberWordsSettings(Settings):
     scaled: ClassVar[bool] = True
 
     source: str = setting(TASK, "de", f"language to translate from: {_LANGUAGES}", flag="from")
-    target: str = setting(TASK, "en", "language to translate into: another one of them", flag="to")
+    target: str = setting(TASK, "en", "language to translate into, another one of these", flag="to")
     source_pieces: Literal["parts", "characters"] = setting(
         TASK, "parts", "tokens of the source: words (in German, their parts), or letters"
     )
@@ -519,7 +519,7 @@ class TuneSettings(RunSettings):
         TASK,
         None,
         "problems with checked answers, instead of --data: sums of two numbers with their steps, or "
-        "the numbers that English names spell",
+        "the numbers that English names mean",
         flag="task",
     )
     worked: Probability = setting(
@@ -600,7 +600,7 @@ class TuneSettings(RunSettings):
             raise ValueError("--optimizer muon cannot be used together with --rank; Muon needs whole matrices")
         if self.shard or self.expert_parallel:
             name = "shard" if self.shard else "expert-parallel"
-            raise ValueError(f"--{name}: not allowed, because tuning runs in one process (trl and peft in several)")
+            raise ValueError(f"--{name}: not allowed, because tuning uses one process (trl and peft support several)")
 
     @property
     def strength(self) -> float:

@@ -56,7 +56,7 @@ class Update:
         effective_experts: for the layer with the least even load, see `RoutingStats`; `None` without experts.
         dropped: fraction of the visits to experts, over all layers, that exceeded their capacity; `None` without
             experts.
-        told: metrics that the loss reports besides, see `Scored`, as means over the scored tokens or examples.
+        told: further metrics that the loss reports, see `Scored`, as means over the scored tokens or examples.
     """
 
     number: int
@@ -213,7 +213,7 @@ class Trainer:
 
         Args:
             batches: tensors for `loss`, targets last.
-            bytes: number of bytes of the text that the targets spell.
+            bytes: number of bytes of the text that the targets encode.
         """
         model = self.whole()
         measured = self.parallel.on_main(
@@ -265,7 +265,7 @@ class Trainer:
         kept = self.model.state_dict(keep_vars=True)
         if kept.keys() != weights.keys():
             wrong = sorted(kept.keys() ^ weights.keys())
-            raise ValueError(f"weights: expected this model's weights, got others; {wrong[0]} is in only one of them")
+            raise ValueError(f"weights: expected this model's weights, got others; {wrong[0]} is only in one of them")
         parts = {name: self.parallel.part(tensor, weights[name], name) for name, tensor in kept.items()}
         load_optimizer_state(self.model, self.optimizer, state, self.parallel.part)
         with torch.no_grad():

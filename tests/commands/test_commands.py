@@ -198,7 +198,7 @@ def test_kill_9_and_run_again_gives_the_weights_of_an_uninterrupted_run(books: P
     assert 0 < max(kept) < 8, "it is killed between two checkpoints"
     assert not Path("runs/killed/result.json").exists()
     assert main([*arguments, "--out", "runs/killed"]) == 0
-    assert "going on after update" in capsys.readouterr().out
+    assert "resuming after update" in capsys.readouterr().out
     assert main([*arguments, "--out", "runs/whole"]) == 0
     for name in ("model.safetensors", "optimizer.safetensors"):
         one, other = (Path(f"runs/{run}/checkpoints/step-00000030/{name}").read_bytes() for run in ("killed", "whole"))
@@ -421,7 +421,7 @@ def test_bad_input_to_generate_is_refused_by_name(arguments, message, at_home: P
 
 def test_without_a_run_every_command_says_to_train_first(capsys) -> None:
     for command in (["generate", "--prompt", "The "], ["evaluate"], ["account"]):
-        assert "found none; make one with `companion train`" in refused(command, capsys)
+        assert "found none; create one with `companion train`" in refused(command, capsys)
 
 
 # evaluate and account

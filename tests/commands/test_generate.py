@@ -449,11 +449,11 @@ def test_a_conversation_that_cannot_be_is_refused(flags, said, home, capsys):
 def test_a_conversation_needs_a_model_that_answers_and_the_users_turn_last(home, capsys):
     assert main(["generate", "--chat", "--prompt", "a"]) == 2
     assert (
-        "expected a run of the task tune in runs/, found none; make one with `companion tune`"
+        "expected a run of the task tune in runs/, found none; create one with `companion tune`"
         in capsys.readouterr().err
     )
     assert main(["generate", "--checkpoint", "gpt2", "--prompt", "a", "--system", "b"]) == 2
     assert "--system needs --chat" in capsys.readouterr().err
     (home / "llama" / "chat_template.jinja").write_text(CHAT)
     assert main(["generate", "--checkpoint", "llama", "--chat", "--prompt", "a", "--prompt", "b"]) == 2
-    assert "expected an odd number of --prompt, the user's first and last, got 2" in capsys.readouterr().err
+    assert "expected an odd number of --prompt, first and last by the user, got 2" in capsys.readouterr().err

@@ -69,7 +69,7 @@ def weights(run: str) -> bytes:
 def test_a_stopped_run_has_its_picture_and_goes_on_to_the_same_weights(home: Path, capsys) -> None:
     assert Path("runs/one/loss.png").read_bytes()[:4] == b"\x89PNG"
     assert main(TRAIN) == 0
-    assert "going on after update 4" in capsys.readouterr().out
+    assert "resuming after update 4" in capsys.readouterr().out
     assert weights("one") == weights("whole")
     assert json.loads(Path("runs/one/result.json").read_text()) == json.loads(
         Path("runs/whole/result.json").read_text()
@@ -96,7 +96,7 @@ def test_muon_a_schedule_that_stays_and_a_wider_model_go_on_to_the_same_weights(
     monkeypatch.setattr(Trainer, "update", update)
     capsys.readouterr()
     assert main([*flags, "--out", "runs/three"]) == 0
-    assert "going on after update 4" in capsys.readouterr().out
+    assert "resuming after update 4" in capsys.readouterr().out
     assert weights("two") == weights("three") != weights("whole")
     rates = [
         json.loads(line)["learning_rate"]
@@ -176,8 +176,8 @@ def test_the_checkpoint_before_a_damaged_one_does(home: Path, capsys) -> None:
     assert main(TRAIN) == 0
     said = capsys.readouterr().out
     assert "step-00000004/optimizer.safetensors: expected a complete safetensors file" in said
-    assert "going on from the one before, runs/one/checkpoints/step-00000003" in said
-    assert "going on after update 3" in said and weights("one") == weights("whole")
+    assert "resuming from the one before, runs/one/checkpoints/step-00000003" in said
+    assert "resuming after update 3" in said and weights("one") == weights("whole")
 
 
 def test_a_damaged_result_is_measured_again(home: Path, capsys) -> None:
@@ -346,12 +346,12 @@ def test_more_steps_make_a_finished_or_a_stopped_run_longer(home, capsys):
     first = folder.entries().__next__()
     assert main([*TRAIN, "--out", "runs/whole", "--steps", "9"]) == 0
     said = capsys.readouterr().out
-    assert "runs/whole: from 6 updates to 9" in said and "going on after update 6" in said
+    assert "runs/whole: from 6 updates to 9" in said and "resuming after update 6" in said
     assert folder.finished and folder.checkpoint().name == "step-00000009" and next(folder.entries()) == first
     rates = {entry["update"]: entry["learning_rate"] for entry in folder.entries() if "learning_rate" in entry}
     assert list(rates) == [*range(1, 10)] and rates[9] == min(rates[u] for u in (7, 8, 9)) < rates[7]
     assert main([*TRAIN, "--out", "runs/one", "--steps", "7"]) == 0  # it was at update 4 of 6
-    assert "going on after update 4" in capsys.readouterr().out
+    assert "resuming after update 4" in capsys.readouterr().out
     assert main(["evaluate", "--run", "runs/whole"]) == 0
 
 

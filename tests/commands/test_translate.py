@@ -126,7 +126,7 @@ def test_a_run_that_was_stopped_ends_with_the_same_weights_bit_for_bit(empty: Pa
     assert "Stopped and saved at update 3 of 5. To go on:" in capsys.readouterr().out
     monkeypatch.setattr(Trainer, "update", update)
     assert main([*arguments, "--out", "runs/stopped"]) == 0
-    assert "going on after update 3" in capsys.readouterr().out
+    assert "resuming after update 3" in capsys.readouterr().out
     assert main([*arguments, "--out", "runs/whole"]) == 0
     assert weights("runs/stopped") == weights("runs/whole")
     logs = [
@@ -278,7 +278,7 @@ def test_bad_input_to_translate_is_refused_by_name(arguments, message, at_home: 
 
 def test_without_a_run_or_a_name_translate_says_what_to_do(empty: Path, capsys, monkeypatch) -> None:
     error = refused(["translate", "zwei"], capsys)
-    assert "found none; make one with `companion train --task number-words`" in error
+    assert "found none; create one with `companion train --task number-words`" in error
     terminal = io.StringIO()
     terminal.isatty = lambda: True  # type: ignore[method-assign]
     monkeypatch.setattr("sys.stdin", terminal)

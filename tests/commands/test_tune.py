@@ -249,7 +249,7 @@ def test_a_conversation_is_kept_taken_back_told_something_and_saved(home, monkey
     assert talked(lines, monkeypatch) == 0
     said = capsys.readouterr()
     assert len(said.out.splitlines()) == 3 and "/what: expected one of /reset" in said.err
-    assert "Nothing was said yet." in said.err and "The last question is taken back." in said.err
+    assert "There is no conversation yet." in said.err and "The last question is removed." in said.err
     (line,) = Path("said.jsonl").read_text().splitlines()
     messages = json.loads(line)["messages"]
     assert [one["role"] for one in messages] == ["system", "user", "assistant", "user", "assistant"]

@@ -129,7 +129,7 @@ def test_relative_positions_beside_masks_and_a_cache():
     torch.testing.assert_close(model(text, mask=near).logits, model(text, mask=added).logits)
     assert not torch.allclose(model(text, mask=near).logits, model(text).logits, atol=1e-3)
     assert torch.equal(model(text, positions=7 + torch.arange(6)).logits, model(text).logits)  # only distances matter
-    with pytest.raises(ValueError, match="positions=.*expected None beside a cache, whose slots say the distances"):
+    with pytest.raises(ValueError, match="positions=.*expected None with a cache, whose slots give the distances"):
         model(text, positions=torch.arange(6), cache=KVCache.create(model.config, 2, 9))
 
 

@@ -211,7 +211,7 @@ def test_a_run_folder_is_not_made_where_something_else_is(tmp_path) -> None:
     with pytest.raises(ValueError, match="has no checkpoint yet"):
         new.model()
     assert newest_run(tmp_path / "new").path == new.path
-    with pytest.raises(ValueError, match="found none; make one with `companion train`"):
+    with pytest.raises(ValueError, match="found none; create one with `companion train`"):
         newest_run(tmp_path / "nowhere")
     (new.path / "run.json").write_text('{"upda')
     with pytest.raises(ValueError, match=r"run\.json: cannot be read"):

@@ -99,7 +99,7 @@ def test_a_changed_log_is_noticed_and_one_that_is_gone_is_mentioned(tmp_path, ma
     log.unlink()
     said: list[str] = []
     assert folder.restore(make_trainer(), said.append) == 2
-    assert said == [f"{log} is gone: what it said of updates 1 to 2 is lost"]
+    assert said == [f"{log} is missing, so the log of updates 1 to 2 is lost"]
 
 
 def test_what_stands_in_the_way_of_a_checkpoint_is_no_trouble(tmp_path, make_trainer):

@@ -1,4 +1,4 @@
-"""Attention with PyTorch's fused operator, in the variant that fits the mask."""
+"""Attention with PyTorch's fused operator, in the variant that suits the mask."""
 
 from __future__ import annotations
 
