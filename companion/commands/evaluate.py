@@ -77,7 +77,7 @@ def parser() -> Parser:
         default=[],
         metavar="PATH",
         help=(
-            "text: files, folders or globs to measure on instead of the held-out text, or course or python (see "
+            "text: what to measure on instead of the held-out text: files, folders, globs, course or python (see "
             "companion train --help)"
         ),
     )

@@ -115,14 +115,14 @@ class Parser(ArgumentParser):
             default=[],
             metavar="PATH",
             help="int4: calibration text (files, folders or globs, or course or python, see companion train --help); "
-            "roundings are chosen to preserve the outputs on it, instead of rounding each weight to its nearest value",
+            "weights are rounded so that outputs on this text are preserved, instead of each to its nearest value",
         )
         self.add_argument(
             "--levels",
             type=str | None,
             default=None,
             metavar="FILE",
-            help="int4: file in which the values that --calibrate chooses are saved; without --calibrate, file to read",
+            help="int4: output file for the values that --calibrate chooses; without --calibrate, input file",
         )
 
     def format_help(self, formatter: Any = None) -> str:
@@ -274,8 +274,8 @@ def add_run(
         parser.add_argument(
             "--best",
             action="store_true",
-            help="use the checkpoint with the best held-out score instead of the last one; because it was selected by "
-            "this score, the score is optimistic",
+            help="use the checkpoint with the best held-out score instead of the last one; this score is "
+            "optimistic, because the checkpoint was selected by it",
         )
 
 
@@ -337,7 +337,7 @@ def _positional(action: argparse.Action) -> str:
 
 
 def _speaks() -> bool:
-    """Return whether this process should print errors, which only the first of several launched ones does."""
+    """Return whether this process should print errors; of several launched processes, only the first does."""
     if not os.environ.get("RANK", "0").strip().lstrip("0").isdigit():  # rank 0, or not a number
         return True
     from companion.training.distributed.launch import launched  # loads torch, so only if a launcher is likely

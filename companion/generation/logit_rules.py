@@ -65,7 +65,7 @@ class Rules:
         for name, ids in (("never", never), ("last", () if last is None else [last])):
             whole = isinstance(ids, Collection) and all(isinstance(i, int) and not isinstance(i, bool) for i in ids)
             if not whole:
-                raise ValueError(f"{name}={shown(ids)}: expected token ids, whole numbers")
+                raise ValueError(f"{name}={shown(ids)}: expected token ids (whole numbers)")
         object.__setattr__(self, "never", tuple(sorted(set(never))))
         require_whole("min_new_tokens", self.min_new_tokens, 0)
         require_whole("no_repeat", self.no_repeat, 0)

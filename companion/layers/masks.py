@@ -43,13 +43,13 @@ def causal(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
 
 
 def window(width: int) -> Predicate:
-    """Let a query attend to the last `width` tokens, its own included, and to nothing after it.
+    """Let a query attend to the last `width` tokens, including its own, and to nothing after it.
 
     Raises:
         ValueError: If width < 1.
     """
     if width < 1:
-        raise ValueError(f"width={width}: expected a number of tokens >= 1, the query's own included")
+        raise ValueError(f"width={width}: expected a number of tokens >= 1, including the query's own")
     return lambda batch, head, query, key: (key <= query) & (query - key < width)
 
 
@@ -60,7 +60,7 @@ def around(width: int) -> Predicate:
         ValueError: If width < 1.
     """
     if width < 1:
-        raise ValueError(f"width={width}: expected a number of tokens >= 1, the query's own included")
+        raise ValueError(f"width={width}: expected a number of tokens >= 1, including the query's own")
     return lambda batch, head, query, key: (query - key).abs() <= width // 2
 
 

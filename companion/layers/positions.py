@@ -211,8 +211,8 @@ def _settle(given: dict[str, Any]) -> None:
     wanted, rows = (x.shape[2], x.shape[3] // 2), (1, x.shape[0])
     if cos.shape[-2:] != wanted or cos.ndim > 4 or (cos.ndim > 2 and cos.shape[0] not in rows):
         raise ValueError(
-            f"angles has shape {tuple(cos.shape)}: expected (token, pair), {wanted}, or such a table for each row "
-            f"of x, batch={x.shape[0]}"
+            f"angles has shape {tuple(cos.shape)}: expected (token, pair), {wanted}, or (batch, token, pair) "
+            f"with batch={x.shape[0]}"
         )
 
 

@@ -60,7 +60,7 @@ LONGEST_NAME = 100
 def flag(f: Field[Any]) -> str:
     """Return the flag of a setting without its dashes.
 
-    It is the name of the field, or a given one if Python does not allow the flag's name.
+    It is the name of the field, or another name if Python does not allow the flag's name.
     """
     return f.metadata["flag"] or f.name.replace("_", "-")
 

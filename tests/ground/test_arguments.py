@@ -223,7 +223,7 @@ MISUSES = {
     "attend's dropout": (lambda: attend(Q, K, V, dropout=math.nan), "dropout=nan"),
     "angles of one pair": (
         lambda: rotate(Q, rotary_angles(torch.arange(5), 2)),
-        "angles has shape (5, 1): expected (token, pair), (5, 4), or such a table for each row of x, batch=2",
+        "angles has shape (5, 1): expected (token, pair), (5, 4), or (batch, token, pair) with batch=2",
     ),
     "angles that are none": (
         lambda: rotate(Q, 0.5),
@@ -231,7 +231,7 @@ MISUSES = {
     ),
     "angles of another batch": (
         lambda: rotate(Q, torch.rand(3, 5, 4)),
-        "angles has shape (3, 5, 4): expected (token, pair), (5, 4), or such a table",
+        "angles has shape (3, 5, 4): expected (token, pair), (5, 4), or (batch, token, pair)",
     ),
     "a folder without a name": (lambda: load_pretrained(""), "name='': expected a folder"),
     "top_k of True": (lambda: route(torch.rand(3, 4), True), "top_k=True"),

@@ -66,7 +66,7 @@ def _forward(
     """Compute one tile of queries of one head in one row of the batch, against all tiles of keys in turn.
 
     `x_batch`, `x_head`, `x_query` are strides. WIDTH_K and WIDTH_V are d_head and d_v rounded up to a power of two, as
-    a tile requires; components beyond the real width are read as zero and change no sum.
+    a tile requires; components beyond the real width are read as zero and do not change any sum.
     """
     # 64 bits, because a batch of long sequences has more than 2^31 elements.
     row = (tl.program_id(0) // heads).to(tl.int64)

@@ -43,7 +43,7 @@ def sliding_window_attention(
         q: Queries, (batch, head, query, d_head).
         k: Keys, (batch, kv_head, key, d_head).
         v: Values, (batch, kv_head, key, d_v).
-        width: Number of tokens that a query sees, its own included; the last query is at the last key.
+        width: Number of tokens that a query sees, including its own; the last query is at the last key.
         dropout: Probability of dropping a weight, as in `attend`.
         block: Number of queries in a block; default: the width, and at least 32, because many tiny products are slow.
 

@@ -145,7 +145,7 @@ class Parallel:
         return nullcontext()
 
     def clip(self, model: nn.Module, largest: float) -> Tensor:
-        """Scale the gradient to a norm of at most `largest`, and return the norm before. A collective."""
+        """Scale the gradient to a norm of at most `largest`, and return its norm before scaling. A collective."""
         return torch.nn.utils.clip_grad_norm_(model.parameters(), largest)
 
     def whole(self, parameter: Tensor, tensor: Tensor) -> Tensor:
