@@ -308,7 +308,7 @@ class Transformer(nn.Module):
         require(alone, "document", document, "None, except for a decoder without a cache")
         check_ids("document", document)
         if document.shape != tokens.shape:
-            raise ValueError(f"document has shape {tuple(document.shape)}: expected {tuple(tokens.shape)}, as tokens")
+            raise ValueError(f"document has shape {tuple(document.shape)}: expected {tuple(tokens.shape)}, like tokens")
 
     def _settle_source(self, given: dict[str, Any]) -> None:
         """Check and convert the arguments of `encode`."""

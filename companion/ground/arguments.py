@@ -53,7 +53,7 @@ def check_dtype(dtype: object) -> None:
     """Check that a dtype is `None` or a possible dtype of a model's weights.
 
     Raises:
-        ValueError: If it is not.
+        ValueError: If it is neither.
     """
     if dtype is not None and dtype not in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
         raise ValueError(f"dtype={described(dtype)}: expected a floating-point dtype, such as torch.bfloat16")
@@ -63,7 +63,7 @@ def check_device(device: object) -> None:
     """Check that a device is `None` or the name of a device that PyTorch supports.
 
     Raises:
-        ValueError: If it is not.
+        ValueError: If it is neither.
     """
     try:
         if device is not None:
@@ -78,7 +78,7 @@ def check_ids(name: str, ids: object, axes: str = "(batch, token)") -> None:
     `look_up` checks whether a table has these ids.
 
     Raises:
-        ValueError: If it is not.
+        ValueError: If `ids` is anything else.
     """
     if not isinstance(ids, Tensor):
         raise ValueError(f"{name}={described(ids)}: expected a tensor of token ids, {axes}; use torch.tensor(...)")
@@ -95,7 +95,7 @@ def check_positions(positions: object, batch: int, tokens: int) -> None:
     """Check that `positions` holds one integer for each token, (token) or (batch, token).
 
     Raises:
-        ValueError: If it does not.
+        ValueError: If `positions` is anything else.
     """
     expected = f"whole numbers, (token) or (batch, token), ({tokens},) or {(batch, tokens)}"
     if not isinstance(positions, Tensor) or positions.dtype not in _WHOLE:
@@ -203,7 +203,7 @@ def check_broadcasts(name: str, given: Tensor, shape: Sequence[int], axes: str) 
     """Check that `given`, which has as many axes as `shape`, broadcasts to it.
 
     Raises:
-        ValueError: If it does not.
+        ValueError: If `given` does not broadcast to this shape.
     """
     # Not `in`, which a compiler does not support for symbolic sizes.
     if any(got != 1 and got != wanted for got, wanted in zip(given.shape, shape, strict=True)):
@@ -217,7 +217,7 @@ def heads_fit(given: Mapping[str, Any]) -> None:
     `v` may be missing.
 
     Raises:
-        ValueError: If they do not.
+        ValueError: If one of these conditions does not hold.
     """
     q, k, v = given["q"], given["k"], given.get("v")
     if k.shape[1] == 0 or q.shape[1] % k.shape[1]:

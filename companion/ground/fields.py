@@ -58,7 +58,7 @@ def require_whole(name: str, value: object, least: int = 1) -> None:
     """Check that an argument is an integer of at least `least`.
 
     Raises:
-        ValueError: If `value`, the argument called `name`, is not.
+        ValueError: If `value`, the argument called `name`, is anything else.
     """
     whole = isinstance(value, int) and not isinstance(value, bool)
     require(whole and value >= least, name, value, f"a whole number >= {least}")  # type: ignore[operator]

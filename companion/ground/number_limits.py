@@ -111,7 +111,7 @@ def require_limits(name: str, value: object, hint: Any) -> None:
     """Check that an argument is a number within its annotation's limits.
 
     Raises:
-        ValueError: If `value`, the argument called `name`, is not.
+        ValueError: If `value`, the argument called `name`, is not a number within the limits.
     """
     kind = kind_of(hint)
     fits = is_number(value) if issubclass(kind, float) else isinstance(value, int) and not isinstance(value, bool)
@@ -133,7 +133,7 @@ def require_fields(config: Any) -> None:
     """Check that the numbers in a dataclass are within their annotations' limits.
 
     Raises:
-        ValueError: If one is not; the message names the first such field.
+        ValueError: If a number is outside its limits; the message names the first such field.
     """
     kind: Any = type(config)
     for name, hint in _limits(kind).items():

@@ -55,7 +55,7 @@ def raise_pointer(path: str | Path) -> None:
     """Check that a file is not a Git LFS pointer, which replaces a large file that was not fetched.
 
     Raises:
-        ValueError: If it is.
+        ValueError: If the file is such a pointer.
     """
     try:
         with open(path, "rb") as file:

@@ -263,7 +263,7 @@ class PagedCache(KVCache):
         """Check that this is a pool for a model of `config`.
 
         Raises:
-            ValueError: If it is not.
+            ValueError: If the pool is for another model.
         """
         self.check_layers(config, self.keys[0].shape[2] if self.keys else 0)
 

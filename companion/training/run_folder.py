@@ -108,7 +108,7 @@ class RunFolder:
         """Create the folder with `files` by name. `run.json` is written last, so a folder that has one is complete.
 
         Raises:
-            ValueError: if a run, or anything else, is there already.
+            ValueError: if the folder already contains a run or anything else.
             NotWritten: if the disk is full; nothing is left behind.
         """
         self.check_ours()

@@ -421,7 +421,7 @@ class TextSettings(Settings):
         return AttentionConfig(self.heads, self.kv_heads, **parts)
 
     def model_config(self, vocab: int) -> ModelConfig:
-        """Return the configuration as for every task, with the multi-token-prediction heads.
+        """Return the configuration of the base class, with the multi-token-prediction heads added.
 
         With `init_from`, it is the configuration of that model.
         """
