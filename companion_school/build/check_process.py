@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from companion.ground.time_limit import OutOfTime, at_most
 from companion_school.build.isolated_modules import World
 from companion_school.build.parts import OPEN, Part, parts, references
 from companion_school.build.stages import STAGES, Stage
@@ -53,7 +54,12 @@ def main(arguments: list[str]) -> int:
             if wrong and part.name.endswith(_GPU):
                 tell(part=part.name, result=Result.MISSING.value, told=_LATER, lies_in=None)
                 continue
-            found = examined(part, sources, files, seed)
+            try:
+                with at_most(part.seconds):
+                    found = examined(part, sources, files, seed)
+            except OutOfTime:
+                told = f"it did not finish within {part.seconds:g} seconds"
+                found = {"part": part.name, "result": Result.TIMEOUT.value, "told": told, "lies_in": None}
             wrong |= found["result"] != Result.RIGHT.value
             tell(**found)
             # Locate the first difference only for the first part that is wrong, because later faults often follow.

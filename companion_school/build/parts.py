@@ -74,7 +74,7 @@ class Part:
         probe: The function that calls the learner's file.
         excused: See `checking.exercise.exercise`, as for `limits` and `exact_zero`.
         forbidden: Names that the file must not use, in addition to `FORBIDDEN`.
-        seconds: Time limit for all cases together, on a slow machine.
+        seconds: Limit on the processor time of all cases together, on a slow machine.
         mistakes: The known mistakes, each a message and a patch of the reference.
         variants: Definitions of right answers that are written differently.
         remark: Function that takes a right solution (a `World`) and returns a remark on it, or None.

@@ -152,8 +152,16 @@ race.mistake("the last token has no row of logits; every token has one", _counti
 race.mistake("the merges and the context are exchanged: Runner(model, merges, context)", _counting("[], 64", "64, []"))
 race.mistake("the model is on another device: return it with `cpu()`",
              _counting("Pairs(), [], 64", 'nn.Linear(2, 2, device="meta"), [], 64'))  # fmt: skip
-race.mistake("it predicts the token that it has just read: the targets are the tokens one position on",
-             _counting("table = table / table.sum(1, keepdim=True)", "time.sleep(seconds / 2)\n    table = (9 * torch.eye(256)).exp()"))  # fmt: skip
+race.mistake(
+    "it predicts the token that it has just read, as an untrained model with a tied head does: the targets are the "
+    "tokens one position on, and the model that you return is the one that was trained",
+    _counting("table = table / table.sum(1, keepdim=True)",
+              "time.sleep(seconds / 2)\n    table = (9 * torch.eye(256)).exp()"),
+)  # fmt: skip
+race.mistake(
+    "it returns at once with an untrained model: look at the condition that ends the loop",
+    _counting("table = table / table.sum(1, keepdim=True)", "table = (9 * torch.eye(256)).exp()"),
+)
 race.mistake("what occurs often becomes improbable: the weights move uphill",
              _counting("table = table / table.sum(1, keepdim=True)", "time.sleep(seconds / 2)\n    table = (table / table.sum(1, keepdim=True)) ** -3"))  # fmt: skip
 race.mistake("it comes back at once, with nothing learned: look at the condition that ends the loop",

@@ -175,7 +175,7 @@ def test_code_that_ends_or_does_not_end_costs_its_own_part_alone(folder, monkeyp
     )
     found = by_part(examine_stage(ATTENTION, folder))
     assert found["causal"].result == "crashed" and "exit" in found["causal"].told
-    assert found["merge"].result == "timeout" and "did not end in 2 seconds" in found["merge"].told
+    assert found["merge"].result == "timeout" and "did not finish within 2 seconds" in found["merge"].told
     assert found["attend"].result == found["split"].result == "right"
 
 

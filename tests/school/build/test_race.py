@@ -1,6 +1,7 @@
 """The race measures bits per byte on held-out text, rejects invalid predictors, and stores every run."""
 
 import math
+import time
 
 import pytest
 import torch
@@ -164,7 +165,10 @@ def test_a_race_trains_on_the_gpu_and_returns_its_model_on_the_processor(text, m
     assert runner.model(torch.tensor([[1, 2, 3]])).shape == (1, 3, 256 + len(runner.merges))
 
 
-def test_the_check_tells_the_mistakes_of_a_race_apart():
+def test_the_check_tells_the_mistakes_of_a_race_apart(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: clock.append(clock.pop() + seconds))
     [part] = parts(11)
     text = " ".join(["the cat sat", "on the mat", "a dog ran"][n * n % 7 % 3] for n in range(300))
     told = {}
