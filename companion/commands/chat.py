@@ -25,6 +25,7 @@ from companion.training.settings import TuneSettings
 if TYPE_CHECKING:
     from companion.commands.writer import Writer
     from companion.data.chat_template import Message
+    from companion.generation.request import Options
 
 TOKENS = 512
 """Default maximum of tokens per answer."""
@@ -161,27 +162,17 @@ class Talk:
     def _pieces(self, ids: list[int], most: int, parts: Any) -> Iterator[str]:
         from companion.generation.generate import generate
 
-        says, count, context = self.writer.says, 0, self.writer.model.config.context
-        sampling = says.sampling if says.draws else Sampling(temperature=0)
-        ended = self.writer.until([ids])
-        token: int | None = None
-        for (token,) in generate(
-            self.writer.model,
-            [ids],
-            max_new_tokens=most,
-            sampling=sampling,
-            stop=says.special.stop,
-            rules=says.rules,
-            until=ended,
-            seed=self.seed,
-            streams=[self.answers],
-        ):
+        writer, count, token = self.writer, 0, None
+        stop, context = writer.says.special.stop, writer.model.config.context
+        random: Options = {"sampling": writer.sampling, "seed": self.seed, "streams": [self.answers]}
+        options: Options = {**writer.options([ids]), **random}
+        for (token,) in generate(writer.model, [ids], max_new_tokens=most, **options):
             count += 1
-            if token is not None and token not in says.special.stop:
+            if token is not None and token not in stop:
                 yield parts.push(token)
         yield parts.finish()
         self.cut = ""
-        if count == most and token not in says.special.stop:
+        if count == most and token not in stop:
             full = f"the answer did not end within the context of {context:,} tokens; /reset clears the conversation"
             self.cut = full if len(ids) + most == context else f"the answer is cut off after {most:,} tokens (--tokens)"
 

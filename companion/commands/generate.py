@@ -141,7 +141,6 @@ def run(flags: Namespace) -> int:
     writer = told(_writer(flags, device), flags)
     options: dict[str, Any] = {
         "tokens": flags.tokens,
-        "sampling": writer.says.sampling if writer.says.draws else Sampling(temperature=0),
         "seed": flags.seed,
         "weights": {None: "fast", "none": None}.get(flags.weights, flags.weights),
     }

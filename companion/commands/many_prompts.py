@@ -102,7 +102,6 @@ def write_many(
     *,
     at_once: int,
     tokens: int | None,
-    sampling: Sampling,
     seed: int,
     weights: Weights | None,
 ) -> None:
@@ -112,18 +111,17 @@ def write_many(
     all earlier ones are finished. A prompt that fails does not affect the others.
 
     Args:
-        writer: The model, with its tokenizer and settings.
+        writer: The model, with its tokenizer and settings, which a request may override.
         asked: The requests.
         at_once: The batch size.
         tokens: Maximum tokens per text, for requests without a setting of their own, as in `Writer.most`.
-        sampling: Sampling settings that a request may override.
         seed: Random seed that a request may override. Request r draws from stream r of its seed, as prompts given as
             flags do.
         weights: The weight format.
     """
     from companion.generation.serving import BLOCK, BUDGET, Server
 
-    requests = [_request(writer, row, one, tokens, sampling, seed) for row, one in enumerate(asked)]
+    requests = [_request(writer, row, one, tokens, seed) for row, one in enumerate(asked)]
     needs = [len(one["prompt"]) + one["max_new_tokens"] + BLOCK for one in requests if not isinstance(one, ValueError)]
     rows = min(at_once, max(len(needs), 1))
     room = sum(sorted(needs)[-rows:]) or BLOCK
@@ -144,26 +142,23 @@ def write_many(
 _COMMANDS = re.compile(r"[\x7f-\x9f]")
 
 
-def _request(
-    writer: Writer, row: int, one: Asked, tokens: int | None, sampling: Sampling, seed: int
-) -> dict[str, Any] | ValueError:
+def _request(writer: Writer, row: int, one: Asked, tokens: int | None, seed: int) -> dict[str, Any] | ValueError:
     """Return the arguments of `Server.submit` for a request, or the error that makes it impossible."""
-    says, given, context = writer.says, one.given, writer.model.config.context
-    if "stop" in given:
-        says = replace(says, stop_strings=(*says.stop_strings, *given["stop"]))
-    chosen = {name: value for name, value in given.items() if name in _SAMPLING}
+    given, context = one.given, writer.model.config.context
+    stop = (*writer.says.stop_strings, *given.get("stop", ()))
+    writer = replace(writer, says=replace(writer.says, stop_strings=stop))
     try:
         ids = writer.read(one.prompt, context - 1)
         most = min(writer.most([ids], given.get("tokens", tokens)), context - len(ids))
-        ended = replace(writer, says=says).until([ids])
+        options = writer.options([ids])
     except ValueError as error:
         return error
+    ended = options["until"]
     return {
+        **options,
         "prompt": ids,
         "max_new_tokens": most,
-        "sampling": replace(sampling, **chosen) if chosen else sampling,
-        "stop": says.special.stop,
-        "rules": says.rules,
+        "sampling": replace(writer.sampling, **{name: given[name] for name in _SAMPLING & given.keys()}),
         "until": None if ended is None else lambda _, new: ended(0, new),
         "seed": given.get("seed", seed),
         "stream": row,

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from companion.ground.display import printable
 from companion.ground.waiting import counted, started
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from companion.generation.beam import Search
     from companion.generation.draft import Draft
     from companion.generation.logit_rules import Until
+    from companion.generation.request import Options
     from companion.generation.sampling import Sampling
     from companion.generation.weights import Weights
     from companion.training.run_folder import RunFolder
@@ -129,7 +130,23 @@ class Writer:
             )
         return self.says.longest - before
 
-    def until(self, rows: Sequence[Sequence[int]]) -> Until | None:
+    @property
+    def sampling(self) -> Sampling:
+        """The sampling settings; temperature 0 for a model whose settings say not to sample."""
+        from companion.generation.sampling import Sampling
+
+        return self.says.sampling if self.says.draws else Sampling(temperature=0)
+
+    def options(self, rows: Sequence[Sequence[int]]) -> Options:
+        """Return what the model's settings say of texts that follow these prompts, as keyword arguments of `generate`.
+
+        For a translation, these include the rows, as its source.
+        """
+        special = self.says.special
+        options: Options = {"stop": special.stop, "rules": self.says.rules, "until": self._until(rows)}
+        return {**options, "source": rows, "start": special.start} if self.translates else options
+
+    def _until(self, rows: Sequence[Sequence[int]]) -> Until | None:
         """Return the stopping criterion for stop strings, or `None` without any.
 
         A text ends when its last token completes one of the strings. `rows` are the ids of the prompts.
@@ -347,7 +364,6 @@ def write(
     prompts: Sequence[str],
     *,
     tokens: int | None,
-    sampling: Sampling,
     search: Search | None = None,
     seed: int = 0,
     compile: bool = False,
@@ -364,7 +380,6 @@ def write(
         prompts: The prompts.
         tokens: Maximum number of new tokens per text, as in `Writer.most`. Translations and texts of a beam search also
             end at the model's context.
-        sampling: The sampling settings.
         search: The beam search, if any.
         seed: The random seed.
         compile: Compile the decoding step.
@@ -383,8 +398,8 @@ def write(
     if search is None:
         if weights == "fast":
             _say_form(writer.model, most, len(rows) * (1 if draft is None else 1 + draft.ahead), compile=compile)
-        options = {"seed": seed, "compile": compile, "weights": weights, "draft": draft}
-        steps = _steps(writer, rows, most, sampling, options)
+        options: Options = {"seed": seed, "compile": compile, "weights": weights, "draft": draft}
+        steps = _steps(writer, rows, most, options)
         if len(rows) == 1:
             steps = started(steps, "reading the prompt")  # before it is printed, or a bar would overwrite its line
             print(printable(texts[0]), end="", flush=True)
@@ -415,17 +430,13 @@ def _say_form(model: Transformer, most: int, tokens: int, *, compile: bool) -> N
         print(f"weights: a copy in {form}, laid out for decoding, {size}; --weights none goes without", file=sys.stderr)
 
 
-def _steps(
-    writer: Writer, rows: Sequence[Sequence[int]], tokens: int, sampling: Sampling, options: dict[str, Any]
-) -> Iterator[list[int | None]]:
+def _steps(writer: Writer, rows: Sequence[Sequence[int]], tokens: int, options: Options) -> Iterator[list[int | None]]:
     from companion.generation.generate import generate, generate_long
 
-    special = writer.says.special
-    options |= {"sampling": sampling, "stop": special.stop, "rules": writer.says.rules, "until": writer.until(rows)}
+    options = {**options, **writer.options(rows), "sampling": writer.sampling}
     if not writer.translates:
         return generate_long(writer.model, rows, max_new_tokens=tokens, **options)
-    most = min(tokens, writer.model.config.context - 1)
-    return generate(writer.model, source=rows, start=special.start, max_new_tokens=most, **options)
+    return generate(writer.model, max_new_tokens=min(tokens, writer.model.config.context - 1), **options)
 
 
 def _best(writer: Writer, ids: Sequence[int], tokens: int, search: Search) -> Iterable[int]:
@@ -433,23 +444,11 @@ def _best(writer: Writer, ids: Sequence[int], tokens: int, search: Search) -> It
     from companion.generation.beam import beam_search
     from companion.ground.memory import check_room
 
-    translates = writer.translates
+    translates, options = writer.translates, {**asdict(search), **writer.options([ids])}
     room = writer.model.config.context - (1 if translates else len(ids))
     most = cache_bytes(writer.model.config, room + len(ids), batch=min(search.width, 10**18))
     check_room(f"--beams {search.width}", "the cache of its beams", most, writer.model.embedding.weight.device)
-    (found,) = beam_search(
-        writer.model,
-        None if translates else [ids],
-        source=[ids] if translates else None,
-        start=writer.says.special.start if translates else None,
-        width=search.width,
-        max_new_tokens=min(tokens, room),
-        stop=writer.says.special.stop,
-        rules=writer.says.rules,
-        until=writer.until([ids]),
-        length_penalty=search.length_penalty,
-        early_stopping=search.early_stopping,
-    )
+    (found,) = beam_search(writer.model, None if translates else [ids], max_new_tokens=min(tokens, room), **options)
     if not found:
         raise ValueError("the generation rules exclude every token; expected at least one allowed token")
     return found[0].tokens
