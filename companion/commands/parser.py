@@ -12,7 +12,6 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import fields
 from typing import Any, Literal, NoReturn, get_type_hints
 
@@ -20,13 +19,12 @@ from jsonargparse import ActionConfigFile, ArgumentParser
 from jsonargparse.typing import register_type
 
 from companion.commands.help_format import HelpFormatter, name_of
-from companion.commands.settings_file import read_settings
 from companion.ground.display import columns
-from companion.ground.fields import cut, plain
+from companion.ground.fields import cut
 from companion.ground.number_limits import LIMITED, Count, choices, expected, flag_type, kind_of
 
-_CONTROL = re.compile(r"[\0-\x1f\x7f-\x9f\u2028\u2029]")
-_SURROGATE = re.compile(r"[\ud800-\udfff]")  # bytes that are not UTF-8 arrive as surrogates
+_VALUE = re.compile(r"(?:Got value|Given value|Not of type Limited): (.*?)(?:: expected.*)?$", re.MULTILINE)
+"""The value in a message of jsonargparse."""
 _ANY_TEXT = ("--prompt", "--prompt-ids", "--stop", "NAME")
 for _kind in LIMITED:
     register_type(_kind, _kind.base)
@@ -188,7 +186,7 @@ class Parser(ArgumentParser):
         if action is None:
             return _first_line(message)
         value = self.given(action)
-        if value is None and (got := re.search(r"Got value: (.*)", message)):  # for a positional argument
+        if value is None and (got := _VALUE.search(message)):  # of a positional argument, or in the file of --config
             value = got[1].strip()
         if isinstance(action, ActionConfigFile) and "does not exist" in message:
             return f"{name_of(action)} {value}: expected a file, found none"
@@ -198,17 +196,12 @@ class Parser(ArgumentParser):
         return f"{name_of(action)} {cut(value or '')}: expected {expected(hint)}{near}"
 
     def given(self, action: argparse.Action) -> str | None:
-        """Return the last value of a flag on the command line, or else in the file of --config; `None` without one."""
+        """Return the last value of a flag on the command line; `None` without one."""
         arguments, found = list(getattr(self, "args", None) or []), None
         for at, argument in enumerate(arguments):
             flag, equals, value = argument.partition("=")
             if flag in action.option_strings:
                 found = value if equals else arguments[at + 1] if at + 1 < len(arguments) else None
-        config = next((other for other in self._actions if isinstance(other, ActionConfigFile)), None)
-        if found is None and config not in (None, action) and (file := self.given(config)):
-            with suppress(ValueError, StopIteration):
-                values = read_settings(file)
-                found = next(str(values[name]) for name in (action.dest, *_plain(action)) if name in values)
         return found
 
     def _unknown(self, words: list[str]) -> str:
@@ -311,24 +304,14 @@ def add_commands(parser: Parser, dest: str, title: str, commands: Iterable[tuple
 
 
 def refuse_nameless(given: Mapping[str, Any]) -> None:
-    """Raise `ValueError` for a flag whose text is empty or contains control characters.
-
-    As a path, an empty text would mean the current folder, and messages cannot show control characters. Flags that take
-    any text are only checked for bytes that are not UTF-8.
+    """Raise `ValueError` for a flag whose text is empty, which would mean the current folder.
 
     Args:
         given: The values of the flags, named as they are typed.
     """
     for name, value in given.items():
-        texts = [text for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)]
-        if name in _ANY_TEXT:
-            if odd := next((text for text in texts if _SURROGATE.search(text)), None):
-                raise ValueError(f"{name} {plain(odd)}: expected text that UTF-8 can encode, got a lone surrogate")
-            continue
-        if "" in texts:
+        if name not in _ANY_TEXT and "" in (value if isinstance(value, list) else [value]):
             raise ValueError(f"{name} '': expected a value, got an empty string")
-        if odd := next((text for text in texts if _CONTROL.search(text)), None):
-            raise ValueError(f"{name} {plain(odd)}: expected no line breaks or other control characters in a name")
 
 
 def _positional(action: argparse.Action) -> str:

@@ -11,20 +11,9 @@ import yaml
 from companion.ground.fields import shown, why
 from companion.ground.reading import read_text
 
-LARGEST = 2**20
-"""Maximum size of a settings file, in bytes."""
-
 
 class _Plain(yaml.SafeLoader):
-    """A YAML loader that rejects aliases and duplicate keys.
-
-    A few lines of aliases can expand to gigabytes, and of duplicate keys all but the last would be lost silently.
-    """
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            raise ValueError("references (*name) are not supported; expected the value itself")
-        return super().compose_node(parent, index)
+    """A YAML loader that rejects duplicate keys, of which all but the last would be lost silently."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
@@ -37,8 +26,8 @@ def read_settings(name: str) -> dict[str, Any]:
     """Return the settings in a YAML or JSON file, by name.
 
     Raises:
-        ValueError: If the path does not exist or is not a file, or if its content is too large, not text, not YAML, or
-            not a mapping from names of settings to values.
+        ValueError: If the path does not exist or is not a file, or if its content is not text, not YAML, or not a
+            mapping from names of settings to values.
     """
     asked, path = f"--config {shown(name)}", Path(name)
     try:
@@ -46,8 +35,6 @@ def read_settings(name: str) -> dict[str, Any]:
             raise ValueError(f"{asked}: expected a file, found none")
         if not path.is_file():
             raise ValueError(f"{asked}: expected a file, found something else")
-        if (size := path.stat().st_size) > LARGEST:
-            raise ValueError(f"{asked}: expected at most {LARGEST:,} bytes of settings, got {size:,}")
         text = read_text(path)
     except OSError as error:
         raise ValueError(f"{asked}: cannot be read ({error.strerror})") from None
@@ -55,12 +42,8 @@ def read_settings(name: str) -> dict[str, Any]:
         raise ValueError(f"{asked}: expected a file in YAML or JSON, got one that is not text ({why(error)})") from None
     try:
         given = yaml.load(text, _Plain)
-    except RecursionError:
-        raise ValueError(f"{asked}: expected a file in YAML or JSON, but it is nested too deeply") from None
-    except (yaml.YAMLError, ValueError, TypeError) as error:
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"{asked}: expected a file in YAML or JSON: {why(error)}") from None
     if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
         raise ValueError(f"{asked}: expected flag names with values, got {shown(given)}")
-    if unset := [key for key, value in given.items() if value != value]:  # NaN, which differs from itself
-        raise ValueError(f"{asked}: {unset[0]}: expected a value, got nan")
     return dict(given)

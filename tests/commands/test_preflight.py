@@ -77,7 +77,6 @@ def test_absurd_sizes_and_places_are_refused_before_anything_is_made(home, capsy
     ("text", "sentence"),
     [
         ("layers: 2\nlayers: 3\n", "the setting 'layers' occurs twice"),
-        ("a: &a [1]\nb: [*a, *a]\n", "references (*name) are not supported"),
         ("- 1\n", "expected flag names with values, got [1]"),
         ("", "expected flag names with values, got None"),
         ("d_ff: 0\n", "--d-ff 0: expected a whole number >= 1"),
@@ -88,7 +87,7 @@ def test_absurd_sizes_and_places_are_refused_before_anything_is_made(home, capsy
         ("dropout: 1" + "0" * 400, "...: expected a finite number"),
         ("train: {layers: 3}\n", "train.layers: no such flag"),
         ("layers: " + "9" * 5000, "expected a file in YAML or JSON"),
-        (DEEP, "it is nested too deeply"),
+        (DEEP, "expected a file in YAML or JSON"),
         ('{"layers": 2, "layers": 3}', "the setting 'layers' occurs twice"),
     ],
 )
@@ -125,12 +124,6 @@ def test_a_file_of_settings_that_cannot_be_meant_is_refused(unchecked, home, cap
         (["evaluate", "--run", f"./{LONG}/../{LONG}"], "--run xxx"),
         (["inspect", LONG], "FOLDER xxx"),
         (
-            ["generate", "--prompt", "\udce9"],
-            "--prompt \\udce9: expected text that UTF-8 can encode, got a lone surrogate",
-        ),
-        (["account", "--run", "a\nb"], "--run a\\nb: expected no line breaks or other control characters in a name"),
-        (["train", "--data", "t.txt", "a\0b"], "--data a\\x00b: expected no line breaks"),
-        (
             ["grade", ".", "--exercises", "2.1", "--seed-file", "fifo"],
             "--seed-file fifo: cannot be read (not a regular file)",
         ),
@@ -145,7 +138,6 @@ def test_a_file_of_settings_that_cannot_be_meant_is_refused(unchecked, home, cap
         (["review", "9" * 5000], "LESSON 999"),
         (["course", "verify", "9" * 5000], "exercise '999"),
         (["generate", "--run", ".", "--prompt-ids", "9" * 5000], "--prompt-ids '999"),
-        (["inspect", "\x1b[31m"], "FOLDER \\x1b[31m: expected no line breaks"),
     ],
 )
 def test_other_commands_refuse_alike(home, capsys, arguments, sentence):
