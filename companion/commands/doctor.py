@@ -1,9 +1,4 @@
-"""`companion doctor`: describe this machine and its kernels, and check which results are the same as elsewhere.
-
-Nothing here imports torch before the settings of its kernels have been checked. A setting that the processor does not
-support would end the process at the first matrix product; for example, `ATEN_CPU_CAPABILITY=avx512` without AVX-512
-leads to an illegal instruction.
-"""
+"""`companion doctor`: describe this machine and its kernels, and check which results are the same as elsewhere."""
 
 from __future__ import annotations
 
@@ -13,7 +8,7 @@ import platform
 import re
 import subprocess
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
@@ -22,15 +17,18 @@ from typing import Any
 from jsonargparse import Namespace
 
 from companion.commands.parser import Parser
-from companion.ground.display import columns, count
+from companion.ground.display import columns, count, readable_bytes
 from companion.ground.installed import CHECKOUT, NAME, install_line, installed, missing
-from companion.ground.processor import SETTINGS, processor, processor_flags, processors
+from companion.ground.processor import processor, processors
 
 EXTRAS = ("school", "colab", "lab", "published", "course", "test", "bench", "site", "dev")
 WIDTH = 79
 """Columns of the report."""
 
-NOTED = (*SETTINGS, "OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "CUBLAS_WORKSPACE_CONFIG")
+NOTED = (
+    *("ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR", "ONEDNN_MAX_CPU_ISA"),
+    *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "CUBLAS_WORKSPACE_CONFIG"),
+)
 """Environment variables that the report shows."""
 
 
@@ -46,8 +44,7 @@ def parser() -> Parser:
             "Describe this machine, for example for a bug report: processor, memory, kernels, threads, GPU, installed "
             "versions and missing packages. Then compute, within seconds, some results that must be the same on every "
             "machine and some that may differ by rounding, and report which of them differ here.\n\n"
-            "The exit code is 0 if everything is in order, 1 if a result is wrong or a package is missing, and 2 if "
-            "an environment variable selects kernels that this processor does not support."
+            "The exit code is 0 if everything is in order, and 1 if a result is wrong or a package is missing."
         ),
         epilog=(
             "examples:\n"
@@ -68,11 +65,7 @@ def run(flags: Namespace) -> int:
     Returns:
         The exit code: 0 if everything is in order, and 1 if a required result is wrong or something is not installed
             properly.
-
-    Raises:
-        ValueError: If a kernel setting is not supported by this processor.
     """
-    refuse_unknown_settings(os.environ, processor_flags())
     wrong = missing_requirements()
     torchless = any("torch" in sentence for sentence in wrong)
     if flags.json:
@@ -166,10 +159,12 @@ def hardware() -> dict[str, Any]:
     """Return facts about the machine, its kernels, threads and GPUs; `set` holds the relevant environment variables."""
     import torch
 
+    from companion.ground.memory import memory
+
     return {
         "system": f"{platform.system()} {platform.machine()}",
         "processor": processor(),
-        "memory": memory(),
+        "memory": "not known" if (size := memory()) is None else readable_bytes(size),
         "processors": processors(),
         "threads": torch.get_num_threads(),
         "kernels": kernels(),
@@ -225,43 +220,6 @@ def gpu() -> str:
     many = f"{len(names)} x " if len(names) > 1 else ""
     half = "bf16" if torch.cuda.is_bf16_supported() else "no bf16"
     return f"{many}{names[0]}, {first.total_memory / 1e9:.0f} GB, CUDA {torch.version.cuda}, {half}"
-
-
-def memory() -> str:
-    """Return the size of the memory and, where it is known, how much of it is free."""
-    try:
-        lines = Path("/proc/meminfo").read_text("utf-8").splitlines()
-        size = {name: 1024 * int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
-        return f"{size['MemTotal'] / 1e9:.1f} GB, {size['MemAvailable'] / 1e9:.1f} GB free"
-    except (OSError, KeyError):
-        pass
-    try:
-        return f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 1e9:.1f} GB"
-    except (AttributeError, ValueError, OSError):
-        return "not known"
-
-
-def refuse_unknown_settings(environment: Mapping[str, str], flags: Iterable[str] | None) -> None:
-    """Raise `ValueError` for the first kernel setting that does not exist or that this processor does not support.
-
-    Args:
-        environment: The environment variables.
-        flags: Features of the processor, from `processor_flags`. If `None`, they are unknown, and only the names of the
-            settings are checked.
-    """
-    if platform.machine().lower() not in ("x86_64", "amd64", "i686"):
-        return
-    for name, values in SETTINGS.items():
-        if name not in environment:
-            continue
-        value = environment[name]
-        asked = value.split(",")[0] if name == "MKL_CBWR" else value  # it may be "AVX2,STRICT"
-        known = values if name == "ATEN_CPU_CAPABILITY" else {key.upper(): flag for key, flag in values.items()}
-        asked = asked if name == "ATEN_CPU_CAPABILITY" else asked.upper()
-        can = [key for key, flag in known.items() if not flag or flags is None or flag in set(flags)]
-        if asked not in can:
-            why = "this processor does not support it" if asked in known else "unknown kernels"
-            raise ValueError(f"{name}={value}: {why}; unset {name} or set it to one of {', '.join(can)}")
 
 
 # Comparisons

@@ -2,7 +2,6 @@
 
 import json
 
-import pytest
 import torch
 import torch.nn.functional as F
 from packaging.requirements import Requirement
@@ -79,45 +78,6 @@ def test_it_leaves_the_random_numbers_of_the_process_alone() -> None:
     for compare in (*same_everywhere.MUST_HOLD, *same_everywhere.may_differ()):
         compare()
     assert torch.equal(before, torch.get_rng_state())
-
-
-def test_kernels_that_the_processor_does_not_have_are_refused_before_anything_is_calculated(
-    capsys, monkeypatch
-) -> None:
-    monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    monkeypatch.setattr("companion.commands.doctor.processor_flags", lambda: {"sse4_1", "sse4_2", "avx", "avx2"})
-    monkeypatch.setattr("companion.commands.doctor.comparisons", lambda: 1 / 0)
-    for name, value, message in (
-        (
-            "ATEN_CPU_CAPABILITY",
-            "avx512",
-            "this processor does not support it; unset ATEN_CPU_CAPABILITY or set it to one of default, avx2",
-        ),
-        ("ATEN_CPU_CAPABILITY", "AVX2", "unknown kernels; unset ATEN_CPU_CAPABILITY or set it to one of default, avx2"),
-        ("MKL_ENABLE_INSTRUCTIONS", "AVX512", "this processor does not support it"),
-        ("MKL_CBWR", "SSE9", "unknown kernels; unset MKL_CBWR or set it to one of AUTO, COMPATIBLE, SSE4_2, AVX, AVX2"),
-        ("ONEDNN_MAX_CPU_ISA", "AVX512_CORE", "ISA or set it to one of ALL, DEFAULT, SSE41, AVX, AVX2"),
-    ):
-        with monkeypatch.context() as patched:
-            patched.setenv(name, value)
-            assert main(["doctor"]) == 2
-        said = capsys.readouterr()
-        assert f"companion doctor: error: {name}={value}: " in said.err and message in said.err and said.out == ""
-
-
-def test_kernels_that_the_processor_has_are_taken() -> None:
-    given = {
-        "ATEN_CPU_CAPABILITY": "avx2",
-        "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
-        "MKL_CBWR": "AVX2,STRICT",
-        "ONEDNN_MAX_CPU_ISA": "sse41",
-    }
-    doctor.refuse_unknown_settings(given, {"sse4_1", "sse4_2", "avx", "avx2"})
-    # The capabilities of this processor are unknown
-    doctor.refuse_unknown_settings({"ATEN_CPU_CAPABILITY": "avx512"}, None)
-    for name, value in given.items():  # on another processor, each of them is rejected
-        with pytest.raises(ValueError, match=f"^{name}={value}: this processor does not support it"):
-            doctor.refuse_unknown_settings({name: value}, {"avx512f"})
 
 
 def _asked(monkeypatch, *lines: str) -> None:
