@@ -556,6 +556,8 @@ def _export(flags: Namespace) -> int:
         raise ValueError(f"--to {to}: expected a file with a name other than marks.csv")
     must_be_writable(to.parent, "--to", str(to))
     rows = collect(folder, None if flags.roster is None else Path(flags.roster))
+    students, sets = students_and_sets(rows)
+    told = count(students, "student")
     if flags.into is None:
         write_atomic(to, to_csv(rows))
     else:
@@ -564,10 +566,10 @@ def _export(flags: Namespace) -> int:
             raise ValueError(f"--columns: expected Identifier=HEADING Grade=HEADING, got {' '.join(flags.columns)}")
         text, unknown = lms.filled(Path(flags.into), rows, named, names_known(folder))
         write_atomic(to, text)
-        for student in unknown:
-            print(f"{student}: not in {flags.into}")
-    students, sets = students_and_sets(rows)
-    print(f"{to}: {count(students, 'student')}, {count(len(sets), 'problem set')} ({', '.join(sets)})")
+        if unknown:
+            print(f"not in {flags.into}, so their grades are not in {to}: {', '.join(unknown)}")
+        told = f"{students - len(unknown)} of {told}"
+    print(f"{to}: {told}, {count(len(sets), 'problem set')} ({', '.join(sets)})")
     return 0
 
 

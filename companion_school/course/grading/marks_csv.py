@@ -57,13 +57,13 @@ def table(settled: Sequence[Settled], assignment: str, rule: Lateness | None = N
 
 def _row(one: Settled, assignment: str, rule: Lateness | None) -> Row:
     record = one.record
-    scored = one.score is not None or one.waits
+    earned = (one.score is not None or one.waits) and one.is_earned
     row = {
         "assignment": assignment,
         "duedate": rule.due_of(record.student, assignment) if rule else "",
         "timestamp": record.time,
         "student_id": quoted(record.student),
-        "raw_score": number(one.earned) if scored else "",
+        "raw_score": number(one.earned) if earned else "",
         "late_submission_penalty": "" if one.score is None else number(one.penalty),
         "score": "" if one.score is None else number(one.score),
         "max_score": number(one.most),

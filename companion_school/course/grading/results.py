@@ -328,16 +328,20 @@ class Settled:
 
     @property
     def penalty(self) -> float:
-        """Points taken off for lateness."""
-        return round(self.earned * self.late.share, 4)
+        """Points taken off for lateness; none from a total that a person has set."""
+        return 0.0 if self.total else round(self.earned * self.late.share, 4)
 
     @property
     def score(self) -> float | None:
         """Final score; None if nothing could be graded or a person still has something to mark."""
         if self.total:
             return self.total.points
-        tried = self.has_items or bool(self.changes)
-        return round(self.earned - self.penalty, 4) if tried and not self.waits else None
+        return round(self.earned - self.penalty, 4) if self.is_earned and not self.waits else None
+
+    @property
+    def is_earned(self) -> bool:
+        """True if there are points to count: those of items, or points that a person has added."""
+        return self.has_items or any(change.item == EXTRA for change in self.changes)
 
     @property
     def has_items(self) -> bool:

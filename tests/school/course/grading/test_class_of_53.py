@@ -211,6 +211,7 @@ def test_a_weeks_set(handed_in, monkeypatch, capsys):
     for student in ("omar2", "omar3", "zofia", "nadia", "other-otto"):
         made = page(handed_in, "week2", student)
         assert "no score yet" in made and "0 of 6 points" not in made
+        assert "Graded:" not in made and ("Not graded: " in made or student == "nadia")
 
 
 def test_a_mark_changed_by_hand_reaches_table_and_page_and_stays(handed_in, monkeypatch, capsys):
@@ -225,6 +226,7 @@ def test_a_mark_changed_by_hand_reaches_table_and_page_and_stays(handed_in, monk
     assert main(["course", "mark", "--into", str(out)]) == 0
     rows, _ = graded(handed_in, "two", "week2", capsys)  # graded once more, and the row is still there
     assert [rows[name]["score"] for name in ("priya", "nadia", "wei")] == ["5", "3", "0.5"]
+    assert [rows[name]["raw_score"] for name in ("priya", "nadia", "wei")] == ["5", "", "0.5"]
     assert "Emmy set this to 1 of 2 points: dv is right" in page(handed_in, "week2", "priya")
     assert rows["priya"]["changed_by_hand"] == "2.5 1 by Emmy"
     text = (out / "marks.csv").read_text("utf-8")

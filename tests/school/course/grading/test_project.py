@@ -260,3 +260,15 @@ def test_the_races_of_a_class_become_a_table_and_nobody_forges_a_figure(course, 
 def test_a_project_stands_by_itself(course, capsys):
     assert main(["course", "release", "mixed", "--build", "2", "--exercises", "2.3", "--out", "course"]) == 2
     assert "cannot be used together with --exercises" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", STAGES)
+def test_a_stages_own_reference_earns_all_points_behind_the_wall(number, tmp_path):
+    for stage in STAGES.values():
+        (tmp_path / "ada").mkdir(exist_ok=True)
+        (tmp_path / "ada" / stage.file).write_text(f"# mine\n{reference(stage.number)}", "utf-8")
+    handed = handed_in(tmp_path, project=True)
+    [ada] = grade(handed, [], b"a secret of sixteen", stages=[STAGES[number]], jobs=1, limits=Limits(seconds=60))
+    assert {mark.title: (mark.outcome, mark.notes) for mark in ada.marks} == {
+        part.title: ("right", ()) for part in parts(number)
+    }
