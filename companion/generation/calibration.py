@@ -105,7 +105,7 @@ def corrected_levels(weight: Float[Tensor, "out d_in"], moments: Moments) -> Fou
     reduce its output error, so no row ever gets worse.
 
     Raises:
-        ValueError: if the matrix does not read these inputs, or its rows cannot be divided into groups.
+        ValueError: if the number of columns differs from the number of inputs, or is not a multiple of the group size.
     """
     d_in = weight.shape[1]
     if d_in % GROUP or moments.h.shape[0] != d_in:

@@ -496,7 +496,7 @@ class Server:
         if self._by_length:
             return
         size, ids = self.blocks.size, handle._text.ids
-        # A prompt must not reuse what was read in a weight format that computes something else.
+        # A prompt must not reuse blocks that were computed in a weight format with different results.
         exact = self._weights in (None, "fast")
         last = handle._held if exact else min(handle._held, handle._text.given)
         for place in range(len(handle._numbers), last // size):

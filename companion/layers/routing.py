@@ -131,7 +131,7 @@ def route(
         The logits, the chosen experts and their weights.
 
     Raises:
-        ValueError: Unless 1 <= top_k <= expert; or if the logits are not a floating-point tensor or contain NaN, the
+        ValueError: If top_k is not from 1 to expert, the logits are not a floating-point tensor or contain NaN, the
             bias has another shape, the gating is unknown, `MoEConfig` would reject the groups, or the scale is not
             above 0.
     """

@@ -206,7 +206,7 @@ class RunFolder:
         """Write `result` as JSON, which marks the run as finished.
 
         Raises:
-            NotWritten: if the disk is full; no part of the file is left.
+            NotWritten: if the disk is full; no partial file remains.
         """
         write_atomic(self.path / "result.json", json.dumps(sealed(result, self._digest() or ""), indent=2) + "\n")
 
