@@ -213,7 +213,7 @@ def test_what_makes_no_sense_is_refused_by_name():
         ("sinks", {"sinks": True}),
         ("qk_norm", {"qk_norm": "head"}),
     ):
-        with pytest.raises(ValueError, match=rf"^{name}=.*beside latent"):
+        with pytest.raises(ValueError, match=rf"^{name}=.*with latent"):
             replace(HEADS, **change)
     for name, change in (("rank", {"rank": 0}), ("d_rope", {"d_rope": -1}), ("query_rank", {"query_rank": 0})):
         with pytest.raises(ValueError, match=rf"^{name}=.*expected a whole number"):

@@ -74,7 +74,7 @@ def test_flags_become_layers_and_older_runs_go_on_without_them():
     assert TextSettings(sinks=True).model_config(300).attention == AttentionConfig(4, sinks=True)
     for wrong, message in (
         ({"latent": 16, "sinks": True}, "sinks=True: expected False with latent"),
-        ({"latent": 16, "kv_heads": 2}, "kv_heads=2: expected None beside latent"),
+        ({"latent": 16, "kv_heads": 2}, "kv_heads=2: expected None with latent"),
     ):
         with pytest.raises(ValueError, match=message):
             TextSettings(**wrong).model_config(300)
