@@ -143,7 +143,7 @@ def test_stubs_are_missing_and_no_file_is_said(folder):
 
 def test_files_that_cannot_be_examined_get_a_sentence(folder):
     for text, said in (
-        ("def attend(q, k, v:\n", "attention.py, line 1: it is no Python"),
+        ("def attend(q, k, v:\n", "attention.py, line 1: it is not valid Python"),
         ("from torch.nn.functional import scaled_dot_product_attention as f\n", "it uses scaled_dot_product_attention"),
     ):
         assert said in unreadable(ATTENTION, {"attention": text}, parts(2))
