@@ -123,7 +123,7 @@ def test_what_is_not_said_in_the_table_is_refused() -> None:
     for changed, message in (
         ({"attention": AttentionConfig(4, latent=LatentConfig(8, 4))}, "latent=.*: expected None with width_base"),
         ({"attention": AttentionConfig(4, gate="head")}, "gate='head': expected 'width' or None"),
-        ({"stack": "encoder"}, "stack='encoder': expected a model that writes"),
+        ({"stack": "encoder"}, "stack='encoder': expected a model that generates text"),
     ):
         with pytest.raises(ValueError, match=message):
             wide_config(config_of(32, **changed), 16)
