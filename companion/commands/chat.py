@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from companion.generation.request import Options
 
 TOKENS = 512
-"""Default maximum of tokens per answer."""
+"""Default maximum number of tokens per answer."""
 HELP = """\
 /reset          forget the conversation
 /system TEXT    set the system message; without TEXT, remove it

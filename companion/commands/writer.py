@@ -401,7 +401,7 @@ def write(
         options: Options = {"seed": seed, "compile": compile, "weights": weights, "draft": draft}
         steps = _steps(writer, rows, most, options)
         if len(rows) == 1:
-            steps = started(steps, "reading the prompt")  # before it is printed, or a bar would overwrite its line
+            steps = started(steps, "reading the prompt")  # before the prompt is printed, or a bar overwrites its line
             print(printable(texts[0]), end="", flush=True)
             for (token,) in steps:
                 print("" if token is None else printable(parts[0].push(token)), end="", flush=True)
@@ -427,7 +427,7 @@ def _say_form(model: Transformer, most: int, tokens: int, *, compile: bool) -> N
     form = fast_form(model, most - 1, tokens, compile=compile)
     if form is not None:
         size = readable_bytes(form_bytes(model))
-        print(f"weights: a copy in {form}, laid out for decoding, {size}; --weights none goes without", file=sys.stderr)
+        print(f"weights: a copy in {form}, laid out for decoding, {size}; --weights none avoids it", file=sys.stderr)
 
 
 def _steps(writer: Writer, rows: Sequence[Sequence[int]], tokens: int, options: Options) -> Iterator[list[int | None]]:
