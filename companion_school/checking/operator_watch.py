@@ -278,12 +278,7 @@ def forbidden_uses(source: str, forbidden: Collection[str], beside: Collection[s
     tree = ast.parse(source)
     wanted = {*forbidden}.union(*(_SAME.get(name, ()) for name in forbidden))
     nodes = [*ast.walk(tree)]
-    own = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    own |= {node.arg for node in nodes if isinstance(node, ast.arg)}
-    defined = {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
-    own |= defined
-    given = {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
-    given |= own
+    own, defined, given = _own_names(nodes)
     said: set[str] = set()
     plain: set[str] = set()
     private: set[str] = set()
@@ -320,6 +315,15 @@ def forbidden_uses(source: str, forbidden: Collection[str], beside: Collection[s
         found |= {name for name in said | given if name.startswith("__") and name.endswith("__")} - _DUNDERS - defined
         found |= hidden | _hidden_modules(nodes, {*beside} | _COURSE)
     return sorted(found)
+
+
+def _own_names(nodes: Collection[ast.AST]) -> tuple[set[str], set[str], set[str]]:
+    """Return the names that code sets, those of its functions and classes among them, and both with its attributes."""
+    defined = {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    own = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)} | defined
+    own |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+    given = {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
+    return own, defined, given | own
 
 
 def _hidden_modules(nodes: Collection[ast.AST], beside: Collection[str]) -> set[str]:

