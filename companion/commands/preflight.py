@@ -1,4 +1,4 @@
-"""Checks before a command writes anything: whether the path is writable and whether there is enough memory.
+"""Checks before a command writes anything: whether the path is writable.
 
 A failed check raises `ValueError`, which becomes one sentence and exit code 2.
 """
@@ -11,14 +11,9 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from companion.ground.fields import plain, shown
-
-if TYPE_CHECKING:
-    import torch
-
-    from companion.training.settings import Settings
+from companion.ground.fields import plain
 
 REFUSED = frozenset(
     {
@@ -63,18 +58,14 @@ def must_be_writable(place: str | Path, flag: str, given: str | None = None) -> 
         given: The text that the user typed (default: `place`).
 
     Raises:
-        ValueError: If a parent is not a folder or cannot be written to, or if a name is too long.
+        ValueError: If a parent is not a folder or cannot be written to.
     """
     name = f"{flag} {plain(str(place if given is None else given))}"
     path = Path(place).expanduser().absolute()
     try:
         above = next(folder for folder in (path, *path.parents) if folder.exists())
-        # Leave room for the suffixes of temporary files, which are written first.
-        longest = os.pathconf(above, "PC_NAME_MAX") - 24 if hasattr(os, "pathconf") else 231
     except OSError as error:
         raise ValueError(f"{name}: cannot be written to ({(error.strerror or str(error)).lower()})") from None
-    if long := next((part for part in path.parts if len(os.fsencode(part)) > longest), None):
-        raise ValueError(f"{name}: expected names of at most {longest} bytes, got one of {len(os.fsencode(long))}")
     if not above.is_dir():
         raise ValueError(f"{name}: expected a folder or the path of a new one, but {above} is not a folder")
     if not os.access(above, os.W_OK | os.X_OK):
@@ -102,46 +93,3 @@ def try_to_write(place: Path, flag: str) -> None:
         for folder in new:
             with suppress(OSError):
                 folder.rmdir()
-
-
-_SIZES = ("vocab", "d_model", "layers", "heads", "kv_heads", "d_ff", "context", "experts", "shared_experts")
-_OF_A_BATCH = ("batch", "accumulate")
-
-
-def must_have_room(settings: Settings, device: torch.device, world: int = 1) -> None:
-    """Check that this machine has the minimum memory for training, before anything is read or written.
-
-    The estimate counts weights, gradients and both moments (16 bytes per parameter), the batches of an update, and the
-    residual stream and logits of one micro-batch.
-
-    Args:
-        settings: The settings of the run.
-        device: The device to train on.
-        world: The number of processes that share the rows and, with `shard` or `expert_parallel`, the weights.
-
-    Raises:
-        ValueError: If this machine has less memory. The message names the flag that is furthest from its default.
-    """
-    from companion.costs.account import train_bytes
-    from companion.ground.memory import check_room
-
-    config = settings.model_config(getattr(settings, "vocab", 257))
-    spread = world if settings.shard or settings.expert_parallel else 1
-    training = train_bytes(config) // spread
-    ids = settings.batch * settings.accumulate * config.context * 16
-    rows = -(-settings.batch // world)
-    stream = rows * config.context * (config.layers * config.d_model + config.vocab) * 4
-    usual = type(settings)()
-
-    def ratio(name: str) -> float:
-        value, default = getattr(settings, name), getattr(usual, name) or 4
-        return 0.0 if value is None else min(value, 10**300) / default
-
-    def culprit(names: tuple[str, ...]) -> str:
-        name = max((name for name in names if hasattr(settings, name)), key=ratio)
-        return f"--{name.replace('_', '-')} {shown(getattr(settings, name))}"
-
-    model = f"--model {settings.model}" if settings.model is not None else culprit(_SIZES)
-    check_room(model, "this model in training", training, device)
-    both = culprit((*_OF_A_BATCH, *(() if settings.model else _SIZES)))
-    check_room(both, "an update", training + ids + stream, device)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 from jsonargparse import Namespace
 
 from companion.commands.parser import Parser
-from companion.commands.train import add_settings, asked, train_run
-from companion.training.settings import TuneSettings, flag
+from companion.commands.train import add_settings, rare, train
+from companion.training.settings import TuneSettings
 
 USUAL = {
     *("method", "data", "task", "worked", "start", "rank"),
@@ -19,7 +19,6 @@ USUAL = {
 
 
 def parser() -> Parser:
-    rare = [name for f in fields(TuneSettings) if (name := flag(f)) not in USUAL]
     parser = Parser(
         description=(
             "Teach a model to answer. It starts from a run of companion train or companion tune, or from a published "
@@ -53,7 +52,7 @@ def parser() -> Parser:
             '                {"role": "assistant", "content": "Good day."}]}\n'
             '  {"prompt": "Hello", "chosen": "Good day.", "rejected": "What?"}'
         ),
-        rare=rare,
+        rare=rare(TuneSettings, USUAL),
     )
     add_settings(parser, TuneSettings)
     return parser
@@ -69,10 +68,10 @@ def run(flags: Namespace, arguments: list[str]) -> int:
     Raises:
         ValueError: If the input is invalid. Nothing is written then.
     """
-    settings = asked(TuneSettings, flags)
+    settings = TuneSettings.of_flags(vars(flags))
     from companion.training.distributed.launch import launched
     from companion.training.run_folder import Start
 
     if launched():
         raise ValueError("torchrun: expected one process; tuning runs in one (trl and peft tune in several)")
-    return train_run(replace(settings, start=str(Start.find(settings.start).folder)), arguments)
+    return train(replace(settings, start=str(Start.find(settings.start).folder)), arguments)

@@ -3,7 +3,7 @@
 hyperparameters            training hyperparameters with their limits
 settings                   all settings of a run
 tasks/                     what a model learns
-run                        a run from its settings: the task, its length, the contents of `run.json`
+run                        a run from its settings to its result: new, resumed, made longer or finished before
 trainer                    one update after another
 losses                     the losses; preferences: those for pairs and for groups of answers
 fine_tuning                the trainer of a fine-tuning run

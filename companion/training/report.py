@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from companion.training.trainer import Trainer
 
 
-def print_head(task: Task, trainer: Trainer, folder: RunFolder, peak: Peak | None = None) -> None:
-    """Print what will be trained and on which data and machine, with the machine's `peak` if it is known."""
+def head(task: Task, trainer: Trainer, folder: RunFolder, peak: Peak | None = None) -> str:
+    """Describe what will be trained and on which data and machine, with the machine's `peak` if it is known."""
     config = task.config
     stacks = "2 x " if config.stack == "encoder_decoder" else ""
     rows = [
@@ -30,9 +30,7 @@ def print_head(task: Task, trainer: Trainer, folder: RunFolder, peak: Peak | Non
         *([] if peak is None else [("", str(peak))]),
         ("run", str(folder.path)),
     ]
-    for name, value in rows:
-        print(f"{name:<9} {value}".rstrip())
-    print(flush=True)
+    return "".join(f"{f'{name:<9} {value}'.rstrip()}\n" for name, value in rows)
 
 
 def _device_name(trainer: Trainer) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, Field, asdict, dataclass, fields
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_type_hints
 
 from companion.config.model import (
     AttentionConfig,
@@ -27,7 +27,7 @@ from companion.config.model import (
     NormConfig,
     PositionConfig,
 )
-from companion.ground.fields import plain, why
+from companion.ground.fields import plain, shown, why
 from companion.ground.number_limits import (
     Count,
     CountFromTwo,
@@ -44,7 +44,11 @@ from companion.ground.reading import read_text
 from companion.training.hyperparameters import LATER, TRAINING, Learning, TrainingConfig, at_most, largest_rate, setting
 from companion.training.schedule import Schedule
 
+if TYPE_CHECKING:
+    import torch
+
 _OF_EXPERTS = ("experts_per_token", "gating", "shared_experts", "capacity", "router_noise", "balanced")
+_SIZES = ("vocab", "d_model", "layers", "heads", "kv_heads", "d_ff", "context", "experts", "shared_experts")
 _OF_THE_MACHINE = (
     *("out", "device", "compile", "recompute", "keep", "save_seconds", "tensorboard", "shard", "expert_parallel"),
     *("yardsticks", "start"),
@@ -152,6 +156,15 @@ class RunSettings(Learning, ABC):
     def _folder_name(self) -> str:
         """Return the default name of the folder in `runs`."""
 
+    @classmethod
+    def of_flags(cls, flags: Mapping[str, Any]) -> Self:
+        """Return the settings that these flags specify, given by their names with underscores.
+
+        Raises:
+            ValueError: as for the class.
+        """
+        return cls(**{f.name: flags[flag(f).replace("-", "_")] for f in fields(cls)})
+
     def what_matters(self) -> dict[str, Any]:
         """Return the settings that determine the result, as in JSON.
 
@@ -243,6 +256,41 @@ class Settings(RunSettings, ABC):
                     f"--model {self.model} cannot be used together with --{dashed}, because it already defines the "
                     "model"
                 )
+
+    def check_memory(self, device: torch.device, world: int = 1) -> None:
+        """Check that this machine has the minimum memory for training, before anything is read or written.
+
+        The estimate counts weights, gradients and both moments (16 bytes per parameter), the batches of an update, and
+        the residual stream and logits of one micro-batch.
+
+        Args:
+            device: the device to train on.
+            world: number of processes that share the rows and, with `shard` or `expert_parallel`, the weights.
+
+        Raises:
+            ValueError: if this machine has less memory; the message names the flag that is furthest from its default.
+        """
+        from companion.costs.account import train_bytes  # imported here because they load torch
+        from companion.ground.memory import check_room
+
+        config = self.model_config(getattr(self, "vocab", 257))
+        training = train_bytes(config) // (world if self.shard or self.expert_parallel else 1)
+        ids = self.batch * self.accumulate * config.context * 16
+        rows = -(-self.batch // world)
+        stream = rows * config.context * (config.layers * config.d_model + config.vocab) * 4
+
+        def ratio(name: str) -> float:
+            value, default = getattr(self, name), self._default(name) or 4
+            return 0.0 if value is None else min(value, 10**300) / default
+
+        def culprit(*names: str) -> str:
+            name = max((name for name in names if hasattr(self, name)), key=ratio)
+            return f"--{name.replace('_', '-')} {shown(getattr(self, name))}"
+
+        sizes = () if self.model else _SIZES
+        model = f"--model {self.model}" if self.model is not None else culprit(*sizes)
+        check_room(model, "this model in training", training, device)
+        check_room(culprit("batch", "accumulate", *sizes), "an update", training + ids + stream, device)
 
     def model_config(self, vocab: int) -> ModelConfig:
         """Return the configuration of the model.
