@@ -13,15 +13,7 @@ from torch import Tensor, nn
 from companion.config.model import ModelConfig
 from companion.config.parameter_count import check_makeable
 from companion.ground.annotations import checked
-from companion.ground.arguments import (
-    check_broadcasts,
-    check_ids,
-    check_positions,
-    counted_of,
-    look_up,
-    mask_of,
-    padding_of,
-)
+from companion.ground.arguments import check_ids, check_positions, look_up
 from companion.ground.fields import require
 from companion.layers.attention import Attention, capped
 from companion.layers.bert import MaskedTransform, Pooler
@@ -29,7 +21,7 @@ from companion.layers.block import Block
 from companion.layers.cache import CrossCache, KVCache
 from companion.layers.gated_delta_net import LinearAttention
 from companion.layers.latent import LatentAttention
-from companion.layers.masks import GivenMask
+from companion.layers.masks import GivenMask, as_mask, check_shape, counted_of, padding_of
 from companion.layers.medusa_heads import LaterHeads
 from companion.layers.moe import MoE
 from companion.layers.norms import norm
@@ -296,9 +288,8 @@ class Transformer(nn.Module):
         self._check_document(given.get("document"), tokens, cache)
         if given.get("mask") is not None:
             require(self.config.memory is None, "mask", given["mask"], "None; linear layers have no pairs to hide")
-            shape = (batch, self.config.attention.heads, new, keys)
-            check_broadcasts("mask", given["mask"], shape, "(batch, head, token, key)")
-            given["mask"] = mask_of(given["mask"], anywhere=True)
+            check_shape(given["mask"], (batch, self.config.attention.heads, new, keys))
+            given["mask"] = as_mask(given["mask"], anywhere=True)
 
     def _check_document(self, document: Tensor | None, tokens: Tensor, cache: KVCache | None) -> None:
         """Raise `ValueError` unless `document` has the shape of the tokens and this is a decoder without a cache."""

@@ -7,19 +7,13 @@ the contents of a tensor. On the CPU, the look-up itself detects this at no cost
 for the device at every step, and without it such an id ends the process some time later. On a GPU, ids are checked only
 if the environment variable COMPANION_CHECK_IDS is 1, which helps to find the cause. `generate` and `beam_search` take
 prompts as lists and check them on any device.
-
-This module also interprets masks. Masks may be boolean, or contain the integers 1 and 0, as returned by the tokenizers
-of other libraries; True and 1 mean that a token may be attended to. A floating-point `mask` is added to the scores, but
-a mask with only ones and zeros is rejected, because it was probably not meant to be added. A floating-point `real` of
-ones and zeros is read like an integer one. Other contents are checked where masks enter the model and, under the same
-condition as ids, in `attend`.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -105,85 +99,7 @@ def check_positions(positions: object, batch: int, tokens: int) -> None:
         raise ValueError(f"positions has shape {tuple(positions.shape)}: expected {expected}")
 
 
-def padding_of(real: object, axes: str = "(batch, key)") -> Tensor:
-    """Convert an attention mask of any type to a boolean one, which is true for tokens that are not padding.
-
-    Raises:
-        ValueError: If it is not a tensor, or contains numbers other than 0 and 1. A floating-point mask of only zeros
-            is rejected too: it may be meant as an additive mask, which would hide nothing.
-    """
-    if not isinstance(real, Tensor) or real.is_complex():
-        raise ValueError(f"real={described(real)}: expected a tensor, {axes}: True for tokens that are not padding")
-    if real.dtype == torch.bool:
-        return real
-    if _to_be_seen(real, anywhere=True):
-        least, most, ones = _contents(real)
-        if not ones:
-            raise ValueError(
-                f"real is {described(real)} with values from {least:g} to {most:g}: expected 1 for tokens that are "
-                "not padding, 0 for padding"
-            )
-        if real.is_floating_point() and most == 0:
-            raise ValueError(
-                f"real is {described(real)} and all zero: expected True for tokens that are not padding; zeros "
-                "added to the scores would mask nothing"
-            )
-    return real != 0
-
-
-def counted_of(counted: object, tokens: Tensor, real: Tensor | None, *, causal: bool) -> Tensor | None:
-    """Convert a token mask that replaces `real` to a boolean one; `None` is returned unchanged.
-
-    Raises:
-        ValueError: If `real` is given too, the stack is not causal, or the shape differs from the shape of the tokens.
-    """
-    if counted is None:
-        return None
-    if real is not None or not causal:
-        raise ValueError("counted is only for a decoder, where it is used instead of real")
-    if not isinstance(counted, Tensor) or counted.shape != tokens.shape:
-        raise ValueError(f"counted={described(counted)}: expected {tuple(tokens.shape)}, one for each token")
-    return padding_of(counted, "(batch, token)")
-
-
-def mask_of(mask: Tensor, *, anywhere: bool = False) -> Tensor:
-    """Convert a mask to a boolean one, or to floating-point numbers to add to scores.
-
-    The integers 1 and 0 become booleans.
-
-    Args:
-        mask: The mask.
-        anywhere: Check the contents even on a GPU, which requires waiting for it.
-
-    Raises:
-        ValueError: If the mask contains other integers, is a floating-point mask of only ones and zeros, or contains
-            NaN or plus infinity, which would make a softmax NaN.
-    """
-    if mask.dtype == torch.bool:
-        return mask
-    if mask.is_complex():
-        raise ValueError(f"mask is {described(mask)}: expected booleans, or floating-point values to add to the scores")
-    if _to_be_seen(mask, anywhere):
-        least, most, ones = _contents(mask)
-        if mask.is_floating_point() and ones and most == 1:
-            raise ValueError(
-                f"mask is {described(mask)} of ones and zeros: expected booleans, as from mask.bool(), because "
-                "floating-point values are added to the scores"
-            )
-        if math.isnan(most) or most == math.inf:
-            raise ValueError(
-                f"mask is {described(mask)} with values up to {most}: expected finite values to add to the scores, or "
-                "-infinity for masked positions"
-            )
-        if not mask.is_floating_point() and not ones:
-            raise ValueError(
-                f"mask is {described(mask)} with values from {least} to {most}: expected 1 for visible positions and "
-                "0 for masked ones; floating-point values are added to the scores"
-            )
-    return mask if mask.is_floating_point() else mask != 0
-
-
-def _contents(tensor: Tensor) -> tuple[float, float, bool]:
+def value_range(tensor: Tensor) -> tuple[float, float, bool]:
     """Return the smallest and the largest element of a tensor, and whether all elements are 0 or 1."""
     usual = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64)
     numbers = tensor.detach()
@@ -193,21 +109,10 @@ def _contents(tensor: Tensor) -> tuple[float, float, bool]:
     return least, most, least in (0, 1) and most in (0, 1) and bool(((numbers == 0) | (numbers == 1)).all())
 
 
-def _to_be_seen(tensor: Tensor, anywhere: bool) -> bool:
+def checks_contents(tensor: Tensor, anywhere: bool) -> bool:
     """Return whether the contents of a tensor are checked."""
     near = tensor.device.type == "cpu" or anywhere or CHECKS_IDS
     return near and tensor.device.type != "meta" and tensor.numel() > 0 and not torch.compiler.is_compiling()
-
-
-def check_broadcasts(name: str, given: Tensor, shape: Sequence[int], axes: str) -> None:
-    """Check that `given`, which has as many axes as `shape`, broadcasts to it.
-
-    Raises:
-        ValueError: If `given` does not broadcast to this shape.
-    """
-    # Not `in`, which a compiler does not support for symbolic sizes.
-    if any(got != 1 and got != wanted for got, wanted in zip(given.shape, shape, strict=True)):
-        raise ValueError(f"{name} has shape {tuple(given.shape)}: expected {axes}, {tuple(shape)}, or 1 in any axis")
 
 
 def heads_fit(given: Mapping[str, Any]) -> None:
@@ -227,13 +132,6 @@ def heads_fit(given: Mapping[str, Any]) -> None:
             raise ValueError(f"{name} is {described(x)}: expected {str(q.dtype).removeprefix('torch.')}, like q")
 
 
-def settle_mask(given: dict[str, Any]) -> None:
-    """Replace the argument `mask` by `mask_of` it, if it is a tensor."""
-    mask = given.get("mask")
-    if isinstance(mask, Tensor):
-        given["mask"] = mask_of(mask)
-
-
 def check_numbers(name: str, x: Tensor) -> None:
     """Check that a tensor has no NaN and no plus infinity, which would make a softmax NaN; -infinity excludes an entry.
 
@@ -242,7 +140,7 @@ def check_numbers(name: str, x: Tensor) -> None:
     Raises:
         ValueError: If it has a NaN or a plus infinity.
     """
-    if _to_be_seen(x, anywhere=False):
+    if checks_contents(x, anywhere=False):
         most = x.detach().max().item()
         if math.isnan(most) or most == math.inf:
             raise ValueError(f"{name} is {described(x)} with values up to {most}: expected finite values or -infinity")

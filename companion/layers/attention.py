@@ -18,13 +18,13 @@ from torch import Tensor, nn
 
 from companion.config.model import AttentionConfig, NormConfig, PositionConfig
 from companion.ground.annotations import checked
-from companion.ground.arguments import check_broadcasts, heads_fit, settle_mask
+from companion.ground.arguments import heads_fit
 from companion.ground.fields import require, require_share, require_whole
 from companion.ground.precision import wide
-from companion.layers.cache import CrossCache, LayerCache
+from companion.layers.cache import CrossCache, LayerCache, layer_mask
 from companion.layers.kernels.chunked import in_chunks
 from companion.layers.kernels.fused import fused
-from companion.layers.masks import GivenMask, Predicate, Visible, addable, visible, visible_around
+from companion.layers.masks import AttentionMask, MaskLike, addable, as_mask
 from companion.layers.norms import UnitNorm, norm
 from companion.layers.positions import Rotary, Rotation
 
@@ -49,12 +49,12 @@ def _fits(given: dict[str, Any]) -> None:
         require(value is None or value > 0, name, value, "a number > 0, or None")
 
 
-@checked(fits=_fits, settles=settle_mask)
+@checked(fits=_fits)
 def attention_weights(
     q: Float[Tensor, "batch head query d_head"],
     k: Float[Tensor, "batch kv_head key d_head"],
     *,
-    mask: GivenMask | Predicate | Visible | None = None,
+    mask: MaskLike = None,
     causal: bool = False,
     window: int | None = None,
     score_width: float | None = None,
@@ -74,23 +74,24 @@ def attention_weights(
     scores = wide(q) @ wide(k).transpose(-2, -1) / math.sqrt(q.shape[-1] if score_width is None else score_width)
     if score_cap is not None:
         scores = capped(scores, score_cap)
-    seen = visible(mask, (*q.shape[:3], k.shape[2]), q.device, causal=causal, window=window)
-    added = addable(seen.mask, q.dtype)
+    shape, causal = (*q.shape[:3], k.shape[2]), causal or window is not None
+    mask = AttentionMask.of(as_mask(mask), shape, q.device, causal=causal, window=window, dense=True)
+    added = addable(mask.table, q.dtype)
     if added is not None:
         scores = scores.masked_fill(~added, -math.inf) if added.dtype == torch.bool else scores + added
     if sinks is not None:  # one more column, which takes weight and has no value
         scores = torch.cat([scores, sinks.to(scores.dtype).view(-1, 1, 1).expand(*scores.shape[:3], 1)], -1)
     weights = scores.softmax(-1)[..., : k.shape[2]].to(q.dtype)
-    return weights if seen.empty is None else weights.masked_fill(seen.empty, 0.0)
+    return weights if mask.empty is None else weights.masked_fill(mask.empty, 0.0)
 
 
-@checked(fits=_fits, settles=settle_mask)
+@checked(fits=_fits)
 def attend(
     q: Float[Tensor, "batch head query d_head"],
     k: Float[Tensor, "batch kv_head key d_head"],
     v: Float[Tensor, "batch kv_head key d_v"],
     *,
-    mask: GivenMask | Predicate | Visible | None = None,
+    mask: MaskLike = None,
     causal: bool = False,
     window: int | None = None,
     dropout: float = 0.0,
@@ -111,7 +112,7 @@ def attend(
         mask: A tensor with four axes that broadcast to (batch, head, query, key). In a boolean mask, or one of the
             integers 1 and 0, True means that the query may attend to the key. A floating-point mask is added to the
             scaled scores. It may also be a predicate of `companion.layers.masks`, with the last query at the last key,
-            or the result of `masks.visible` for the mask, `causal` and `window` together.
+            or an `AttentionMask`, which replaces `causal` and `window`.
         causal: Let a query attend only to keys up to its own position. With more keys than queries, the last query is
             at the last key.
         window: Number of most recent keys that a query attends to, its own included. `None` means all of them.
@@ -131,14 +132,14 @@ def attend(
             `backend` is unknown, `window` is not a number of tokens, or `score_width` or `score_cap` is not a number
             above 0.
     """
-    shape, as_table = (*q.shape[:3], k.shape[2]), backend == "reference"
-    seen = visible(mask, shape, q.device, causal=causal, window=window, as_table=as_table)
+    shape, causal, dense = (*q.shape[:3], k.shape[2]), causal or window is not None, backend == "reference"
+    mask = AttentionMask.of(as_mask(mask), shape, q.device, causal=causal, window=window, dense=dense)
     if backend == "sdpa" and score_cap is None:
-        return fused(q, k, v, mask=seen, dropout=dropout, score_width=score_width, sinks=sinks)
+        return fused(q, k, v, mask=mask, dropout=dropout, score_width=score_width, sinks=sinks)
     options: dict[str, Any] = {"score_width": score_width, "score_cap": score_cap, "sinks": sinks}
-    if seen.causal:  # causality is not in the mask here, because a table of all pairs would be large
-        return in_chunks(partial(attend, dropout=dropout, backend="reference", **options), q, k, v, seen)
-    weights = attention_weights(q, k, mask=seen, **options)
+    if mask.causal:  # causality is not in the table here, because a table of all pairs would be large
+        return in_chunks(partial(attend, dropout=dropout, backend="reference", **options), q, k, v, mask)
+    weights = attention_weights(q, k, mask=mask, **options)
     weights = F.dropout(weights, dropout, training=dropout > 0)
     return weights @ _for_each(q, v)
 
@@ -146,19 +147,6 @@ def attend(
 def _for_each(q: Tensor, kept: Tensor) -> Tensor:
     """Repeat keys or values once for each query head; return them uncopied if the head counts are equal."""
     return kept if q.shape[1] == kept.shape[1] else kept.repeat_interleave(q.shape[1] // kept.shape[1], dim=1)
-
-
-def settle(given: dict[str, Any]) -> None:
-    """Raise `ValueError` if the mask's shape does not match this call; otherwise make it boolean or additive."""
-    x, source, mask, cache = given["x"], given.get("source"), given.get("mask"), given.get("cache")
-    if not isinstance(mask, Tensor):
-        return
-    keys = x.shape[1] if source is None else source.shape[1]
-    keys = cache.visible if isinstance(cache, LayerCache) else keys
-    keys = cache.keys.shape[2] if isinstance(cache, CrossCache) else keys
-    shape = (x.shape[0], given["self"].sizes.heads, x.shape[1], keys)
-    check_broadcasts("mask", mask, shape, "(batch, head, token, key)")
-    settle_mask(given)
 
 
 class Attention(nn.Module):
@@ -212,14 +200,14 @@ class Attention(nn.Module):
         self.gate = nn.Linear(d_model, config.gates(sizes.d_v), bias=config.bias) if config.gate else None
         self.window = None if config.window is None else config.window.width
 
-    @checked(sizes=lambda layer: {"d_model": layer.d_model}, settles=settle)
+    @checked(sizes=lambda layer: {"d_model": layer.d_model})
     def forward(
         self,
         x: Float[Tensor, "batch token d_model"],
         *,
         source: Float[Tensor, "batch key d_model"] | None = None,
         positions: Int[Tensor, "*batch token"] | Rotation | None = None,
-        mask: GivenMask | Predicate | Visible | None = None,
+        mask: MaskLike = None,
         cache: LayerCache | CrossCache | None = None,
         backend: Backend = "sdpa",
     ) -> Float[Tensor, "batch token d_model"]:
@@ -231,8 +219,8 @@ class Attention(nn.Module):
             positions: (token) or (batch, token), for rotary positions; or the result of `Rotary.at`, computed once for
                 all layers. Default: 0, 1, ..., or with a cache the slots of the new tokens.
             mask: A mask that broadcasts to (batch, head, token, key), where with a cache `key` counts the slots that
-                the cache shows. It may also be a predicate, or the result of `visible` or `LayerCache.seen`, which
-                combine mask, causality and window once for all layers.
+                the cache shows. It may also be a predicate, or an `AttentionMask` that already includes causality and
+                the window of this layer.
             cache: A `LayerCache` for self-attention, which is written, or a `CrossCache` in place of `source`, which is
                 read.
             backend: As in `attend`.
@@ -244,27 +232,20 @@ class Attention(nn.Module):
             ValueError: If a `LayerCache` is passed to a layer that is not causal. Cached keys stay correct only under a
                 causal mask.
         """
-        causal, window = self.causal, self.window
         if source is not None and not isinstance(cache, CrossCache):
             cache = self.project_source(source)
-        if isinstance(cache, CrossCache):  # attend to a source, which every query sees in full
+        mask = layer_mask(as_mask(mask), x, self.sizes.heads, cache, causal=self.causal, window=self.window)
+        if isinstance(cache, CrossCache):  # attend to a source
             q = self._heads(self.query(x), self.sizes.heads, self.query_norm)
-            k, v, causal, window = cache.keys, cache.values, False, None
+            k, v = cache.keys, cache.values
         elif cache is None:  # attend to x itself
             q, k, v = self.project(x, torch.arange(x.shape[1], device=x.device) if positions is None else positions)
-            if not causal and window is not None:
-                mask = visible_around(mask, (*q.shape[:3], k.shape[2]), x.device, window)
-                window = None
         else:  # attend to the cached tokens and to x
-            require(causal, "causal", causal, "True with a cache: under a causal mask alone kept keys stay right")
             q, k, v = self.project(x, cache.slots if positions is None else positions)
             k, v = cache.write(k, v)
-            mask = cache.seen(mask, self.sizes.heads, window)
         heads = attend(
             *(q, k.to(q.dtype), v.to(q.dtype)),
             mask=mask,
-            causal=causal,
-            window=window,
             dropout=self.dropout if self.training else 0.0,
             backend=backend,
             score_width=self.score_width,

@@ -7,32 +7,24 @@ residual connection and its norm.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from companion.config.model import ModelConfig
 from companion.ground.annotations import checked
-from companion.ground.arguments import mask_of
 from companion.layers.attention import Attention
 from companion.layers.cache import CrossCache, LayerCache
 from companion.layers.feedforward import FeedForward
 from companion.layers.gated_delta_net import LinearAttention
 from companion.layers.latent import LatentAttention
-from companion.layers.masks import GivenMask, SourceMask, Visible
+from companion.layers.masks import AttentionMask, MaskLike, SourceMask
 from companion.layers.moe import MoE
 from companion.layers.norms import norm
 from companion.layers.positions import Rotation
 from companion.layers.recurrent_cache import StateCache
 from companion.layers.routing import RoutingStats
-
-
-def _settle(given: dict[str, Any]) -> None:
-    """Convert masks to boolean or additive ones."""
-    for name in ("mask", "source_mask"):
-        if isinstance(given.get(name), Tensor):
-            given[name] = mask_of(given[name])
 
 
 class Block(nn.Module):
@@ -89,16 +81,16 @@ class Block(nn.Module):
         self.feed_forward_out_norm = norm(config.norm, d_model) if both else None
         self.dropout, self.residual = nn.Dropout(config.dropout), config.residual
 
-    @checked(sizes=lambda block: {"d_model": block.d_model}, settles=_settle)
+    @checked(sizes=lambda block: {"d_model": block.d_model})
     def forward(
         self,
         x: Float[Tensor, "batch token d_model"],
         *,
         positions: Int[Tensor, "*batch token"] | Rotation | None = None,
-        mask: GivenMask | Visible | None = None,
+        mask: MaskLike = None,
         cache: LayerCache | StateCache | None = None,
         source: Float[Tensor, "batch source d_model"] | CrossCache | None = None,
-        source_mask: SourceMask | Visible | None = None,
+        source_mask: SourceMask | AttentionMask | None = None,
         real: Bool[Tensor, "batch token"] | None = None,
         written: Bool[Tensor, "batch token"] | None = None,
         document: Int[Tensor, "batch token"] | None = None,

@@ -26,21 +26,11 @@ from torch import Tensor
 
 from companion.config.model import ModelConfig, ResolvedAttention
 from companion.ground.arguments import check_kind, described
-from companion.ground.fields import require_whole
+from companion.ground.fields import require, require_whole
 from companion.ground.memory import check_room
 from companion.ground.precision import wide_dtype
 from companion.ground.replaced import replaced
-from companion.layers.masks import (
-    Mask,
-    Predicate,
-    Visible,
-    causal,
-    evaluate,
-    materialize,
-    settled,
-    visible,
-    visible_and,
-)
+from companion.layers.masks import AttentionMask, Mask, Predicate, causal, joined, materialize, table_of
 from companion.layers.recurrent_cache import Log, StateCache, States, state_numbers
 from companion.layers.rolling_cache import Local, shown
 
@@ -128,27 +118,46 @@ class LayerCache:
             store[rows, :, columns] = new.transpose(1, 2).to(store.dtype)
         return store[:, :, self.first : self.end]
 
-    def seen(self, mask: Mask | Predicate | Visible | None, heads: int, window: int | None) -> Visible:
-        """Restrict a mask over all slots to the columns that attention reads, combined with causality and the window.
 
-        The result is the same for every layer with the same window.
+def layer_mask(
+    mask: Mask | Predicate | AttentionMask | None,
+    x: Float[Tensor, "batch token d_model"],
+    heads: int,
+    cache: LayerCache | CrossCache | None,
+    *,
+    causal: bool,
+    window: int | None,
+) -> AttentionMask:
+    """Combine a mask with the causality and the window of a layer, for the keys that the layer reads in this call.
 
-        Args:
-            mask: A mask, (batch, head, token, slot), or a predicate. A `Visible` is returned unchanged.
-            heads: Number of query heads of the layer.
-            window: Width of the layer's window; `None` if it has none.
-        """
-        if isinstance(mask, Visible):
-            return mask
-        batch, tokens = self.slots.shape
-        if mask is not None and not isinstance(mask, Tensor):
-            mask = evaluate(mask, batch, heads, self.slots, torch.arange(self.visible, device=self.slots.device))
-        if mask is not None:
-            mask = shown(mask, self.first, self.end, self.visible, self.gone)
-        if self.mask is not None:  # none of its rows is empty, because a token sees itself
-            return Visible(self.mask) if mask is None else settled(visible_and(mask, self.mask))
-        shape = (batch, heads, tokens, self.end - self.first)
-        return visible(mask, shape, self.slots.device, causal=True, window=window, as_table=False)
+    These are the keys of `x`, of a `LayerCache` and `x`, or of a source, which every query sees in full. The result is
+    the same for every layer with the same causality and window.
+
+    Args:
+        mask: A mask or a predicate. With a `LayerCache`, its keys are slots. An `AttentionMask` is returned unchanged.
+        x: The stream, (batch, token, d_model).
+        heads: Number of query heads of the layer.
+        cache: The layer's part of a cache, or the source.
+        causal: Whether the layer is causal.
+        window: Width of the layer's window; `None` if it has none.
+
+    Raises:
+        ValueError: If the shape of the mask does not match, or a `LayerCache` is passed to a layer that is not causal.
+    """
+    shape = (x.shape[0], heads, x.shape[1])
+    if isinstance(cache, CrossCache):
+        return AttentionMask.of(mask, (*shape, cache.keys.shape[2]), x.device)
+    if cache is None:
+        return AttentionMask.of(mask, (*shape, x.shape[1]), x.device, causal=causal, window=window)
+    require(causal, "causal", causal, "True with a cache: under a causal mask alone kept keys stay right")
+    if isinstance(mask, AttentionMask):
+        return mask
+    if mask is not None:
+        table = table_of(mask, (*shape, cache.visible), cache.slots)
+        mask = shown(table, cache.first, cache.end, cache.visible, cache.gone)
+    if cache.mask is not None:  # none of its rows is empty, because a token sees itself
+        return AttentionMask(cache.mask) if mask is None else AttentionMask.from_table(joined(mask, cache.mask))
+    return AttentionMask.of(mask, (*shape, cache.end - cache.first), x.device, causal=True, window=window)
 
 
 @dataclass(frozen=True)

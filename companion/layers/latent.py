@@ -20,9 +20,9 @@ from companion.config.model import AttentionConfig, NormConfig, PositionConfig, 
 from companion.ground.annotations import checked
 from companion.ground.fields import require, require_share
 from companion.ground.precision import wide_dtype
-from companion.layers.attention import Backend, attend, settle
-from companion.layers.cache import LayerCache
-from companion.layers.masks import GivenMask, Predicate, Visible, visible
+from companion.layers.attention import Backend, attend
+from companion.layers.cache import LayerCache, layer_mask
+from companion.layers.masks import AttentionMask, MaskLike, as_mask
 from companion.layers.norms import norm
 from companion.layers.positions import Rotary, Rotation
 
@@ -96,13 +96,13 @@ class LatentAttention(nn.Module):
             require(causal, "causal", causal, "True beside a window, which looks back")
         self.window = None if config.window is None else config.window.width
 
-    @checked(sizes=lambda layer: {"d_model": layer.d_model}, settles=settle)
+    @checked(sizes=lambda layer: {"d_model": layer.d_model})
     def forward(
         self,
         x: Float[Tensor, "batch token d_model"],
         *,
         positions: Int[Tensor, "*batch token"] | Rotation | None = None,
-        mask: GivenMask | Predicate | Visible | None = None,
+        mask: MaskLike = None,
         cache: LayerCache | None = None,
         backend: Backend = "sdpa",
         absorbed: bool | None = None,
@@ -124,7 +124,7 @@ class LatentAttention(nn.Module):
             ValueError: If a cache is passed to a layer that is not causal, or `absorbed=True` is passed when `up` was
                 replaced by something other than a plain linear layer.
         """
-        causal, window = self.causal, self.window
+        mask = layer_mask(as_mask(mask), x, self.sizes.heads, cache, causal=self.causal, window=self.window)
         if positions is None:
             positions = torch.arange(x.shape[1], device=x.device) if cache is None else cache.slots
         turn = None
@@ -132,9 +132,7 @@ class LatentAttention(nn.Module):
             turn = positions if isinstance(positions, Rotation) else self.rotary.at(positions, x.dtype)
         q, kept = self.queries(x, turn), self.latents(x, turn)
         if cache is not None:
-            require(causal, "causal", causal, "True with a cache: under a causal mask alone kept keys stay right")
             kept = cache.put(cache.keys, kept).to(q.dtype)
-            mask = cache.seen(mask, self.sizes.heads, window)
         if absorbed is None:
             absorbed = cache is not None and absorbs(self.sizes, x.shape[1], kept.shape[2]) and self._is_matrix()
         asked: dict[str, Any] = {
@@ -144,10 +142,10 @@ class LatentAttention(nn.Module):
             "score_cap": self.score_cap,
         }
         if absorbed:
-            shape = (*q.shape[:3], kept.shape[2])
-            heads = self._absorbed(q, kept, visible(mask, shape, x.device, causal=causal, window=window), asked)
+            mask = AttentionMask.of(mask, (*q.shape[:3], kept.shape[2]), x.device, dense=True)
+            heads = self._absorbed(q, kept, mask, asked)
         else:
-            heads = attend(q, *self.expand(kept), mask=mask, causal=causal, window=window, **asked)
+            heads = attend(q, *self.expand(kept), mask=mask, **asked)
         if self.gate is not None:  # as in `Attention`
             heads = heads * self._split(self.gate(x).sigmoid())
         return self.output(heads.transpose(1, 2).flatten(2))
@@ -204,7 +202,7 @@ class LatentAttention(nn.Module):
         self,
         q: Float[Tensor, "batch head token d_query"],
         kept: Float[Tensor, "batch 1 key kept"],
-        seen: Visible,
+        mask: AttentionMask,
         asked: dict[str, Any],
     ) -> Float[Tensor, "batch head token d_v"]:
         """Compute every head's weighted average of values without computing the values themselves.
@@ -216,7 +214,7 @@ class LatentAttention(nn.Module):
         # einsum makes one product per head over all rows; `@` would copy the matrices for each row.
         q = torch.cat((torch.einsum("bhnd,hdr->bhnr", plain, to_latent), turned), -1)
         heads, tokens = q.shape[1:3]
-        mask = Visible(_side_by_side(seen.mask, heads, tokens), _side_by_side(seen.empty, heads, tokens))
+        mask = AttentionMask(_side_by_side(mask.table, heads, tokens), _side_by_side(mask.empty, heads, tokens))
         if wide_dtype(q.dtype) == q.dtype:  # in half precision the formula would first widen the whole cache
             asked["backend"] = "reference"  # for one head, two plain products are as fast as the fused operator
         sums = attend(q.flatten(1, 2)[:, None], kept, kept[..., : self.rank], mask=mask, **asked)

@@ -5,8 +5,13 @@ A predicate returns, for a batch row, a head, a query position and a key positio
 key. It works on whole index grids, so the same predicate can be used in `materialize` and in PyTorch's
 `flex_attention`, whose `mask_mod` has this signature. True always means *may attend*.
 
-`visible` combines a call's mask, causality and window into what attention reads. It runs once for all layers with the
-same window.
+An `AttentionMask` combines a call's mask, causality and window. A model makes one for all layers with the same window;
+`attend` or a layer that is called directly makes its own.
+
+Callers may also pass masks of the integers 1 and 0, as returned by the tokenizers of other libraries; True and 1 mean
+that a token may be attended to. A floating-point `mask` is added to the scores, but a mask with only ones and zeros is
+rejected, because it was probably not meant to be added. A floating-point `real` of ones and zeros is read like an
+integer one. On a GPU, contents are checked only where masks enter a model, because the check waits for the device.
 """
 
 from __future__ import annotations
@@ -19,6 +24,8 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor
+
+from companion.ground.arguments import checks_contents, described, value_range
 
 Mask = Bool[Tensor, "#batch #head #query #key"] | Float[Tensor, "#batch #head #query #key"]
 """Four axes that broadcast to (batch, head, query, key). Bool: True = may attend. Float: added to scaled scores."""
@@ -239,92 +246,162 @@ PAIRS = 2**22
 """Maximum number of pairs of a query and a key for which a model makes a causal mask."""
 
 
-class Visible(NamedTuple):
-    """A mask in the form that attention reads, made by `visible` once for all layers with the same window.
+class AttentionMask(NamedTuple):
+    """Which keys each query may attend to, in the form that blocks, layers and kernels read.
 
     Attributes:
-        mask: Mask over pairs, in which no row is empty; `None` means that all pairs are allowed.
+        table: Mask over pairs, in which no row is empty; `None` means that all pairs are allowed.
         empty: Queries that may attend to no key, (batch, head, query, 1), or 1 in any axis; `None` if there are
-            none. In `mask` they see every key, so that their softmax and its gradient are finite, and their output is
+            none. In `table` they see every key, so that their softmax and its gradient are finite, and their output is
             set to zero.
-        causal: In addition to `mask`, a query sees only keys up to its own position, with the last query at the last
-            key. False if `mask` already includes causality.
+        causal: In addition to `table`, a query sees only keys up to its own position, with the last query at the last
+            key. False if `table` already includes causality.
         window: If `causal`, the number of most recent keys that a query sees, its own included. `None` means all.
     """
 
-    mask: Mask | None = None
+    table: Mask | None = None
     empty: Bool[Tensor, "#batch #head #query 1"] | None = None
     causal: bool = False
     window: int | None = None
 
+    @classmethod
+    def of(
+        cls,
+        mask: Mask | Predicate | AttentionMask | None,
+        shape: tuple[int, int, int, int],
+        device: torch.device,
+        *,
+        causal: bool = False,
+        window: int | None = None,
+        dense: bool = False,
+    ) -> AttentionMask:
+        """Combine a mask with causality and a window.
 
-def visible(
-    mask: Mask | Predicate | Visible | None,
-    shape: tuple[int, int, int, int],
-    device: torch.device,
-    *,
-    causal: bool = False,
-    window: int | None = None,
-    as_table: bool = True,
-) -> Visible:
-    """Combine a mask, causality and a window.
+        Args:
+            mask: A mask or a predicate. An `AttentionMask` already includes causality and the window.
+            shape: Shape of the attention, (batch, head, query, key).
+            device: Device of the result.
+            causal: Let a query attend only to keys up to its own position, with the last query at the last key.
+            window: If `causal`, number of most recent keys that a query sees, its own included; otherwise width of the
+                window around its own position, as in `around`.
+            dense: Always write causality and the window into the table. Otherwise they stay separate if kernels need no
+                table for them, or if it would have more than `PAIRS` pairs.
+
+        Raises:
+            ValueError: If the shape of the mask does not match.
+        """
+        queries, keys = shape[2:]
+        if isinstance(mask, AttentionMask):
+            if not (dense and mask.causal):
+                return mask
+            table, _, causal, window = mask
+        else:
+            table = None if mask is None else table_of(mask, shape, torch.arange(keys - queries, keys, device=device))
+        if not causal:
+            near = None if window is None else materialize(around(window), 1, queries, keys, device=device)
+            return cls.from_table(joined(table, near))
+        if queries == 1 and window is None:  # a single query is the last one
+            return cls.from_table(table)
+        window = None if window is None or keys <= window else window
+        needless = table is None and window is None and (queries == keys or device.type == "cuda")
+        if not dense and (needless or queries * keys > PAIRS):
+            return cls(table, None, True, window)
+        allowed = materialize(backwards(window), 1, queries, keys, device=device)
+        return cls(allowed) if table is None and queries <= keys else cls.from_table(joined(table, allowed))
+
+    @classmethod
+    def from_table(cls, table: Mask | None) -> AttentionMask:
+        """Make a mask from a table that already includes causality and the window, and may have empty rows."""
+        if table is None:
+            return cls()
+        if table.dtype == torch.bool:
+            empty = ~table.any(-1, keepdim=True)
+            return cls(table | empty, empty)
+        empty = (table == -math.inf).all(-1, keepdim=True)
+        return cls(table.masked_fill(empty, 0.0), empty)
+
+    def part(self, queries: slice, keys: slice, device: torch.device) -> AttentionMask:
+        """Return the part of a causal mask for some queries and keys, the last of which is the last query's own key."""
+        table = None if self.table is None else cut(self.table, queries, keys)
+        shape = (1, 1, queries.stop - queries.start, keys.stop - keys.start)
+        return self.of(self._replace(table=table), shape, device, dense=True)
+
+
+MaskLike = GivenMask | Predicate | AttentionMask | None
+"""A mask as `attend` and the layers accept it."""
+
+
+def as_mask(mask: MaskLike, *, anywhere: bool = False) -> Mask | Predicate | AttentionMask | None:
+    """Check a caller's mask, and convert the integers 1 and 0 to booleans.
 
     Args:
-        mask: A mask or a predicate. A `Visible` already includes the other arguments.
-        shape: Shape of the attention, (batch, head, query, key).
-        device: Device of the result.
-        causal: As in `attend`.
-        window: As in `attend`.
-        as_table: Always write causality and the window into the mask. Otherwise they stay separate if kernels need no
-            mask for them, or if it would have more than `PAIRS` pairs.
+        mask: The mask.
+        anywhere: Check the contents even on a GPU, which requires waiting for it.
+
+    Raises:
+        ValueError: If the mask contains other integers, is a floating-point mask of only ones and zeros, or contains
+            NaN or plus infinity, which would make a softmax NaN.
     """
-    if isinstance(mask, Visible):
-        if not (as_table and mask.causal):
-            return mask
-        mask, _, causal, window = mask
-    queries, keys = shape[2:]
-    causal = (causal or window is not None) and (queries > 1 or window is not None)  # a single query is the last one
-    window = None if window is None or keys <= window else window
-    if mask is not None and not isinstance(mask, Tensor):
-        places = torch.arange(keys - queries, keys, device=device)
-        mask = evaluate(mask, shape[0], shape[1], places, torch.arange(keys, device=device))
-    if not causal:
-        return settled(mask)
-    no_table = mask is None and window is None and (queries == keys or device.type == "cuda")
-    if not as_table and (no_table or queries * keys > PAIRS):
-        return Visible(mask, None, True, window)
-    allowed = materialize(backwards(window), 1, queries, keys, device=device)
-    return Visible(allowed) if mask is None and queries <= keys else settled(visible_and(mask, allowed))
-
-
-def visible_around(
-    mask: Mask | Predicate | Visible | None, shape: tuple[int, int, int, int], device: torch.device, width: int
-) -> Visible:
-    """Combine a mask with `around(width)`, for self-attention that is not causal; return a `Visible` unchanged."""
-    if isinstance(mask, Visible):
+    if not isinstance(mask, Tensor) or mask.dtype == torch.bool:
         return mask
-    places = torch.arange(shape[3], device=device)
-    if mask is not None and not isinstance(mask, Tensor):
-        mask = evaluate(mask, shape[0], shape[1], places, places)
-    return settled(visible_and(mask, evaluate(around(width), 1, 1, places, places)))
+    if mask.is_complex():
+        raise ValueError(f"mask is {described(mask)}: expected booleans, or floating-point values to add to the scores")
+    if checks_contents(mask, anywhere):
+        least, most, ones = value_range(mask)
+        if mask.is_floating_point() and ones and most == 1:
+            raise ValueError(
+                f"mask is {described(mask)} of ones and zeros: expected booleans, as from mask.bool(), because "
+                "floating-point values are added to the scores"
+            )
+        if math.isnan(most) or most == math.inf:
+            raise ValueError(
+                f"mask is {described(mask)} with values up to {most}: expected finite values to add to the scores, or "
+                "-infinity for masked positions"
+            )
+        if not mask.is_floating_point() and not ones:
+            raise ValueError(
+                f"mask is {described(mask)} with values from {least} to {most}: expected 1 for visible positions and "
+                "0 for masked ones; floating-point values are added to the scores"
+            )
+    return mask if mask.is_floating_point() else mask != 0
 
 
-def settled(mask: Mask | None) -> Visible:
-    """Turn a mask that already includes everything into a `Visible`, without empty rows."""
-    if mask is None:
-        return Visible()
-    if mask.dtype == torch.bool:
-        empty = ~mask.any(-1, keepdim=True)
-        return Visible(mask | empty, empty)
-    empty = (mask == -math.inf).all(-1, keepdim=True)
-    return Visible(mask.masked_fill(empty, 0.0), empty)
+def check_shape(mask: Tensor, shape: tuple[int, int, int, int]) -> None:
+    """Check that a mask, which has four axes, broadcasts to `shape`, (batch, head, token, key).
+
+    Raises:
+        ValueError: If it does not.
+    """
+    # Not `in`, which a compiler does not support for symbolic sizes.
+    if any(got != 1 and got != wanted for got, wanted in zip(mask.shape, shape, strict=True)):
+        raise ValueError(
+            f"mask has shape {tuple(mask.shape)}: expected (batch, head, token, key), {tuple(shape)}, or 1 in any axis"
+        )
 
 
-def visible_and(mask: Mask | None, allowed: Bool[Tensor, "#batch #head #query #key"]) -> Mask:
-    """Restrict `mask` to the pairs that are `allowed`."""
-    if mask is None:
-        return allowed
-    return mask & allowed if mask.dtype == torch.bool else mask.masked_fill(~allowed, -math.inf)
+def table_of(mask: Mask | Predicate, shape: tuple[int, int, int, int], queries: Int[Tensor, "*batch query"]) -> Mask:
+    """Check that a tensor broadcasts to `shape`, or evaluate a predicate for queries at these positions."""
+    if not isinstance(mask, Tensor):
+        return evaluate(mask, shape[0], shape[1], queries, torch.arange(shape[3], device=queries.device))
+    check_shape(mask, shape)
+    return mask
+
+
+def joined(one: Mask | None, other: Mask | None) -> Mask | None:
+    """Combine two masks: both must allow a pair, and floating-point masks are added up."""
+    if one is None or other is None:
+        return other if one is None else one
+    if one.dtype == torch.bool:
+        one, other = other, one
+    if other.dtype != torch.bool:
+        return one + other
+    return one & other if one.dtype == torch.bool else one.masked_fill(~other, -math.inf)
+
+
+def cut(mask: Mask, queries: slice, keys: slice) -> Mask:
+    """Return the part of a mask for some queries and keys; an axis of length 1 broadcasts and is not cut."""
+    mask = mask if mask.shape[2] == 1 else mask[:, :, queries]
+    return mask if mask.shape[3] == 1 else mask[..., keys]
 
 
 def addable(mask: Mask | None, dtype: torch.dtype) -> Mask | None:
@@ -341,3 +418,44 @@ def addable(mask: Mask | None, dtype: torch.dtype) -> Mask | None:
         least = torch.finfo(dtype).min / 2
         mask = mask.masked_fill((mask < least) & (mask > -math.inf), least)
     return mask.to(dtype)
+
+
+def padding_of(real: object, axes: str = "(batch, key)") -> Tensor:
+    """Convert an attention mask of any type to a boolean one, which is true for tokens that are not padding.
+
+    Raises:
+        ValueError: If it is not a tensor, or contains numbers other than 0 and 1. A floating-point mask of only zeros
+            is rejected too: it may be meant as an additive mask, which would hide nothing.
+    """
+    if not isinstance(real, Tensor) or real.is_complex():
+        raise ValueError(f"real={described(real)}: expected a tensor, {axes}: True for tokens that are not padding")
+    if real.dtype == torch.bool:
+        return real
+    if checks_contents(real, anywhere=True):
+        least, most, ones = value_range(real)
+        if not ones:
+            raise ValueError(
+                f"real is {described(real)} with values from {least:g} to {most:g}: expected 1 for tokens that are "
+                "not padding, 0 for padding"
+            )
+        if real.is_floating_point() and most == 0:
+            raise ValueError(
+                f"real is {described(real)} and all zero: expected True for tokens that are not padding; zeros "
+                "added to the scores would mask nothing"
+            )
+    return real != 0
+
+
+def counted_of(counted: object, tokens: Tensor, real: Tensor | None, *, causal: bool) -> Tensor | None:
+    """Convert a token mask that replaces `real` to a boolean one; `None` is returned unchanged.
+
+    Raises:
+        ValueError: If `real` is given too, the stack is not causal, or the shape differs from the shape of the tokens.
+    """
+    if counted is None:
+        return None
+    if real is not None or not causal:
+        raise ValueError("counted is only for a decoder, where it is used instead of real")
+    if not isinstance(counted, Tensor) or counted.shape != tokens.shape:
+        raise ValueError(f"counted={described(counted)}: expected {tuple(tokens.shape)}, one for each token")
+    return padding_of(counted, "(batch, token)")

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from companion.config.model import ModelConfig
 from companion.ground.annotations import checked
 from companion.layers.block import Block
-from companion.layers.cache import CrossCache, LayerCache
-from companion.layers.masks import Mask, Visible, documents, materialize, settled, visible, visible_and, visible_around
+from companion.layers.cache import CrossCache, LayerCache, layer_mask
+from companion.layers.masks import AttentionMask, Mask, documents, joined, materialize
 from companion.layers.norms import norm
 from companion.layers.positions import RelativeBias, Rotary
 from companion.layers.recurrent_cache import StateCache
@@ -93,25 +93,26 @@ class Stack(nn.Module):
         written = None
         if document is not None:
             batch, tokens = document.shape
-            apart = materialize(documents(document), batch, tokens, tokens, device=x.device)
-            mask = visible_and(mask, apart)
+            mask = joined(mask, materialize(documents(document), batch, tokens, tokens, device=x.device))
         if real is not None:
-            mask = visible_and(mask, real[:, None, None, :])  # padding hides keys for every head and query
+            mask = joined(mask, real[:, None, None, :])  # padding hides keys for every head and query
             real = real.expand(len(x), -1)
             counted = written = real if cache is None else real.gather(1, cache[0].slots)
         if self.relative is not None:
-            mask = self._with_distances(self.relative, mask, positions, cache)
-        seen = self._seen(x, mask, cache)
-        source_mask = None if memory is None or memory.real is None else settled(memory.real[:, None, None, :])
+            mask = joined(self._distances(self.relative, positions, cache), mask)
+        masks = self._masks(x, mask, cache)
+        source_mask = None
+        if memory is not None and memory.real is not None:
+            source_mask = AttentionMask.from_table(memory.real[:, None, None, :])
         rotations = [rotary.at(positions, x.dtype) for rotary in self.rotaries]
         routing = []
         # Blocks may have been removed from the end.
-        layers = zip(self.blocks, self.turns, seen, self.linear, strict=False)
-        for i, (block, turn, who, linear) in enumerate(layers):
+        layers = zip(self.blocks, self.turns, masks, self.linear, strict=False)
+        for i, (block, turn, allowed, linear) in enumerate(layers):
             x, where = block(
                 x,
                 positions=positions if turn is None else rotations[turn],
-                mask=who,
+                mask=allowed,
                 cache=None if cache is None else cache[i],
                 source=None if memory is None else memory.layers[i],
                 source_mask=source_mask,
@@ -123,40 +124,33 @@ class Stack(nn.Module):
         return self.norm(x), tuple(routing)
 
     @staticmethod
-    def _with_distances(
-        relative: RelativeBias, mask: Mask | None, positions: Tensor, cache: list[LayerCache | StateCache] | None
-    ) -> Mask:
-        """Return the biases of relative positions, with -infinity for the pairs that `mask` hides."""
+    def _distances(
+        relative: RelativeBias, positions: Tensor, cache: list[LayerCache | StateCache] | None
+    ) -> Float[Tensor, "#batch head token key"]:
+        """Return the biases of relative positions."""
         if cache is None:
-            bias = relative(positions, positions)
-        else:
-            opened = cache[0]
-            assert isinstance(opened, LayerCache)
-            bias = relative(opened.slots, torch.arange(opened.visible, device=positions.device))
-        if mask is None or mask.dtype == torch.bool:
-            return bias if mask is None else visible_and(bias, mask)
-        return bias + mask
+            return relative(positions, positions)
+        opened = cache[0]
+        assert isinstance(opened, LayerCache)
+        return relative(opened.slots, torch.arange(opened.visible, device=positions.device))
 
-    def _seen(self, x: Tensor, mask: Mask | None, cache: list[LayerCache | StateCache] | None) -> list[Visible | None]:
-        """Compute the mask of each layer; `None` for linear layers.
+    def _masks(
+        self, x: Tensor, mask: Mask | None, cache: list[LayerCache | StateCache] | None
+    ) -> list[AttentionMask | None]:
+        """Make the mask of each layer; `None` for linear layers.
 
-        Each combination of window and causality is computed only once.
+        Layers with the same window and causality share one.
         """
-        shape = (x.shape[0], self.heads, x.shape[1], x.shape[1])
-        settled_rules: dict[tuple[int | None, bool], Visible] = {}
-        seen: list[Visible | None] = []
+        made: dict[tuple[int | None, bool], AttentionMask] = {}
+        masks: list[AttentionMask | None] = []
         for layer, (rule, linear) in enumerate(zip(self._rules(), self.linear, strict=False)):
-            if not linear and rule not in settled_rules:
+            if not linear and rule not in made:
                 window, causal = rule
                 opened = None if cache is None else cache[layer]
-                if isinstance(opened, LayerCache):
-                    settled_rules[rule] = opened.seen(mask, self.heads, window)
-                elif window is not None and not causal:
-                    settled_rules[rule] = visible_around(mask, shape, x.device, window)
-                else:
-                    settled_rules[rule] = visible(mask, shape, x.device, causal=causal, window=window, as_table=False)
-            seen.append(None if linear else settled_rules[rule])
-        return seen
+                assert not isinstance(opened, StateCache)
+                made[rule] = layer_mask(mask, x, self.heads, opened, causal=causal, window=window)
+            masks.append(None if linear else made[rule])
+        return masks
 
     def _rules(self) -> list[tuple[int | None, bool]]:
         """Return each layer's window and whether its attention is causal, as defined by the layer itself."""

@@ -110,17 +110,21 @@ def test_a_model_looks_at_its_arguments_once_however_many_layers_it_has(monkeypa
     assert len(looked) == 2
 
 
-def test_a_mask_is_settled_once_for_all_layers(monkeypatch):
-    from companion.layers import masks, stack
+def test_a_mask_is_made_once_for_all_layers(monkeypatch):
+    from companion.layers.masks import AttentionMask
 
-    settled, visible = [], masks.visible
-    monkeypatch.setattr(stack, "visible", lambda *given, **how: settled.append(1) or visible(*given, **how))
+    made, of = [], AttentionMask.of
+    monkeypatch.setattr(
+        AttentionMask,
+        "of",
+        lambda mask, *given, **how: (isinstance(mask, AttentionMask) or made.append(1), of(mask, *given, **how))[1],
+    )
     tokens, mask = torch.zeros(2, 5, dtype=torch.long), torch.rand(1, 1, 5, 5) > 0.3
     for window, kinds in ((None, 1), (WindowConfig(3, (True, False)), 2)):
-        settled.clear()
+        made.clear()
         model = drawn(config(6, attention=AttentionConfig(3, d_head=4, window=window)))
         model(tokens, mask=mask)
-        assert len(settled) == kinds
+        assert len(made) == kinds
 
 
 def test_after_an_error_inside_the_door_is_a_door_again():

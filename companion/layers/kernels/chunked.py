@@ -9,14 +9,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from companion.layers import masks
-from companion.layers.masks import Visible, visible
+from companion.layers.masks import AttentionMask
 
 LEAST = 256
 """Minimum number of queries per chunk, however narrow the window, because many tiny products are slow."""
 
 
 Kernel = Callable[..., Tensor]
-"""An implementation of attention: (q, k, v, mask=Visible) -> weighted averages of the values."""
+"""An implementation of attention: (q, k, v, mask=AttentionMask) -> weighted averages of the values."""
 
 
 def in_chunks(
@@ -24,7 +24,7 @@ def in_chunks(
     q: Float[Tensor, "batch head query d_head"],
     k: Float[Tensor, "batch kv_head key d_head"],
     v: Float[Tensor, "batch kv_head key d_v"],
-    seen: Visible,
+    mask: AttentionMask,
 ) -> Float[Tensor, "batch head query d_v"]:
     """Compute causal attention a chunk of queries at a time, each over the keys that its queries can reach.
 
@@ -35,25 +35,20 @@ def in_chunks(
         q: Queries, the last of which is at the last key, (batch, head, query, d_head).
         k: Keys, (batch, kv_head, key, d_head).
         v: Values, (batch, kv_head, key, d_v).
-        seen: The mask and the window.
+        mask: A mask that is causal, and the window.
 
     Returns:
         The weighted averages, (batch, head, query, d_v).
     """
-    queries, keys, width = q.shape[2], k.shape[2], seen.window
+    queries, keys, width = q.shape[2], k.shape[2], mask.window
     at_once, before = _queries_at_once(keys, width), keys - queries
     parts = []
     for start in range(0, queries, at_once):
-        some = q[:, :, start : start + at_once]
-        end = max(0, before + start + some.shape[2])
+        stop = min(start + at_once, queries)
         first = 0 if width is None else max(0, before + start + 1 - width)
-        mask = seen.mask
-        if mask is not None:
-            mask = mask if mask.shape[2] == 1 else mask[:, :, start : start + at_once]
-            mask = mask if mask.shape[3] == 1 else mask[..., first:end]
-        shape = (*some.shape[:3], end - first)
-        here = visible(mask, shape, q.device, causal=True, window=width)
-        parts.append(kernel(some, k[:, :, first:end], v[:, :, first:end], mask=here))
+        some, reached = slice(start, stop), slice(first, max(0, before + stop))
+        here = mask.part(some, reached, q.device)
+        parts.append(kernel(q[:, :, some], k[:, :, reached], v[:, :, reached], mask=here))
     return parts[0] if len(parts) == 1 else torch.cat(parts, 2)
 
 

@@ -13,7 +13,7 @@ from torch.compiler import is_compiling
 
 from companion.ground.precision import wide
 from companion.layers.kernels.chunked import Kernel, in_chunks
-from companion.layers.masks import Mask, Visible, addable
+from companion.layers.masks import AttentionMask, Mask, addable
 
 FEW = 16
 """Maximum number of queries for which scores are computed a second time instead of copying keys."""
@@ -27,14 +27,14 @@ def fused(
     k: Float[Tensor, "batch kv_head key d_head"],
     v: Float[Tensor, "batch kv_head key d_v"],
     *,
-    mask: Visible,
+    mask: AttentionMask,
     dropout: float = 0.0,
     score_width: float | None = None,
     sinks: Float[Tensor, "head"] | None = None,
 ) -> Float[Tensor, "batch head query d_v"]:
     """Compute `attend` without softcapping.
 
-    Causality that is not part of the mask never needs a large mask. PyTorch needs none for equally many queries and
+    Causality that is not part of the table never needs a large one. PyTorch needs none for equally many queries and
     keys, and has a GPU kernel for fewer queries than keys. Otherwise queries are computed in chunks.
     """
     if sinks is not None:
@@ -71,7 +71,7 @@ def fused(
 
 
 def _with_sinks(
-    q: Tensor, k: Tensor, v: Tensor, mask: Visible, sinks: Tensor, kernel: Kernel, score_width: float | None
+    q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, sinks: Tensor, kernel: Kernel, score_width: float | None
 ) -> Tensor:
     """Compute attention with sinks, as one more key before all others, whose value is zero.
 
@@ -99,7 +99,7 @@ def _with_sinks(
         q = F.pad(q, (0, 0, 1, 0))
     if table is not None:
         table = table.expand(*table.shape[:3], k.shape[2] - 1)
-        mask = mask._replace(mask=F.pad(table, (1, 0), value=float(table.dtype == torch.bool)))
+        mask = mask._replace(table=F.pad(table, (1, 0), value=float(table.dtype == torch.bool)))
     out = kernel(q, k, v, mask=mask, score_width=score_width or width)
     return out[:, :, 1:] if alike else out
 

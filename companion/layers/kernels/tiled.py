@@ -20,7 +20,7 @@ from companion.ground.arguments import heads_fit
 from companion.ground.fields import require
 from companion.ground.precision import wide, wide_dtype
 from companion.layers.attention import attend
-from companion.layers.masks import Predicate, both, evaluate
+from companion.layers.masks import Predicate, both, cut, evaluate
 from companion.layers.masks import causal as causal_predicate
 
 
@@ -168,7 +168,7 @@ def _tiles(
                 return
             allowed = None
             if isinstance(mask, Tensor):
-                allowed = _cut(_cut(mask, 2, first, last), 3, start, end)
+                allowed = cut(mask, slice(first, last), slice(start, end))
             if predicate is not None and not (predicate is causal_predicate and end - 1 <= first + offset):
                 positions = torch.arange(first + offset, last + offset, device=device)
                 asked = evaluate(predicate, batch, heads, positions, torch.arange(start, end, device=device))
@@ -179,11 +179,6 @@ def _tiles(
     for first in range(0, n, tile[0]):
         last = min(first + tile[0], n)
         yield slice(first, last), columns(first, last)
-
-
-def _cut(mask: Tensor, axis: int, start: int, end: int) -> Tensor:
-    """Return the part of a mask that belongs to a tile; an axis of length 1 broadcasts and is not cut."""
-    return mask if mask.shape[axis] == 1 else mask.narrow(axis, start, end - start)
 
 
 def _scores(q_i: Tensor, k_j: Tensor, allowed: Tensor | None) -> Tensor:
