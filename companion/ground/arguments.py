@@ -99,16 +99,6 @@ def check_positions(positions: object, batch: int, tokens: int) -> None:
         raise ValueError(f"positions has shape {tuple(positions.shape)}: expected {expected}")
 
 
-def value_range(tensor: Tensor) -> tuple[float, float, bool]:
-    """Return the smallest and the largest element of a tensor, and whether all elements are 0 or 1."""
-    usual = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64)
-    numbers = tensor.detach()
-    if tensor.dtype not in usual:
-        numbers = numbers.float() if tensor.is_floating_point() else numbers.long()
-    least, most = (end.item() for end in torch.aminmax(numbers))
-    return least, most, least in (0, 1) and most in (0, 1) and bool(((numbers == 0) | (numbers == 1)).all())
-
-
 def checks_contents(tensor: Tensor, anywhere: bool) -> bool:
     """Return whether the contents of a tensor are checked."""
     near = tensor.device.type == "cpu" or anywhere or CHECKS_IDS

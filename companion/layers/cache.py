@@ -30,9 +30,9 @@ from companion.ground.fields import require, require_whole
 from companion.ground.memory import check_room
 from companion.ground.precision import wide_dtype
 from companion.ground.replaced import replaced
-from companion.layers.masks import AttentionMask, Mask, Predicate, causal, joined, materialize, table_of
+from companion.layers.masks import AttentionMask, Mask, Predicate, causal, joined, materialize, over_columns, table_of
 from companion.layers.recurrent_cache import Log, StateCache, States, state_numbers
-from companion.layers.rolling_cache import Local, shown
+from companion.layers.rolling_cache import Local
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def layer_mask(
         return mask
     if mask is not None:
         table = table_of(mask, (*shape, cache.visible), cache.slots)
-        mask = shown(table, cache.first, cache.end, cache.visible, cache.gone)
+        mask = over_columns(table, cache.first, cache.end, cache.visible, cache.gone)
     if cache.mask is not None:  # none of its rows is empty, because a token sees itself
         return AttentionMask(cache.mask) if mask is None else AttentionMask.from_table(joined(mask, cache.mask))
     return AttentionMask.of(mask, (*shape, cache.end - cache.first), x.device, causal=True, window=window)

@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor
 
-from companion.ground.arguments import checks_contents, described, value_range
+from companion.ground.arguments import checks_contents, described
 
 Mask = Bool[Tensor, "#batch #head #query #key"] | Float[Tensor, "#batch #head #query #key"]
 """Four axes that broadcast to (batch, head, query, key). Bool: True = may attend. Float: added to scaled scores."""
@@ -347,7 +347,7 @@ def as_mask(mask: MaskLike, *, anywhere: bool = False) -> Mask | Predicate | Att
     if mask.is_complex():
         raise ValueError(f"mask is {described(mask)}: expected booleans, or floating-point values to add to the scores")
     if checks_contents(mask, anywhere):
-        least, most, ones = value_range(mask)
+        least, most, ones = _contents(mask)
         if mask.is_floating_point() and ones and most == 1:
             raise ValueError(
                 f"mask is {described(mask)} of ones and zeros: expected booleans, as from mask.bool(), because "
@@ -404,6 +404,17 @@ def cut(mask: Mask, queries: slice, keys: slice) -> Mask:
     return mask if mask.shape[3] == 1 else mask[..., keys]
 
 
+def over_columns(mask: Mask, first: int, end: int, slots: int, gone: Int[Tensor, "batch"] | None) -> Mask:
+    """Convert a mask over `slots` slots to one over columns `first` to `end`, where column c is slot c + gone."""
+    if mask.shape[-1] == 1 or (gone is None and end - first == mask.shape[-1]):
+        return mask
+    if gone is None:
+        return mask[..., first:end]
+    column = torch.arange(first, end, device=mask.device)
+    slot = (column + gone[:, None]).clamp(max=slots - 1)  # later columns are in no window
+    return mask.expand(len(slot), *mask.shape[1:]).take_along_dim(slot[:, None, None], dim=-1)
+
+
 def addable(mask: Mask | None, dtype: torch.dtype) -> Mask | None:
     """Convert an additive mask to the dtype of the scores, even if its values do not fit in half precision.
 
@@ -432,7 +443,7 @@ def padding_of(real: object, axes: str = "(batch, key)") -> Tensor:
     if real.dtype == torch.bool:
         return real
     if checks_contents(real, anywhere=True):
-        least, most, ones = value_range(real)
+        least, most, ones = _contents(real)
         if not ones:
             raise ValueError(
                 f"real is {described(real)} with values from {least:g} to {most:g}: expected 1 for tokens that are "
@@ -459,3 +470,13 @@ def counted_of(counted: object, tokens: Tensor, real: Tensor | None, *, causal: 
     if not isinstance(counted, Tensor) or counted.shape != tokens.shape:
         raise ValueError(f"counted={described(counted)}: expected {tuple(tokens.shape)}, one for each token")
     return padding_of(counted, "(batch, token)")
+
+
+def _contents(tensor: Tensor) -> tuple[float, float, bool]:
+    """Return the smallest and the largest element of a tensor, and whether all elements are 0 or 1."""
+    usual = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64)
+    numbers = tensor.detach()
+    if tensor.dtype not in usual:
+        numbers = numbers.float() if tensor.is_floating_point() else numbers.long()
+    least, most = (end.item() for end in torch.aminmax(numbers))
+    return least, most, least in (0, 1) and most in (0, 1) and bool(((numbers == 0) | (numbers == 1)).all())

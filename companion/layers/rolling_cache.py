@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Int, Shaped
+from jaxtyping import Int
 from torch import Tensor
 
 from companion.config.model import ModelConfig
@@ -27,19 +27,6 @@ columns that are free after a move, so that moves are rare."""
 def columns(width: int, slots: int) -> int:
     """Return the number of columns of a local layer with a window of `width` tokens, in a cache of `slots` tokens."""
     return min(slots, width - 1 + 2 * BACK)
-
-
-def shown(
-    mask: Shaped[Tensor, "*rows slot"], first: int, end: int, slots: int, gone: Int[Tensor, "batch"] | None
-) -> Shaped[Tensor, "*rows column"]:
-    """Convert a mask over `slots` slots to one over columns `first` to `end`, where column c is slot c + gone."""
-    if mask.shape[-1] == 1 or (gone is None and end - first == mask.shape[-1]):
-        return mask
-    if gone is None:
-        return mask[..., first:end]
-    column = torch.arange(first, end, device=mask.device)
-    slot = (column + gone[:, None]).clamp(max=slots - 1)  # later columns are in no window
-    return mask.expand(len(slot), *mask.shape[1:]).take_along_dim(slot[:, None, None], dim=-1)
 
 
 @dataclass(frozen=True)
