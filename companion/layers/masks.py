@@ -346,8 +346,8 @@ def as_mask(mask: MaskLike, *, anywhere: bool = False) -> Mask | Predicate | Att
         return mask
     if mask.is_complex():
         raise ValueError(f"mask is {described(mask)}: expected booleans, or floating-point values to add to the scores")
-    if checks_contents(mask, anywhere):
-        least, most, ones = _contents(mask)
+    if (contents := _contents(mask, anywhere)) is not None:
+        least, most, ones = contents
         if mask.is_floating_point() and ones and most == 1:
             raise ValueError(
                 f"mask is {described(mask)} of ones and zeros: expected booleans, as from mask.bool(), because "
@@ -442,8 +442,8 @@ def padding_of(real: object, axes: str = "(batch, key)") -> Tensor:
         raise ValueError(f"real={described(real)}: expected a tensor, {axes}: True for tokens that are not padding")
     if real.dtype == torch.bool:
         return real
-    if checks_contents(real, anywhere=True):
-        least, most, ones = _contents(real)
+    if (contents := _contents(real, anywhere=True)) is not None:
+        least, most, ones = contents
         if not ones:
             raise ValueError(
                 f"real is {described(real)} with values from {least:g} to {most:g}: expected 1 for tokens that are "
@@ -472,8 +472,13 @@ def counted_of(counted: object, tokens: Tensor, real: Tensor | None, *, causal: 
     return padding_of(counted, "(batch, token)")
 
 
-def _contents(tensor: Tensor) -> tuple[float, float, bool]:
-    """Return the smallest and the largest element of a tensor, and whether all elements are 0 or 1."""
+def _contents(tensor: Tensor, anywhere: bool) -> tuple[float, float, bool] | None:
+    """Return the smallest and the largest element of a tensor, and whether all elements are 0 or 1.
+
+    Return `None` if the contents of this tensor are not checked.
+    """
+    if not checks_contents(tensor, anywhere):
+        return None
     usual = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64)
     numbers = tensor.detach()
     if tensor.dtype not in usual:
