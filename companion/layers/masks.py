@@ -22,7 +22,7 @@ from functools import reduce
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int, Integer
+from jaxtyping import Bool, Float, Int, Integer, Shaped
 from torch import Tensor
 
 from companion.ground.arguments import checks_contents, described
@@ -398,13 +398,17 @@ def joined(one: Mask | None, other: Mask | None) -> Mask | None:
     return one & other if one.dtype == torch.bool else one.masked_fill(~other, -math.inf)
 
 
-def cut(mask: Mask, queries: slice, keys: slice) -> Mask:
+def cut(
+    mask: Shaped[Tensor, "#batch #head #query #key"], queries: slice, keys: slice
+) -> Shaped[Tensor, "#batch #head #some_query #some_key"]:
     """Return the part of a mask for some queries and keys; an axis of length 1 broadcasts and is not cut."""
     mask = mask if mask.shape[2] == 1 else mask[:, :, queries]
     return mask if mask.shape[3] == 1 else mask[..., keys]
 
 
-def over_columns(mask: Mask, first: int, end: int, slots: int, gone: Int[Tensor, "batch"] | None) -> Mask:
+def over_columns(
+    mask: Shaped[Tensor, "*rows slot"], first: int, end: int, slots: int, gone: Int[Tensor, "batch"] | None
+) -> Shaped[Tensor, "*rows column"]:
     """Convert a mask over `slots` slots to one over columns `first` to `end`, where column c is slot c + gone."""
     if mask.shape[-1] == 1 or (gone is None and end - first == mask.shape[-1]):
         return mask
