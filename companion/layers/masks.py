@@ -366,7 +366,7 @@ def as_mask(mask: MaskLike, *, anywhere: bool = False) -> Mask | Predicate | Att
     return mask if mask.is_floating_point() else mask != 0
 
 
-def check_shape(mask: Tensor, shape: tuple[int, int, int, int]) -> None:
+def check_shape(mask: Shaped[Tensor, "..."], shape: tuple[int, int, int, int]) -> None:
     """Check that a mask, which has four axes, broadcasts to `shape`, (batch, head, token, key).
 
     Raises:
@@ -435,7 +435,7 @@ def addable(mask: Mask | None, dtype: torch.dtype) -> Mask | None:
     return mask.to(dtype)
 
 
-def padding_of(real: object, axes: str = "(batch, key)") -> Tensor:
+def padding_of(real: object, axes: str = "(batch, key)") -> Bool[Tensor, "..."]:
     """Convert an attention mask of any type to a boolean one, which is true for tokens that are not padding.
 
     Raises:
@@ -461,7 +461,9 @@ def padding_of(real: object, axes: str = "(batch, key)") -> Tensor:
     return real != 0
 
 
-def counted_of(counted: object, tokens: Tensor, real: Tensor | None, *, causal: bool) -> Tensor | None:
+def counted_of(
+    counted: object, tokens: Int[Tensor, "batch token"], real: Shaped[Tensor, "..."] | None, *, causal: bool
+) -> Bool[Tensor, "batch token"] | None:
     """Convert a token mask that replaces `real` to a boolean one; `None` is returned unchanged.
 
     Raises:
