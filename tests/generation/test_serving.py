@@ -330,7 +330,7 @@ def test_a_text_that_fails_ends_alone():
     server.step()
     assert [one.state for one in (good, bad, none, odd)] == ["running", "failed", "failed", "failed"]
     for handle, kind, message in (
-        (bad, NotFinite, f"logits of text {bad.number}: expected finite numbers"),
+        (bad, NotFinite, f"logits of text {bad.number}: expected finite values"),
         (none, ValueError, f"rules: every token is excluded for text {none.number}"),
         (odd, ZeroDivisionError, "division"),
     ):

@@ -108,7 +108,7 @@ def test_a_place_that_is_not_scored_has_no_log_probability():
         (lambda: preference_loss(torch.zeros(1, 2), torch.zeros(1, 2), beta=0.0), "beta=0.0: expected a number > 0"),
         (
             lambda: policy_loss(*(torch.zeros(1, 2),) * 3, torch.zeros(1), torch.ones(1, 2) > 0, lengths="constant"),
-            "longest=None: expected the tokens",
+            "longest=None: expected the number of tokens",
         ),
     ],
 )
