@@ -46,7 +46,7 @@ def test_what_has_been_begun_is_left_as_it_is(tmp_path):
 
 def test_an_answer_that_needs_its_notebook_is_not_laid_in(tmp_path):
     lay_stubs(tmp_path)
-    with pytest.raises(ValueError, match="does it use something else of its notebook") as told:
+    with pytest.raises(ValueError, match="does it use something else from its notebook") as told:
         take_over(BRIDGES["3.4"], "def from_heads(x):\n    return _helper(x)\n", tmp_path)
     assert "_helper" in str(told.value)
     assert (tmp_path / "attention.py").read_text("utf-8") == stub(2)

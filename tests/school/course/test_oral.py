@@ -22,7 +22,7 @@ def test_each_question_is_about_a_line_of_this_answer():
     axis, summed = found["axis"], found["einsum"]
     assert (axis.line, axis.code) == (7, "return scores[:, 1:].softmax(dim=-1)") and "`dim=-1`" in axis.ask
     assert summed.names.startswith("the sum runs over d;")
-    assert "`<=` in place of `<`" in found["comparison"].ask and "`scores[:, 1:]`" in found["slice"].ask
+    assert "`<=` instead of `<`" in found["comparison"].ask and "`scores[:, 1:]`" in found["slice"].ask
 
 
 def test_what_cannot_be_read_has_no_questions_and_markup_stays_text():
