@@ -153,7 +153,7 @@ def test_any_layers_may_be_linear(kind, pattern, tmp_path):
             "llama",
             "positions.layout='interleaved': expected 'half'",
         ),
-        ({"attention": AttentionConfig(4, bias=True)}, "mistral", r"attention.bias=True: expected False.*model_type mistral"),
+        ({"attention": AttentionConfig(4, bias=True)}, "mistral", r"bias=True: expected False.*type mistral"),
         ({"attention": AttentionConfig(4, linear=LinearConfig())}, "llama", r"attention\.linear\..*: expected None"),
         (
             {"attention": AttentionConfig(4, gate="width", qk_norm="head", linear=LinearConfig(negative=True))},
