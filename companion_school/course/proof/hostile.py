@@ -224,7 +224,7 @@ def hostile_class() -> dict[str, Student]:
             points=shares(target)[0],
         ),
         "tells hidden inputs by its errors' names": Student(
-            [*others, _remembers(target, "raise type(f'HIDDEN INPUT {scores.tolist()}', (Exception,), {})")],
+            [*others, _remembers(target, _NAMED_ERROR)],
             {TARGET: ("crashed",)},
             points=shares(target)[0],
         ),
@@ -258,6 +258,13 @@ def hostile_class() -> dict[str, Student]:
 def _with_first_line(exercise: Exercise, line: str) -> str:
     head, _, body = exercise.solution.partition(":\n")
     return f"{head}:\n    {line}\n{body}"
+
+
+_NAMED_ERROR = """\
+class Told(Exception): pass
+        Told.__name__ = f'HIDDEN INPUT {scores.tolist()}'
+        raise Told"""
+"""Code, in the place of `otherwise` below, that raises an error whose name holds the input."""
 
 
 def _remembers(target: Exercise, otherwise: str) -> str:
