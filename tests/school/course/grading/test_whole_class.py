@@ -132,7 +132,7 @@ def test_a_class_goes_from_its_release_to_the_gradebooks(tmp_path, capsys, monke
     groups = "one token: 1 of 1; a batch of tokens: 0 of 2; any epsilon, and edge cases: 0 of 1"
     assert (first["cem"]["6.3"], first["cem"]["6.3 points"], first["cem"]["6.3 groups"]) == ("wrong", "1", groups)
     page = (out / "feedback" / "cem.html").read_text()
-    assert "<td>a batch of tokens</td>" in page and "dgain is averaged over the tokens" in page
+    assert "<td>a batch of tokens</td>" in page and "you averaged dgain over the tokens" in page
     mistakes = [row for row in rows_of((out / "class.csv").read_text()) if row["exercise"] == "2.5"]
     assert [row["students"] for row in mistakes] == ["6", "1"] and "top left corner" in mistakes[1]["mistake"]
 
@@ -141,7 +141,7 @@ def test_a_class_goes_from_its_release_to_the_gradebooks(tmp_path, capsys, monke
     assert elsewhere["tests"][-1]["output"] == "there is no text" and "score" not in elsewhere["tests"][-1]
     assert {test["visibility"] for test in elsewhere["tests"] if "hidden" in test["name"]} == {"after_published"}
     public = [test for test in elsewhere["tests"] if test["visibility"] == "visible" and "score" in test]
-    assert "dgain is averaged over the tokens" in public[2]["output"] and elsewhere["stdout_visibility"] == "hidden"
+    assert "you averaged dgain over the tokens" in public[2]["output"] and elsewhere["stdout_visibility"] == "hidden"
     secret, chosen = (tmp_path / "course" / "secret.seed").read_bytes(), [exercises()[id] for id in ("2.5", "6.3")]
     assert leaks(tmp_path / "template", chosen, secret.strip()) == []
     assert [sum(test[key] for test in public) for key in ("score", "max_score")] == [1.5, 3]

@@ -131,7 +131,7 @@ def page(graded, student):
 def test_feedback_names_the_mistake(graded):
     text = page(graded, "carl")
     assert "you divided the scores by their sum: exponentiate them first" in text
-    assert "A softmax that can hide: hidden keys get nothing" in text and "fails on a hidden case" in text
+    assert "A softmax that can hide: hidden keys get 0" in text and "fails on a hidden case" in text
     assert "right on the hidden cases" in page(graded, "ada")
 
 

@@ -48,7 +48,7 @@ def test_each_student_has_a_sheet_and_no_check_knows_a_result(course):
     nobodys = float(asked(find_numbers("1.tied"), SECRET, "").answer)
     assert nobodys.hex() not in str(unseal((released / "exercise_check/keys/1.tied.key").read_bytes()))
     text = (released / "week3.ipynb").read_text()
-    assert "is on your sheet" in text and "BEGIN HIDDEN" not in text
+    assert "Your sheet has the question" in text and "BEGIN HIDDEN" not in text
     assert "each student's own" in (course / "course" / "week3.md").read_text()
     source = json.loads((course / "course" / "source" / "week3" / "week3.ipynb").read_text())
     [cell] = [cell for cell in source["cells"] if cell["metadata"]["nbgrader"]["grade_id"] == "answer_1_tied"]

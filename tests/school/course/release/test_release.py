@@ -144,14 +144,14 @@ def test_out_is_needed_and_a_set_that_is_there_stays(tmp_path, monkeypatch, caps
     assert "--out: expected a folder" in capsys.readouterr().err
     assert main(["course", "release", "week2", "--exercises", "2.5", "--out", "out"]) == 0
     said = capsys.readouterr().out
-    assert "secret, new" in said and (tmp_path / "out" / "secret.seed").stat().st_mode & 0o077 == 0
+    assert "your new secret" in said and (tmp_path / "out" / "secret.seed").stat().st_mode & 0o077 == 0
     before = contents(tmp_path)
     assert main(["course", "release", "week2", "--exercises", "2.3", "--out", "out"]) == 2
     assert "--out out: source/week2 already exists" in capsys.readouterr().err
     assert contents(tmp_path) == before
     (tmp_path / "out" / "nbgrader_config.py").write_text("# mine")
     assert main(["course", "release", "week3", "--exercises", "2.3", "--out", "out"]) == 0
-    assert "secret, new" not in capsys.readouterr().out
+    assert "your new secret" not in capsys.readouterr().out
     after = contents(tmp_path)
     assert after["out/nbgrader_config.py"] == b"# mine"
     assert all(after[name] == before[name] for name in before if "config" not in name)
