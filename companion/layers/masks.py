@@ -322,7 +322,7 @@ class AttentionMask(NamedTuple):
 
     def part(self, queries: slice, keys: slice, device: torch.device) -> AttentionMask:
         """Return the part of a causal mask for some queries and keys, the last of which is the last query's own key."""
-        table = None if self.table is None else cut(self.table, queries, keys)
+        table = None if self.table is None else cut_table(self.table, queries, keys)
         shape = (1, 1, queries.stop - queries.start, keys.stop - keys.start)
         return self.of(self._replace(table=table), shape, device, dense=True)
 
@@ -398,7 +398,7 @@ def joined(one: Mask | None, other: Mask | None) -> Mask | None:
     return one & other if one.dtype == torch.bool else one.masked_fill(~other, -math.inf)
 
 
-def cut(
+def cut_table(
     mask: Shaped[Tensor, "#batch #head #query #key"], queries: slice, keys: slice
 ) -> Shaped[Tensor, "#batch #head #some_query #some_key"]:
     """Return the part of a mask for some queries and keys; an axis of length 1 broadcasts and is not cut."""

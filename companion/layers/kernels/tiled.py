@@ -20,7 +20,7 @@ from companion.ground.arguments import heads_fit
 from companion.ground.fields import require
 from companion.ground.precision import wide, wide_dtype
 from companion.layers.attention import attend
-from companion.layers.masks import Predicate, both, cut, evaluate
+from companion.layers.masks import Predicate, both, cut_table, evaluate
 from companion.layers.masks import causal as causal_predicate
 
 
@@ -168,7 +168,7 @@ def _tiles(
                 return
             allowed = None
             if isinstance(mask, Tensor):
-                allowed = cut(mask, slice(first, last), slice(start, end))
+                allowed = cut_table(mask, slice(first, last), slice(start, end))
             if predicate is not None and not (predicate is causal_predicate and end - 1 <= first + offset):
                 positions = torch.arange(first + offset, last + offset, device=device)
                 asked = evaluate(predicate, batch, heads, positions, torch.arange(start, end, device=device))
