@@ -149,6 +149,7 @@ SMALLER = (
     ("(512, 8, 256, 64)", "(64, 2, 32, 4)"),
     ("d_model=128, layers=4, heads=4, kv_heads=2, d_ff=344", "d_model=32, layers=1"),
     ("min(128, ", "min(32, "),
+    ("torch.autocast(device, ", 'torch.autocast("cpu", '),  # the simulated device has no autocast
 )
 
 

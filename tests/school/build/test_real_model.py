@@ -50,7 +50,7 @@ def mine(tmp_path, old="", new=""):
 
 def test_right_logits_are_told_with_the_time_that_loading_took(model, tmp_path, capsys):
     assert real_model.main([str(mine(tmp_path)), str(model)]) == 0
-    assert "its logits are those of transformers up to 0.0000" in capsys.readouterr().out
+    assert "its logits equal those of transformers up to 0.0000" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
