@@ -93,7 +93,7 @@ def test_a_mistake_is_named_with_what_shows_it_and_the_rest_is_judged_by_itself(
     monkeypatch.setattr(
         "companion_school.build.check.examine_stage", lambda *of: reports.append(examine_stage(*of)) or reports[0]
     )
-    with pytest.raises(NotYet, match="most likely: with fewer queries than keys the last query is at the last key"):
+    with pytest.raises(NotYet, match="most likely: with fewer queries than keys, the last query is at the last key"):
         check("build.2")
     [report] = reports
     assert {one.part for one in report.found if one.result != "right"} == {"causal"}
