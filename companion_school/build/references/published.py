@@ -23,8 +23,7 @@ DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF1
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:  # given
     """Return all tensors of a file: eight bytes give the length of the header, and the header gives the position of
-    each
-    tensor after it.
+    each tensor after it.
 
     Raises `ValueError` for a file that is truncated or has another format.
     """
@@ -182,8 +181,7 @@ def load(folder: str | Path) -> Published:
     """Return the model in a folder, in float32, ready to generate.
 
     Raises `ValueError`, with the name, for an unknown layout, a field that is missing or not supported by your model,
-    and
-    a tensor that is missing, unused or has another shape.
+    and a tensor that is missing, unused or has another shape.
     """
     fields, tensors = read_folder(folder)
     kind = fields.get("model_type")

@@ -1,8 +1,7 @@
 """Stage 15, speculative.py: several tokens per pass, with the same distribution as before (lesson 18).
 
 A draft guesses the next tokens, and your model reads all guesses in one pass. The tokens that it accepts, and those
-with
-which it replaces rejected guesses, have exactly the same distribution as in `generate`.
+with which it replaces rejected guesses, have exactly the same distribution as in `generate`.
 """
 
 import torch

@@ -75,8 +75,7 @@ def busy() -> float:
     """Return the factor, from 1 to 4, by which time limits are stretched while other processes use this machine.
 
     Limits are in seconds of wall-clock time, so that an answer that sleeps also ends. If more processes want to run
-    than
-    there are processors, a right answer needs more of these seconds than it would on an idle machine.
+    than there are processors, a right answer needs more of these seconds than it would on an idle machine.
     """
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     return min(4.0, max(1.0, load / (os.cpu_count() or 1)))
@@ -262,8 +261,7 @@ class Worker:
         """Run a program in a process of its own, and pass `use` a function that calls it on a case.
 
         Each call returns an outcome, however it ends. Afterwards, `self.seconds` and `self.received` are the duration
-        of the
-        call and the number of bytes that came back.
+        of the call and the number of bytes that came back.
 
         Args:
             program: The program to run.
@@ -450,8 +448,7 @@ def believable(outcome: Outcome, case: Case | None) -> Outcome:
     """Return an outcome if a process that runs a student's code can know it; raise `ValueError` otherwise.
 
     Such a process can know the result of its call, that nothing was written, and that something was denied, but not
-    that an
-    answer is right.
+    that an answer is right.
     """
     if outcome.result not in (None, Result.MISSING, Result.REFUSED):
         raise ValueError("a student's process cannot know that")
