@@ -1,5 +1,5 @@
-// The whole flow of a text, part by part down the page: lanes of tokens, laid out for a phone first. The words between
-// the parts stand in the page; this fills in the pictures and the numbers, and walks through them.
+// The flow of a text through the model, part by part down the page, in lanes of tokens, laid out for phones first. The page
+// has the text between the parts; this script adds the pictures and numbers, and walks through them.
 
 const SHORT = 11, LANE = 52, PAUSE = 2600; // letters of a token that fit; pixels of a lane; milliseconds that a step is shown
 const percent = (p) => (p >= 0.0995 || p === 0 ? `${(100 * p).toFixed(0)}\u00a0%` : p < 0.0005 ? "<\u00a00.1\u00a0%" : `${(100 * p).toFixed(1)}\u00a0%`);
@@ -12,7 +12,7 @@ const flow = async (box) => {
   steps.forEach(({ section }) => section.classList.add("flow-step"));
   let model, pass, playing = 0, step = -1;
 
-  // The controls: the text, the walk, and the sentence that says what is shown.
+  // The controls: the text, the walk, and a sentence about the current step.
   const field = html(box, "label", { class: "flow-field" });
   html(field, "span", {}, "The text");
   const input = html(field, "textarea", { rows: 2, maxlength: 300, spellcheck: "false" });
@@ -21,7 +21,7 @@ const flow = async (box) => {
   const play = html(bar, "button", { type: "button", class: "flow-play" }, "▶ Play");
   const back = html(bar, "button", { type: "button", "aria-label": "One step back" }, "‹");
   const on = html(bar, "button", { type: "button", "aria-label": "One step on" }, "›");
-  const sentence = html(walk, "p", { class: "ext-say flow-say", role: "status" }, "The model is on its way …");
+  const sentence = html(walk, "p", { class: "ext-say flow-say", role: "status" }, "Loading the model …");
 
   const label = (id) => (id === model.words.stop ? "⏎" : model.words.piece(id).replaceAll(" ", "·"));
   const short = (text) => (text.length > SHORT ? `${text.slice(0, SHORT - 1)}…` : text);
@@ -30,7 +30,7 @@ const flow = async (box) => {
   const of = (values, head, wide) => values.slice(head * wide, (head + 1) * wide);
   const block = () => `decoder.blocks.${state.layer}`;
 
-  // Which tokens have a lane: the chosen one and those before it, as many as fit; the rest share the first lane.
+  // Tokens with their own lane: the chosen one and as many before it as fit. The rest share the first lane.
   const lanes = () => {
     const wide = places.tokens.clientWidth || 340, most = Math.max(4, Math.min(12, Math.floor(wide / LANE))), first = Math.max(0, state.at + 1 - most);
     const own = Array.from({ length: state.at + 1 - first }, (_, i) => first + i);
@@ -44,7 +44,7 @@ const flow = async (box) => {
     });
     return line;
   };
-  // A vector as cells: blue above zero, orange below; the deeper, the larger.
+  // A vector as cells: blue above zero, orange below, deeper for larger values.
   const strip = (values, columns) => (cell) => {
     const lines = Math.ceil(values.length / columns), size = 6, canvas = html(cell, "canvas", { class: "flow-strip", width: columns * size, height: lines * size, "aria-hidden": "true" });
     const pen = canvas.getContext("2d"), style = getComputedStyle(box), most = 2.5 * Math.sqrt(values.reduce((a, x) => a + x * x, 0) / values.length) || 1;
@@ -59,7 +59,7 @@ const flow = async (box) => {
   const perLane = ({ hidden, own }, make) => [...(hidden.length ? [["…", { class: "flow-more" }]] : []), ...own.map((i) => make(i))];
   const weights = (head = state.head) => of(seen(`${block()}.attention.weights`, state.at), head, state.at + 1);
   const shares = ({ hidden, own }, values) => [...(hidden.length ? [hidden.reduce((sum, i) => sum + values[i], 0)] : []), ...own.map((i) => values[i])];
-  // Buttons of which one is pressed, on a line of their own.
+  // A row of buttons, one of which is pressed.
   const choose = (part, title, texts, at, change) => {
     const line = html(part, "div", { class: "ext-row flow-choice", role: "group", "aria-label": title });
     html(line, "span", {}, title);
@@ -68,15 +68,15 @@ const flow = async (box) => {
 
   const draw = {
     tokens(part) {
-      const line = html(part, "div", { class: "flow-chips", role: "group", "aria-label": "Tokens; the chosen one is followed down the page" });
+      const line = html(part, "div", { class: "flow-chips", role: "group", "aria-label": "Tokens; the page follows the chosen one" });
       tokens().forEach((id, i) => {
         const chip = html(line, "button", { type: "button", "aria-pressed": String(i === state.at), "data-key": `token ${i}` });
         html(chip, "b", {}, label(id));
         html(chip, "small", {}, String(id));
         chip.addEventListener("click", () => { state.at = i; show(); });
       });
-      note(part, `${tokens().length} tokens. Followed down this page: “${label(tokens()[state.at])}”. Choose another.`);
-      return `The text has ${tokens().length} tokens. The one that is followed is “${label(tokens()[state.at])}”, number ${tokens()[state.at]} of ${model.config.vocab}.`;
+      note(part, `${tokens().length} tokens. This page follows “${label(tokens()[state.at])}”; click another to follow it.`);
+      return `The text has ${tokens().length} tokens. The page follows “${label(tokens()[state.at])}”, token ${tokens()[state.at]} of ${model.config.vocab}.`;
     },
     vectors(part) {
       const shown = lanes();
@@ -97,7 +97,7 @@ const flow = async (box) => {
       row(part, "flow-numbers", perLane(shown, (i) => [kit.fixed(scores[i], 1), { class: i === state.at ? "flow-own" : "" }]));
       row(part, "flow-bars", shares(shown, w).map((p) => [percent(p), { attributes: { style: `--share:${p}` } }]));
       const most = best(w, 1)[0];
-      return `Head ${state.head} of layer ${state.layer}: the query of “${label(tokens()[state.at])}” fits the key of “${label(tokens()[most])}” best, with a weight of ${percent(w[most])}.`;
+      return `In head ${state.head} of layer ${state.layer}, the query of “${label(tokens()[state.at])}” matches the key of “${label(tokens()[most])}” best, with a weight of ${percent(w[most])}.`;
     },
     attention(part) {
       const shown = lanes(), cells = names(shown), count = cells.length, wide = 100 * count, to = 100 * count - 50;
@@ -111,19 +111,19 @@ const flow = async (box) => {
       row(part, "flow-query", [[short(label(tokens()[state.at])), { class: "flow-own" }]]);
       note(part, `Blue: head ${state.head} of layer ${state.layer}. Grey: the other heads.`);
       const read = best(weights(), 2).filter((i) => weights()[i] >= 0.02).map((i) => `${percent(weights()[i])} of “${label(tokens()[i])}”`);
-      return `Head ${state.head} of layer ${state.layer} carries to “${label(tokens()[state.at])}” ${read.join(" and ")}.`;
+      return `Head ${state.head} of layer ${state.layer} adds ${read.join(" and ")} to “${label(tokens()[state.at])}”.`;
     },
     added(part) {
       const before = seen(state.layer ? `decoder.blocks.${state.layer - 1}` : "decoder.embedding", state.at), after = seen(`${block()}.after_attention`, state.at), wrote = seen(`${block()}.attention.output`, state.at);
-      sum3(part, before, wrote, after, "what it was", "what was read", "the stream now");
+      sum3(part, before, wrote, after, "before", "attention output", "the stream now");
       return `Attention in layer ${state.layer} writes a vector of length ${kit.fixed(size(wrote), 1)} to a stream of length ${kit.fixed(size(before), 1)}.`;
     },
     network(part) {
       const hidden = seen(`${block()}.feed_forward.hidden`, state.at), most = Math.max(...hidden.map(Math.abs)), busy = hidden.filter((x) => Math.abs(x) > most / 10).length;
       row(part, "flow-query", [[strip(hidden, 32)]]);
-      note(part, `${hidden.length} hidden numbers; ${busy} are above a tenth of the largest.`);
-      sum3(part, seen(`${block()}.after_attention`, state.at), seen(`${block()}.feed_forward`, state.at), seen(block(), state.at), "the stream", "the answer", "the stream now");
-      return `The network of layer ${state.layer} uses ${busy} of its ${hidden.length} hidden numbers for “${label(tokens()[state.at])}”, and adds its answer.`;
+      note(part, `${hidden.length} hidden units, ${busy} of them above a tenth of the largest.`);
+      sum3(part, seen(`${block()}.after_attention`, state.at), seen(`${block()}.feed_forward`, state.at), seen(block(), state.at), "before", "network output", "the stream now");
+      return `The network of layer ${state.layer} uses ${busy} of its ${hidden.length} hidden units for “${label(tokens()[state.at])}”, and adds its output.`;
     },
     layers(part) {
       const name = (i) => (i ? `decoder.blocks.${i - 1}` : "decoder.embedding"), list = html(part, "ol", { class: "flow-layers" });
@@ -134,7 +134,7 @@ const flow = async (box) => {
         strip(seen(name(i), state.at), 24)(item);
         html(item, "span", {}, `“${label(token)}” ${percent(p)}`);
       });
-      return `Read as if it were the last, the stream says ${guesses.map(([token]) => `“${label(token)}”`).join(", then ")}.`;
+      return `After each layer, the logit lens predicts ${guesses.map(([token]) => `“${label(token)}”`).join(", then ")}.`;
     },
     chances(part) {
       const logits = seen("logits", state.at), p = softmax(logits), list = html(part, "ol", { class: "flow-chances" }), first = best(p, 6);
@@ -153,7 +153,7 @@ const flow = async (box) => {
       const next = html(line, "button", { type: "button", class: "flow-play", "data-key": "next" }, state.temperature ? "Draw the next token" : "Take the likeliest token");
       next.disabled = full;
       next.addEventListener("click", write);
-      note(part, full ? `The text has ${tokens().length} tokens, which is all that this model can read.` : "The text grows by one token, and its column is computed from the top of this page.");
+      note(part, full ? `The text has ${tokens().length} tokens, which is all that this model can read.` : "The text grows by one token, whose column is then computed from the top of this page.");
       return "One token is chosen and appended, and everything starts again with a text that is one token longer.";
     },
   };
@@ -180,7 +180,7 @@ const flow = async (box) => {
   };
   const read = () => {
     const ids = [...model.words.start, ...model.words.encode(state.text)];
-    if (ids.length > model.config.context) { sentence.textContent = `${ids.length} tokens; this model reads at most ${model.config.context}.`; return; }
+    if (ids.length > model.config.context) { sentence.textContent = `The text has ${ids.length} tokens, and this model reads at most ${model.config.context}.`; return; }
     pass = model.engine.begin();
     model.engine.read(pass, ids);
     state.at = ids.length - 1;
@@ -190,7 +190,7 @@ const flow = async (box) => {
     const logits = pass.seen.logits.at(-1), p = state.temperature ? softmax(logits.map((z) => z / state.temperature)) : null;
     let left = Math.random();
     const token = (p && [...p.keys()].find((id) => (left -= p[id]) < 0)) ?? best(logits, 1)[0];
-    if (token === model.words.stop) { sentence.textContent = "The model has ended the story: the next token is the sign between two stories. Change the text to begin another."; stop(); return false; }
+    if (token === model.words.stop) { sentence.textContent = "The model has ended the story: the next token is the separator between two stories. Change the text to start another."; stop(); return false; }
     model.engine.read(pass, [token]);
     state.at = tokens().length - 1;
     state.text = model.words.decode(tokens());
@@ -199,7 +199,7 @@ const flow = async (box) => {
     return true;
   };
 
-  // The walk through the steps: one is lit, the page scrolls to it, and the sentence says what happens there.
+  // The walk through the steps: the page highlights a step, scrolls to it and describes it.
   const go = (to) => {
     step = Math.max(0, Math.min(steps.length - 1, to));
     steps.forEach(({ section }, i) => section.classList.toggle("flow-now", i === step));

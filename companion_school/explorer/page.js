@@ -1,14 +1,14 @@
-// The explorer's page: what is chosen, what the model makes of it, and how each part is shown.
+// The explorer's page: the reader's choices, the model's passes, and how each part is displayed.
 
-const BARS = { chance: 1, weight: 1 }; // columns that have a bar beside the number
-const LIKELIEST = 8, LENS = 3, OTHERS = 5, LONGEST = 40; // shown of the next token, by the lens, to swap in; written of a translation
-const AT_ONCE = 10; // milliseconds that are computed before the page may draw
+const BARS = { probability: 1, weight: 1 }; // columns that have a bar beside the number
+const LIKELIEST = 8, LENS = 3, OTHERS = 5, LONGEST = 40; // how many tokens are shown as next, by the lens and for swapping; the longest translation
+const AT_ONCE = 10; // milliseconds of computing between two drawings of the page
 
 const percent = (p) => (p >= 0.0995 || p === 0 ? `${(100 * p).toFixed(0)}\u00a0%` : p < 0.0005 ? "<\u00a00.1\u00a0%" : `${(100 * p).toFixed(1)}\u00a0%`);
 const length = (row) => Math.sqrt(row.reduce((total, x) => total + x * x, 0));
 const silu = (x) => x / (1 + Math.exp(-x));
 
-// What is drawn from, after the temperature: the fewest tokens that have `topP` together.
+// The distribution after temperature and top-p: the fewest tokens whose probabilities add up to `topP`.
 const drawnFrom = (logits, temperature, topP) => {
   const p = softmax(logits.map((z) => z / temperature)), kept = new Float32Array(p.length);
   let total = 0;
@@ -30,7 +30,7 @@ const explore = (box) => {
     off: new Set((given.get("off") ?? "").split(" ").filter(Boolean)), swap: swapOf(given.get("swap")),
     temperature: number("temperature", 1), topP: number("top-p", 1), each: given.has("each"),
   };
-  let now = null; // the engine, the words, the pass, and beside it that with nothing switched off, and that with a token swapped
+  let now = null; // the engine, the words and the pass, with the passes without anything switched off and with a swapped token
   let shows = given.get("show"); // the part that the link leads to
 
   function swapOf(text) {
@@ -46,12 +46,12 @@ const explore = (box) => {
     history.replaceState(null, "", `#${new URLSearchParams(said)}`);
   };
 
-  // A model's file is a script that lies beside the page, as a page opened from a folder may not fetch files; or in it.
+  // A model is a script beside the page or inside it, because a page opened from a folder may not fetch files.
   const open = async ({ name, script }) => {
     if (made[name]) return made[name];
     if (script) {
       await new Promise((done, failed) => {
-        const onerror = () => failed(new Error(`${name}: the model's file is not there`));
+        const onerror = () => failed(new Error(`${name}: the model's file is missing`));
         document.head.append(Object.assign(document.createElement("script"), { src: script, async: true, onload: done, onerror }));
       });
     }
@@ -77,12 +77,12 @@ const explore = (box) => {
     }
     return tokens;
   };
-  // The tokens of the text: of the source, if the model translates, and of what is written.
+  // The tokens of the source, if the model translates, and of the text.
   const tokensOf = (model) => {
     const source = model.config.stack === "encoder_decoder" ? model.words.encode(state.text) : null;
     const tokens = source ? translation(model, source) : [...model.words.start, ...model.words.encode(state.text)];
     const most = model.config.context, count = Math.max(tokens.length, source?.length ?? 0);
-    if (count > most) throw new Error(`${count} tokens; the model has read at most ${most} at once`);
+    if (count > most) throw new Error(`The text has ${count} tokens, and the model can read at most ${most}.`);
     return { source, tokens };
   };
   const readText = (model) => {
@@ -109,7 +109,7 @@ const explore = (box) => {
     fault.textContent = "";
     show();
   };
-  // Until Python answers, and where it cannot be reached, the page shows the text that came with it.
+  // Until Python answers, or if it cannot be reached, the page shows the text that came with it.
   const showRecord = (model) => {
     Object.assign(state, { text: state.model.text, off: new Set(), swap: null });
     input.value = state.text;
@@ -125,7 +125,7 @@ const explore = (box) => {
       await showRecord(model);
     }
   };
-  // What takes its time goes on one after the other; of what comes meanwhile the last is done.
+  // Slow actions run one at a time; of those requested meanwhile only the last one runs.
   let busy = false, next = null;
   const inTurn = async (act) => {
     if (busy) return void (next = act);
@@ -133,26 +133,26 @@ const explore = (box) => {
     for (let doing = act; doing; [doing, next] = [next, null]) await doing().catch((error) => { fault.textContent = `${error.message.replace(/\.$/, "")}.`; });
     busy = false;
   };
-  // Reads the text anew, in full.
+  // Read the whole text again.
   const compute = () => inTurn(readAnew);
   const draw = ({ logits }) => {
     const p = drawnFrom(logits.at(-1), state.temperature, state.topP);
     let left = Math.random();
     return [...p.keys()].find((id) => (left -= p[id]) < 0) ?? best(p, 1)[0];
   };
-  // The same text and one token more: an engine of the page reads that alone, as what was read before is kept.
+  // Append one token. An engine in the page has a cache, so it reads only this token.
   const longer = async (pass, token) => {
     const { encoder, decoder } = pass.tokens;
     if (now.engine.asks) return readTokens(now, encoder, pass.off, [...decoder, token]);
     now.engine.read(pass, [token]);
     return pass;
   };
-  // Draws the next token. Gives whether there was one.
+  // Draw the next token. Return whether there was one.
   const write = async () => {
     if (!now || translates() || now.pass.tokens.decoder.length >= now.config.context) return false;
     const token = draw(now.pass.seen);
     if (token === now.words.stop) {
-      say("The story has ended: the next token is the sign between two stories.");
+      say("The story has ended: the next token is the separator between two stories.");
       return false;
     }
     const { pass, plain, swapped } = now, grown = new Map();
@@ -189,7 +189,7 @@ const explore = (box) => {
     for (const cell of cells) html(row, "td", {}, cell);
     return row;
   };
-  // A table of shares: each cell as dark as its number is large, orange below zero. (head, [x], ...) a row.
+  // A table of shares whose cells are darker for larger numbers, and orange below zero. Each row is [head, numbers].
   const shades = (parent, caption, heads, rows) => {
     const body = table(parent, caption, heads);
     for (const [head, values] of rows) {
@@ -198,7 +198,7 @@ const explore = (box) => {
     }
     body.parentElement.classList.add("ex-shades");
   };
-  // What stands behind a picture: made when it is opened, and open again when the picture is drawn anew.
+  // Details behind a picture: created when opened, and still open after the picture is drawn again.
   const fold = (parent, key, title, make) => {
     const part = html(parent, "details", { class: "ex-fold" });
     html(part, "summary", { "data-key": `fold ${key}` }, title);
@@ -208,7 +208,7 @@ const explore = (box) => {
     });
     if (opened.has(key)) part.open = true;
   };
-  // Numbers as cells on a canvas, `colour(x)` each: the name of a colour of the page, and how much of it.
+  // Numbers as cells on a canvas; `colour(x)` returns the name of one of the page's colours and its opacity.
   const paint = (canvas, rows, columns, cell, colour) => {
     const pen = canvas.getContext("2d"), style = getComputedStyle(box), size = Math.round(cell * devicePixelRatio);
     Object.assign(canvas, { width: columns * size, height: rows.length * size });
@@ -220,7 +220,7 @@ const explore = (box) => {
       pen.fillRect(i * size, y * size, size, size);
     }));
   };
-  // A vector as four lines of cells; the deeper a cell, the larger its number beside the others.
+  // A vector as four lines of cells, deeper for numbers that are larger than the others.
   const strip = (parent, values) => {
     const wide = Math.ceil(values.length / 4), size = 3 * length(values) / Math.sqrt(values.length);
     const canvas = html(parent, "canvas", { class: "ex-strip", role: "img", "aria-label": `${values.length} numbers, from ${kit.fixed(Math.min(...values))} to ${kit.fixed(Math.max(...values))}` });
@@ -235,20 +235,20 @@ const explore = (box) => {
     const count = now.pass.tokens[stack].length, chosen = stack === "decoder" ? state.at : state.from;
     return chosen < 0 || chosen >= count ? count - 1 : chosen;
   };
-  // A token as it can be seen: blanks as dots, and what is no whole character by its number.
+  // A token in visible characters: spaces as dots, and an incomplete character as its id.
   const label = (id) => {
     const piece = now.words.piece(id);
     return piece === undefined || /[\p{Cc}\ufffd]/u.test(piece.replaceAll("\n", "")) ? `#${id}` : piece.replaceAll(" ", "·").replaceAll("\n", "↵");
   };
   const tokenAt = (stack, at) => label(now.pass.tokens[stack][at]);
   const choose = (stack, at) => { Object.assign(state, { stack, key: -1, [stack === "decoder" ? "at" : "from"]: at }); show(); };
-  // What is drawn anew has the focus that it had.
+  // Restore the focus after drawing.
   const keepingFocus = (draw) => {
     const key = document.activeElement?.dataset.key;
     draw();
     if (key) box.querySelector(`[data-key="${CSS.escape(key)}"]`)?.focus({ preventScroll: true });
   };
-  // Of a row of buttons one is reached with Tab, and the others from there, with the arrow keys; so are rows of heads.
+  // In a row of buttons, Tab reaches one, and the arrow keys reach the others and other rows of heads.
   const arrows = (event) => {
     const from = document.activeElement, line = from.parentElement, own = [...line.children].indexOf(from);
     const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
@@ -268,13 +268,13 @@ const explore = (box) => {
       now.pass.tokens[kind].forEach((id, i) => {
         const other = state.swap?.stack === kind && state.swap.at === i;
         const chip = html(line, "button", { type: "button", "data-key": `${kind} ${i}`, class: other ? "ex-other" : "", tabindex: i === place(kind) ? 0 : -1, "aria-pressed": kind === (chosen?.stack ?? "decoder") && i === place(kind) }, label(id));
-        chip.dataset.title = `place ${i}, token ${id}${other ? `, swapped for ${label(state.swap.token)}` : ""}`;
+        chip.dataset.title = `position ${i}, token ${id}${other ? `, swapped for ${label(state.swap.token)}` : ""}`;
         chip.addEventListener("click", () => choose(kind, i));
       });
     }
     shadeTokens(chosen);
   };
-  // Each token as dark as the weight that a head gives it.
+  // Shade each token by the weight that a head gives it.
   const shadeTokens = (head) => {
     const weights = head ? weightsOf(head, place(head.stack)) : [];
     for (const chip of tokensBox.querySelectorAll("button")) {
@@ -282,7 +282,7 @@ const explore = (box) => {
       chip.style.setProperty("--share", `${Math.round(share * 50)}%`);
       chip.title = `${chip.dataset.title}${share ? `, weight ${percent(share)}` : ""}`;
     }
-    shaded.textContent = head ? `The darker a token, the more head ${nameOf(head)} looks at it from “${tokenAt(head.stack, place(head.stack))}”.` : "";
+    shaded.textContent = head ? `The darker a token, the larger the weight that head ${nameOf(head)} gives it from “${tokenAt(head.stack, place(head.stack))}”.` : "";
   };
 
   const attentions = () => Object.keys(now.pass.seen).filter((name) => name.endsWith(".weights") && !name.includes("feed_forward")).map((name) => name.slice(0, -8));
@@ -290,13 +290,13 @@ const explore = (box) => {
     const [stack, , layer, kind] = name.split("."), where = `layer ${layer}`;
     return kind === "cross" ? `${where}, at the source` : stack === "encoder" ? `${where} of the encoder` : where;
   };
-  // A head as lessons call it: 2.1 is head 1 of layer 2.
+  // The name of a head in the lessons: 2.1 is head 1 of layer 2.
   const nameOf = ({ name, head }) => {
     const [stack, , layer, kind] = name.split(".");
     return `${layer}.${head}${kind === "cross" ? " at the source" : stack === "encoder" ? " of the encoder" : ""}`;
   };
-  // A head by its name, "decoder.blocks.0.attention:2": where it stands, and whose tokens look at whose. The first, if
-  // there is none of that name, or none at all.
+  // The head with the name "decoder.blocks.0.attention:2", with the stacks of its queries and keys. Without a head of
+  // that name, the first head, or none if the model has none.
   const headOf = (text, otherwise = true) => {
     const names = attentions(), [name, head] = text.split(":"), there = names.includes(name) && head < now.engine.heads;
     const found = there ? name : otherwise ? names.find((one) => one.startsWith("decoder")) : undefined;
@@ -312,9 +312,9 @@ const explore = (box) => {
   const showNext = () => {
     const at = place(), logits = now.pass.seen.logits[at], p = drawnFrom(logits, state.temperature, state.topP);
     const plain = softmax(logits.map((z) => z / state.temperature));
-    const beside = [["with all on", now.plain !== now.pass && now.plain], ["with the swap", now.swapped]].filter(([, pass]) => pass)
+    const beside = [["nothing off", now.plain !== now.pass && now.plain], ["with the swap", now.swapped]].filter(([, pass]) => pass)
       .map(([title, pass]) => [title, drawnFrom(pass.seen.logits[at], state.temperature, state.topP)]);
-    const rows = table(replaced(nextBox), `After “${tokenAt("decoder", at)}” comes`, ["token", "chance", "logit", ...beside.map(([title]) => title)]);
+    const rows = table(replaced(nextBox), `Next token after “${tokenAt("decoder", at)}”`, ["token", "probability", "logit", ...beside.map(([title]) => title)]);
     for (const token of best(plain, LIKELIEST)) {
       const row = html(rows, "tr", p[token] ? {} : { class: "ex-cut" });
       html(row, "th", { scope: "row" }, label(token));
@@ -324,11 +324,11 @@ const explore = (box) => {
     }
   };
 
-  // The stream of a token, a state below the other, with what the last norm and the table would say of it.
+  // The stream of a token, layer by layer, with the predictions of the last norm and the table.
   const states = (stack) => [["embedding", `${stack}.embedding`], ...Array.from({ length: now.engine.layers }, (_, i) => [`after layer ${i}`, `${stack}.blocks.${i}`])];
   const showStream = () => {
     const at = place(), caption = `The stream at “${tokenAt("decoder", at)}”`;
-    const rows = table(replaced(streamBox), caption, ["state", "its numbers", "length", "what it would say already"]);
+    const rows = table(replaced(streamBox), caption, ["state", "components", "length", "prediction from here"]);
     for (const [title, name] of states("decoder")) {
       const values = now.pass.seen[name][at], row = html(rows, "tr");
       html(row, "th", { scope: "row" }, title);
@@ -336,7 +336,7 @@ const explore = (box) => {
       html(row, "td", {}, kit.fixed(length(values), 1));
       html(row, "td", { class: "ex-says" }, now.engine.lens(now.pass, name, at, LENS).map(([token, p]) => `${label(token)} ${percent(p)}`).join(", "));
     }
-    fold(streamBox, "stream", "All its numbers", (part) => vectors(part, caption, states("decoder").map(([title, name]) => [title, now.pass.seen[name][at]])));
+    fold(streamBox, "stream", "All components", (part) => vectors(part, caption, states("decoder").map(([title, name]) => [title, now.pass.seen[name][at]])));
   };
 
   const isOff = (name) => state.off.has(name);
@@ -354,8 +354,8 @@ const explore = (box) => {
     showEach();
     showCards(chosen);
   };
-  // The chance that the likeliest token keeps when one more head is off: under its picture, and in a sentence. What is the
-  // likeliest, is said by the pass with all on.
+  // The probability of the likeliest token when one more head is off: below each picture, and in a sentence. The likeliest
+  // token is that of the pass without anything switched off.
   const showEach = () => {
     eachBox.hidden = Boolean(now.engine.fixed);
     each.setAttribute("aria-pressed", state.each);
@@ -373,10 +373,10 @@ const explore = (box) => {
       if (rows.flat().includes(null)) return;
       const [first, second] = names.flatMap((name, i) => rows[i].map((p, head) => ({ name, head, p }))).sort((a, b) => a.p - b.p), { stack, keys } = headOf(`${first.name}:${first.head}`);
       const weights = weightsOf(first, stack === "encoder" ? 0 : at), [most] = best(weights, 1);
-      const looks = stack === "encoder" ? "" : `, which from there looks most at “${tokenAt(keys, most)}” (${most}; ${percent(weights[most])}),`;
-      const missed = ({ p }) => p < was[token] - 0.005, others = missed(second) ? `Of the others, ${nameOf(second)} is missed most: ${percent(second.p)} without it.` : "No other is missed.";
-      const has = `“${label(token)}” has ${percent(was[token])} after “${tokenAt("decoder", at)}”${state.off.size ? ` with ${state.off.size} off` : ""}.`;
-      shown.textContent = missed(first) ? `${has} Without head ${nameOf(first)}${looks} it has ${percent(first.p)}. ${others}` : `${has} No head is missed alone.`;
+      const looks = stack === "encoder" ? "" : `, which looks mostly at “${tokenAt(keys, most)}” (${most}; ${percent(weights[most])}),`;
+      const missed = ({ p }) => p < was[token] - 0.005, others = missed(second) ? `Of the others, ${nameOf(second)} matters most: without it the probability is ${percent(second.p)}.` : "No other head matters.";
+      const has = `“${label(token)}” has a probability of ${percent(was[token])} after “${tokenAt("decoder", at)}”${state.off.size ? `, with ${state.off.size} off` : ""}.`;
+      shown.textContent = missed(first) ? `${has} Without head ${nameOf(first)}${looks} it has ${percent(first.p)}. ${others}` : `${has} No single head matters.`;
     };
     draw();
     const filled = { carried: rows, shown, draw };
@@ -405,46 +405,46 @@ const explore = (box) => {
     showCard(html(cardsBox, "div", { class: "ex-card" }), chosen, beside, false);
     if (beside) showCard(html(cardsBox, "div", { class: "ex-card" }), beside, beside, true);
   };
-  // One head, of the chosen token: to whom it looks, and why.
+  // One head at the chosen token: its weights, and the scores behind them.
   const showCard = (card, one, beside, second) => {
     const { name, head, stack, keys } = one, at = place(stack), weights = weightsOf(one, at), scores = weightsOf(one, at, "scores"), id = `${name}:${head}`;
     const line = html(card, "div", { class: "ext-row" }), button = (key, text, act, on) => html(line, "button", { type: "button", "data-key": `${key} ${second}`, ...(on === undefined ? {} : { "aria-pressed": on }) }, text).addEventListener("click", act);
     const off = isOff(`${name}.${head}`);
     if (!now.engine.fixed) button("off", off ? "This head is off: switch it on" : "Switch this head off", () => switchOff(`${name}.${head}`), off);
-    if (second) button("beside", "Let it go", () => { state.beside = ""; show(); });
-    else if (!beside) button("beside", "Keep it beside another", () => { state.beside = id; show(); });
+    if (second) button("beside", "Remove", () => { state.beside = ""; show(); });
+    else if (!beside) button("beside", "Compare with another head", () => { state.beside = id; show(); });
     const rows = table(card, `Head ${nameOf(one)}: from “${tokenAt(stack, at)}” to`, ["token", "weight", "score"]);
     for (const key of best(weights, LIKELIEST).filter((key) => weights[key])) { // a window leaves some out
       const row = html(rows, "tr"), title = `${tokenAt(keys, key)} (${key})`;
-      const button = html(html(row, "th", { scope: "row" }), "button", { type: "button", "data-key": `key ${second} ${key}`, "aria-pressed": key === state.key, "aria-label": `${title}: write its sum out` }, title);
+      const button = html(html(row, "th", { scope: "row" }), "button", { type: "button", "data-key": `key ${second} ${key}`, "aria-pressed": key === state.key, "aria-label": `${title}: show the sum` }, title);
       button.addEventListener("click", () => { state.key = key === state.key ? -1 : key; show(); });
       html(html(row, "td", { class: "ex-bar" }), "span", { style: `--share:${100 * weights[key]}%` });
       html(row, "td", {}, percent(weights[key]));
       html(row, "td", {}, kit.fixed(scores[key]));
     }
     if (state.key >= 0 && state.key < weights.length) pencil(card, one, at, state.key);
-    fold(card, `head ${second}`, "All its weights, in %", (part) => shades(part, `Head ${nameOf(one)}: a row for each token that looks`, ["", ...now.pass.tokens[keys].map(label)],
+    fold(card, `head ${second}`, "All weights, in %", (part) => shades(part, `Head ${nameOf(one)}: one row per query`, ["", ...now.pass.tokens[keys].map(label)],
       now.pass.tokens[stack].map((token, i) => [label(token), [...weightsOf(one, i)]])));
   };
-  // The sum behind one score, as it is made with a pencil.
+  // The sum behind one score, as computed with a pencil.
   const pencil = (card, one, at, key) => {
     const { name, head, stack, keys } = one, { heads } = now.engine, rowsOf = (part) => now.pass.seen[`${name}.turned_${part}`] ?? now.pass.seen[`${name}.${part}`];
     const query = rowsOf("query")[at], wide = query.length / heads, row = rowsOf("key")[key], kv = Math.floor((head * row.length) / wide / heads);
     const q = query.subarray(head * wide, (head + 1) * wide), k = row.subarray(kv * wide, (kv + 1) * wide);
-    const turned = `${name}.turned_query` in now.pass.seen ? ", both turned by their places" : "";
+    const turned = `${name}.turned_query` in now.pass.seen ? ", both rotated by their positions" : "";
     const body = table(card, `q of “${tokenAt(stack, at)}” times k of “${tokenAt(keys, key)}”${turned}`, ["i", "q", "k", "q k"]);
     let total = 0;
     for (let i = 0; i < wide; i++) { total += q[i] * k[i]; rowOf(body, i, [kit.fixed(q[i], 3), kit.fixed(k[i], 3), kit.fixed(q[i] * k[i], 3)]); }
     rowOf(body, "sum", ["", "", kit.fixed(total, 3)]);
     const score = weightsOf(one, at, "scores")[key], says = now.engine.fixed ? "the score" : `divided by √${wide} = ${kit.fixed(Math.sqrt(wide), 3)}`;
-    html(card, "p", {}, `The sum is ${kit.fixed(total, 3)}; ${says}: ${kit.fixed(score, 3)}. Of all its scores together the softmax gives this one ${percent(weightsOf(one, at)[key])}.`);
+    html(card, "p", {}, `The sum is ${kit.fixed(total, 3)}; ${says}: ${kit.fixed(score, 3)}. The softmax over all scores gives this one a weight of ${percent(weightsOf(one, at)[key])}.`);
   };
 
   const showGate = () => {
     const at = place(), nameOf = (layer) => `decoder.blocks.${layer}.feed_forward`, there = Array.from({ length: now.engine.layers }, (_, i) => i).filter((i) => now.pass.seen[`${nameOf(i)}.hidden`]);
     gateBox.parentElement.hidden = !there.length;
     if (!there.length) return;
-    const caption = `The networks at “${tokenAt("decoder", at)}”`, rows = table(replaced(gateBox), caption, ["layer", "hidden numbers", "open", "the largest"]);
+    const caption = `The networks at “${tokenAt("decoder", at)}”`, rows = table(replaced(gateBox), caption, ["layer", "hidden units", "open", "largest"]);
     for (const layer of there) {
       const [hidden, gate, inner] = ["hidden", "gate", "inner"].map((part) => now.pass.seen[`${nameOf(layer)}.${part}`]?.[at]), row = html(rows, "tr");
       const [most] = best(hidden.map(Math.abs), 1), doors = gate ?? hidden;
@@ -453,14 +453,14 @@ const explore = (box) => {
       html(row, "td", {}, `${doors.reduce((count, x) => count + (x > 0), 0)} of ${doors.length}`);
       html(row, "td", {}, `no. ${most}: ${gate && inner ? `${kit.fixed(silu(gate[most]))} × ${kit.fixed(inner[most])} = ` : ""}${kit.fixed(hidden[most])}`);
     }
-    fold(gateBox, "gate", "All hidden numbers", (part) => vectors(part, caption, there.map((layer) => [`layer ${layer}`, now.pass.seen[`${nameOf(layer)}.hidden`][at]])));
+    fold(gateBox, "gate", "All hidden units", (part) => vectors(part, caption, there.map((layer) => [`layer ${layer}`, now.pass.seen[`${nameOf(layer)}.hidden`][at]])));
   };
 
   const showExperts = () => {
     const nameOf = (layer) => `decoder.blocks.${layer}.feed_forward`, there = Array.from({ length: now.engine.layers }, (_, i) => i).filter((i) => now.pass.seen[`${nameOf(i)}.experts`]);
     expertsBox.parentElement.hidden = !there.length;
     if (!there.length) return;
-    const at = place(), rows = table(replaced(expertsBox), `Which experts answer “${tokenAt("decoder", at)}”, and their shares in %`, ["layer", ...Array.from({ length: now.engine.experts }, (_, i) => i)]);
+    const at = place(), rows = table(replaced(expertsBox), `Experts chosen for “${tokenAt("decoder", at)}”, with their weights in %`, ["layer", ...Array.from({ length: now.engine.experts }, (_, i) => i)]);
     for (const layer of there) {
       const name = nameOf(layer), row = html(rows, "tr"), chosen = [...now.pass.seen[`${name}.experts`][at]];
       html(row, "th", { scope: "row" }, layer);
@@ -473,13 +473,13 @@ const explore = (box) => {
     }
   };
 
-  // Another token in a place: what differs then, and what of it decides the answer.
+  // Swap one token: how the states change, and which of the changes decide the prediction.
   const showSwap = () => {
     swapBox.parentElement.hidden = Boolean(now.engine.fixed);
     if (now.engine.fixed) return;
     const stack = translates() ? state.stack : "decoder", at = place(stack), old = now.pass.tokens[stack][at];
     const line = html(replaced(swapBox), "form", { class: "ext-row" });
-    html(line, "span", {}, `“${label(old)}”, which you chose, becomes`);
+    html(line, "span", {}, `Replace “${label(old)}” by`);
     const swap = (token) => { state.swap = { stack, at, token }; compute(); };
     const likely = stack === "decoder" && at ? best(now.pass.seen.logits[at - 1], OTHERS + 1).filter((token) => token !== old).slice(0, OTHERS) : [];
     for (const token of likely) html(line, "button", { type: "button", "data-key": `swap ${token}` }, label(token)).addEventListener("click", () => swap(token));
@@ -489,7 +489,7 @@ const explore = (box) => {
       event.preventDefault();
       const token = now.words.token(other.value, old);
       if (token !== undefined) swap(token);
-      else html(swapBox, "p", { class: "ex-fault", role: "alert" }, `“${other.value}” is not one token of this model.`);
+      else html(swapBox, "p", { class: "ex-fault", role: "alert" }, `“${other.value}” is not a single token of this model.`);
     });
     if (now.swapped) showSwapped(now, swapBox);
   };
@@ -497,18 +497,18 @@ const explore = (box) => {
     const { stack, at, token } = state.swap, end = stack === "decoder" && place() <= at ? pass.tokens.decoder.length - 1 : place();
     const [was, is] = [pass, swapped].map((one) => one.seen.logits[end]), [p, q] = [was, is].map(softmax);
     const [[a], [b]] = [p.map((x, i) => x - q[i]), q.map((x, i) => x - p[i])].map((gain) => best(gain, 1)), [[x], [y]] = [p, q].map((chances) => best(chances, 1));
-    const told = html(parent, "p", { role: "status" }, `Token ${at} is “${label(token)}” and not “${tokenAt(stack, at)}”. After “${tokenAt("decoder", end)}” (${end}) the likeliest was “${label(x)}” (${percent(p[x])}), and is “${label(y)}” (${percent(q[y])}). “${label(a)}” loses most, from ${percent(p[a])} to ${percent(q[a])}; “${label(b)}” gains most, from ${percent(p[b])} to ${percent(q[b])}. `);
-    html(told, "button", { type: "button", class: "ex-back", "data-key": "back" }, "Take it back").addEventListener("click", () => { state.swap = null; compute(); });
+    const told = html(parent, "p", { role: "status" }, `Token ${at} is now “${label(token)}” instead of “${tokenAt(stack, at)}”. After “${tokenAt("decoder", end)}” (${end}) the likeliest token was “${label(x)}” (${percent(p[x])}), and now it is “${label(y)}” (${percent(q[y])}). “${label(a)}” loses the most, from ${percent(p[a])} to ${percent(q[a])}; “${label(b)}” gains the most, from ${percent(p[b])} to ${percent(q[b])}. `);
+    html(told, "button", { type: "button", class: "ex-back", "data-key": "back" }, "Undo the swap").addEventListener("click", () => { state.swap = null; compute(); });
     for (const kind of stack === "encoder" ? ["encoder", "decoder"] : ["decoder"]) {
       const from = kind === stack && kind === "decoder" ? at : 0, there = pass.tokens[kind].slice(from);
       const moved = (name) => there.map((_, i) => { const [x, y] = [pass, swapped].map((one) => one.seen[name][from + i]); return Math.min(1, length(x.map((value, j) => value - y[j])) / length(x)); });
-      shades(parent, `How far the stream ${kind === "encoder" ? "of the encoder " : ""}moved, in % of its length (100: at least)`, ["state", ...there.map(label)], states(kind).map(([title, name]) => [title, moved(name)]));
+      shades(parent, `Change of the stream${kind === "encoder" ? " of the encoder" : ""}, in % of its length (100 means at least 100)`, ["state", ...there.map(label)], states(kind).map(([title, name]) => [title, moved(name)]));
     }
     const from = stack === "decoder" ? at : 0, columns = pass.tokens.decoder.slice(from, end + 1);
     const margin = (logits) => logits[a] - logits[b], whole = margin(is) - margin(was);
     if (now.carried?.end !== end) now.carried = { end, rows: states("decoder").map(() => columns.map(() => null)) };
     const carried = now.carried.rows, shown = html(parent, "div");
-    const draw = () => shades(replaced(shown), `One state of the swapped text put into the text: how much of the change comes along, in %. The change: the logit of “${label(a)}” less that of “${label(b)}”, from ${kit.fixed(margin(was))} to ${kit.fixed(margin(is))}`, ["state", ...columns.map(label)], states("decoder").map(([title], i) => [title, carried[i]]));
+    const draw = () => shades(replaced(shown), `Effect of copying one state of the swapped text into the text, in % of the whole change. The logit of “${label(a)}” minus that of “${label(b)}” changes from ${kit.fixed(margin(was))} to ${kit.fixed(margin(is))}`, ["state", ...columns.map(label)], states("decoder").map(([title], i) => [title, carried[i]]));
     draw();
     if (engine.asks) {
       const share = ([x, y]) => (x - y - margin(was)) / whole;
@@ -517,7 +517,7 @@ const explore = (box) => {
     }
     carry({ carried, shown, draw }, (layer, column) => (margin(engine.patched(pass, layer, from + column, swapped.seen[states("decoder")[layer][1]][from + column], end)) - margin(was)) / whole);
   };
-  // Computes what is not there yet, a few cells between two pictures.
+  // Compute the missing cells, a few at a time, and draw in between.
   const carry = ({ carried, shown, draw }, cell) => {
     const left = carried.flatMap((row, layer) => row.flatMap((x, column) => (x === null ? [[layer, column]] : [])));
     if (!left.length) return;
@@ -534,7 +534,7 @@ const explore = (box) => {
     requestAnimationFrame(step);
   };
 
-  // The same where Python computes: its rows come one after the other, until the picture is another one.
+  // The same with rows that Python computes, which arrive one by one until the picture changes.
   const carryRows = async ({ carried, shown, draw }, rows, of = (x) => x) => {
     if (!carried.flat().includes(null)) return;
     let row = 0;
@@ -560,14 +560,14 @@ const explore = (box) => {
     paint(canvas, tall.map(([, rows]) => Array.from({ length: wide }, (_, i) => (rows[i] ? Math.min(1, length(rows[i]) / (2 * Math.sqrt(rows[i].length))) : 0))), wide, 8, (x) => ["green", x]);
     canvas.style.width = `min(100%, ${wide * 12}px)`;
     const each = own.reduce((total, [, { keys, values }]) => total + keys[0].length + values[0].length, 0);
-    html(cacheBox, "p", {}, `${tokens} tokens: ${numbers.toLocaleString("en")} numbers are kept, ${(numbers * 4 / 1024).toFixed(0)} KiB in single precision. Each token that is written reads them all and adds a column of ${each.toLocaleString("en")}.`);
-    fold(cacheBox, "cache", "How long each vector is", (part) => {
+    html(cacheBox, "p", {}, `${tokens} tokens: ${numbers.toLocaleString("en")} numbers are cached, ${(numbers * 4 / 1024).toFixed(0)} KiB in single precision. Each new token reads them all and adds a column of ${each.toLocaleString("en")}.`);
+    fold(cacheBox, "cache", "Length of each vector", (part) => {
       const rows = table(part, "Lengths of keys and values, all heads together", ["", ...Array.from({ length: wide }, (_, i) => i)]);
       for (const [title, kept] of tall) rowOf(rows, title, kept.map((row) => kit.fixed(length(row), 1)));
     });
   };
 
-  // With Tab one comes to a table that scrolls, and not to one that is all there.
+  // Tab stops only at tables that scroll.
   const reached = () => {
     for (const frame of box.querySelectorAll(".ex-scrolls")) frame.tabIndex = frame.scrollWidth > frame.clientWidth || frame.scrollHeight > frame.clientHeight ? 0 : -1;
   };
@@ -575,8 +575,8 @@ const explore = (box) => {
     keepingFocus(() => [showTokens, showNext, showHeads, showGate, showStream, showExperts, showSwap, showCache].forEach((draw) => draw()));
     buttons.hidden = Boolean(now.engine.fixed) || translates();
     box.classList.toggle("ex-fixed", Boolean(now.engine.fixed));
-    const chances = softmax(now.pass.seen.logits[place()]), [likeliest] = best(chances, 1), off = state.off.size, fixed = now.engine.fixed ? " Python computed these numbers, for this text alone." : now.engine.asks ? " Python computes." : "";
-    say(`${now.pass.tokens.decoder.length} tokens. After “${tokenAt("decoder", place())}” the likeliest is “${label(likeliest)}”, ${percent(chances[likeliest])}${off ? `, with ${off} switched off` : ""}.${fixed}`);
+    const chances = softmax(now.pass.seen.logits[place()]), [likeliest] = best(chances, 1), off = state.off.size, fixed = now.engine.fixed ? " Python computed these numbers, for this text only." : now.engine.asks ? " Python computes." : "";
+    say(`${now.pass.tokens.decoder.length} tokens. After “${tokenAt("decoder", place())}” the likeliest is “${label(likeliest)}”, with a probability of ${percent(chances[likeliest])}${off ? `, with ${off} switched off` : ""}.${fixed}`);
     input.readOnly = Boolean(now.engine.fixed);
     reached();
     keepLink();
@@ -584,7 +584,7 @@ const explore = (box) => {
     shows = null;
   };
 
-  // From here on the page as it stands.
+  // The elements of the page.
   if (models.length > 1) {
     kit.choice("Model", models.map(({ title }) => title), models.indexOf(state.model), (at) => {
       const same = models[at].label === state.model.label;
@@ -597,7 +597,7 @@ const explore = (box) => {
   const field = html(box, "label", { class: "ex-field" }), caption = html(field, "span", {}, state.model.label);
   const input = html(field, "textarea", { rows: 2, spellcheck: false });
   input.value = state.text;
-  let waiting = 0; // a long text is read when the hand rests
+  let waiting = 0; // a long text is read when the typing pauses
   input.addEventListener("input", () => {
     Object.assign(state, { text: input.value, at: -1, key: -1, swap: null });
     clearTimeout(waiting);
@@ -612,10 +612,10 @@ const explore = (box) => {
   const tokensBox = html(box, "div", { class: "ex-line" });
   box.addEventListener("keydown", arrows);
   const sentence = html(box, "p", { class: "ext-say", role: "status" });
-  const legend = html(box, "p", { class: "ex-about" }, "Click a token, or go there with the arrow keys: all that stands below is about it. A dot is a blank, ⏎ begins a text; layers, heads and places are counted from 0. ");
+  const legend = html(box, "p", { class: "ex-about" }, "Click a token or select it with the arrow keys; everything below is about this token. A dot is a space, and ⏎ begins a text. Layers, heads and positions are counted from 0. ");
   const shaded = html(legend, "span");
   const parts = html(box, "div", { class: "ex-parts" });
-  const nextBox = section("next", "The next token", "A softmax of the chosen token's logits. Of what top-p cuts off no token is written.");
+  const nextBox = section("next", "The next token", "The softmax of the chosen token's logits. Tokens that top-p cuts off are never generated.");
   kit.nextRow();
   const handles = box.lastElementChild;
   nextBox.before(handles);
@@ -623,19 +623,19 @@ const explore = (box) => {
   for (const [title, key, values, digits] of [["Temperature", "temperature", temperatures, 1], ["top-p", "topP", shares, 2]]) {
     kit.handle(title, values, values.includes(state[key]) ? state[key] : (state[key] = 1), (x) => x.toFixed(digits), (x) => { state[key] = x; if (now) { showNext(); keepLink(); } });
   }
-  const headsBox = section("attention", "Attention", "A picture for each head: a row for each token that looks, a column for each that is looked at. Head 2.1 is head 1 of layer 2. Point at one to read it, click to keep it. A click on a token in its table writes the sum out, as with a pencil.");
+  const headsBox = section("attention", "Attention", "There is a picture for each head, with a row for each query and a column for each key. Head 2.1 is head 1 of layer 2. Point at a head to read its weights, and click to select it. A click on a token in the table shows how the score is computed.");
   const eachBox = html(headsBox.parentElement, "div", { class: "ext-row ex-change" });
   headsBox.before(eachBox);
-  const each = html(eachBox, "button", { type: "button", "data-key": "each" }, "Switch each off in turn");
-  html(eachBox, "span", {}, "Which of them does the next token need?");
+  const each = html(eachBox, "button", { type: "button", "data-key": "each" }, "Switch off each head in turn");
+  html(eachBox, "span", {}, "Which heads does the next token need?");
   each.addEventListener("click", () => { state.each = !state.each; show(); });
   const eachSays = html(headsBox.parentElement, "div", { class: "ex-each" });
   const cardsBox = html(headsBox.parentElement, "div");
-  const gateBox = section("gate", "The gates", "Each layer's network makes many numbers of the chosen token's state, and multiplies each by how far its gate is open. “Open” counts the gates above zero.");
-  const streamBox = section("stream", "The stream, layer by layer", "The chosen token's state after each layer, and what the model would say next if it ended there (the logit lens).");
-  const expertsBox = section("experts", "Experts", "The share of each expert in the answer.", "A click switches one off; the router then takes the next best.");
-  const swapBox = section("swap", "Swap a token", "Click a token above, a name for one, and put another in its place here. The first table says how far each state moves. For the second, one state at a time is taken from the swapped text and put into yours (patching): where a number is large, the model holds at that moment what decides. Click a later token to see what decides there.");
-  const cacheBox = section("cache", "The cache", "What is kept of each token for those that follow: a column each, and for each layer a line of keys and one of values. The greener, the longer the vector.");
+  const gateBox = section("gate", "The gates", "In each layer, the network computes many hidden units from the chosen token's state, and multiplies each by its gate. “Open” counts the gates above zero.");
+  const streamBox = section("stream", "The stream, layer by layer", "The chosen token's state after each layer, and what the model would predict if it ended there (the logit lens).");
+  const expertsBox = section("experts", "Experts", "The weight of each expert in the output.", "A click switches an expert off, and the router takes the next best one.");
+  const swapBox = section("swap", "Swap a token", "Click a token above, such as a name, and replace it here. The first table shows how much each state changes. For the second table, one state at a time is copied from the swapped text into yours (patching); a large number means that this state carries the information that decides the prediction. Click a later token to see what decides there.");
+  const cacheBox = section("cache", "The cache", "The keys and values that later tokens read. Each token has a column, and each layer has a row of keys and a row of values. Longer vectors are greener.");
   compute();
   const again = () => now && show();
   addEventListener("resize", reached);

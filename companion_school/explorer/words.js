@@ -1,6 +1,6 @@
-// From text to tokens and back, as `companion.data.tokenizer` and `companion.data.number_words` do it.
+// Encoding and decoding, as in `companion.data.tokenizer` and `companion.data.number_words`.
 
-// The printable character that byte-level BPE writes for each byte.
+// The printable character that stands for each byte in byte-level BPE.
 const byteSymbols = () => {
   const own = (byte) => (byte > 0x20 && byte < 0x7f) || (byte > 0xa0 && byte < 0xad) || byte > 0xad;
   let others = 0;
@@ -25,7 +25,7 @@ const bytePairs = ({ vocab, merges, separator }) => {
   const bytesOf = (id) => (id === separator ? [] : [...vocab[id]].map((symbol) => byteOf.get(symbol)));
   const decode = (tokens) => new TextDecoder().decode(Uint8Array.from(tokens.flatMap(bytesOf)));
   const piece = (id) => (id === separator ? "⏎" : decode([id]));
-  // The one token that a text is, with a blank before it where the token `like` has one. Undefined: it is none, or more.
+  // The single token that a text encodes to, with a leading space if the token `like` has one; undefined if it is not one token.
   const token = (text, like) => {
     const ways = piece(like).startsWith(" ") ? [` ${text.trimStart()}`, text] : [text, ` ${text}`];
     return ways.map(encode).find((found) => found.length === 1)?.[0];
@@ -33,20 +33,20 @@ const bytePairs = ({ vocab, merges, separator }) => {
   return { encode, decode, piece, token, start: [separator], stop: separator };
 };
 
-// The parts of number names. A source is refused at the first part that is none.
+// The parts of number names. A source with an unknown part raises an error.
 const numberParts = ({ vocabulary, parts, bos, eos }) => {
   const ids = new Map(vocabulary.map((piece, id) => [piece, id]));
   const encode = (text) => {
     const found = text.normalize("NFC").toLowerCase().replace(/\s+/g, "").split(new RegExp(`(${parts})`)).filter(Boolean);
     const wrong = found.find((piece) => !ids.has(piece));
-    if (wrong !== undefined || !found.length) throw new Error(wrong ? `“${wrong}” is no part of a German number name` : "expected a German number name");
+    if (wrong !== undefined || !found.length) throw new Error(wrong ? `“${wrong}” is not part of a German number name` : "expected a German number name");
     return found.map((piece) => ids.get(piece));
   };
   const decode = (tokens) => tokens.filter((id) => id > eos).map((id) => vocabulary[id]).join(" ").replaceAll(" - ", "-").replaceAll(" ,", ",");
   return { encode, decode, piece: (id) => vocabulary[id], token: (text) => ids.get(text.trim()), start: [bos], stop: eos };
 };
 
-// Where Python turns text into tokens, each has its text here.
+// If Python encodes the text, this has the text of each token.
 const piecesAlone = (pieces, stop) => {
   const decode = (tokens) => tokens.map((id) => pieces[id]).join("");
   const token = (text, like) => {

@@ -1,11 +1,11 @@
-// Makes the questions of a lesson answer: mouse, keyboard and screen reader, no kernel, no network, no library.
-// The answers are kept in this browser, and handed to the reader's progress where a kernel is there, which also gives
-// them back: after a restart, in another browser, or where the lab has another port (see asking.py).
+// Interactive questions for mouse, keyboard and screen reader, without a kernel, a network or a library.
+// Answers are stored in this browser and, if there is a kernel, in the reader's progress. From there they are restored
+// after a restart, in another browser, or if the lab has another port (see asking.py).
 const keep = {
   read(key) { try { return JSON.parse(localStorage.getItem("ext:" + key)) } catch { return null } },
   write(key, value) { try { localStorage.setItem("ext:" + key, JSON.stringify(value)) } catch { /* private window */ } },
 };
-// Numbers as people write them; numbers.py reads them alike, and a test compares the two.
+// Numbers as people write them. numbers.py reads them in the same way, and a test compares the two.
 const FUNCTIONS = { sqrt: Math.sqrt, ln: Math.log, log: Math.log, log2: Math.log2, log10: Math.log10, exp: Math.exp, sin: Math.sin, cos: Math.cos };
 const number = (text) => {
   let t = text.trim().toLowerCase();
@@ -42,7 +42,7 @@ const make = (tag, attributes = {}, ...children) => {
   element.append(...children);
   return element;
 };
-// A copy of what JupyterLab has made a link of lacks its listener: a click on the copy is one on the link.
+// The copy of a link lacks JupyterLab's listener, so a click on the copy clicks the original.
 const copied = (node) => {
   const copy = node.cloneNode(true), all = (one) => (one.querySelectorAll ? [...one.querySelectorAll("a"), ...(one.matches("a") ? [one] : [])] : []);
   const links = all(node);
@@ -53,7 +53,7 @@ const copied = (node) => {
   }));
   return copy;
 };
-// JupyterLab, as `make lab` starts it, shows itself to the page; elsewhere the answers stay in the browser.
+// `make lab` exposes JupyterLab to the page; elsewhere the answers stay in the browser.
 const contextOf = (question) =>
   [...(window.jupyterapp?.shell?.widgets?.("main") ?? [])].find((w) => w.node.contains(question))?.sessionContext;
 const hand = async (question, given, own) => {
@@ -67,7 +67,7 @@ const hand = async (question, given, own) => {
     return reply.content.status === "ok";
   } catch { return false }
 };
-// What was answered last, from the reader's progress: asked once of a kernel for all questions of its notebook.
+// The latest answers in the reader's progress, requested from a kernel once for all questions of its notebook.
 const handed = (window.extHanded ??= new Map());
 const ask = async (kernel) => {
   const answers = "__import__('companion_school.questions.asking', fromlist=['given']).given()";
@@ -88,10 +88,10 @@ const handedBack = async (question) => {
 };
 const alive = (question) => {
   const { kind, name, lesson } = question.dataset, key = lesson + "/" + name;
-  const before = "anew" in question.dataset ? null : keep.read(key); // what is reviewed is not told beforehand
+  const before = "anew" in question.dataset ? null : keep.read(key); // a review does not show the earlier answer
   const answers = [...question.querySelectorAll(".ext-answers > li")];
   const form = make("form", { class: "ext-form" }), said = make("div", { role: "status", class: "ext-said" });
-  const button = make("button", { type: "submit" }, kind === "predict" ? "Keep it, and go on" : "Answer");
+  const button = make("button", { type: "submit" }, kind === "predict" ? "Save my prediction" : "Answer");
   const field = make("fieldset"), legend = make("legend");
   legend.append(...question.querySelector(".ext-ask").childNodes);
   field.append(legend);
@@ -104,10 +104,10 @@ const alive = (question) => {
   const settle = async (given, own) => {
     const kept = await hand(question, given, own);
     keep.write(key, { given, own, kept });
-    where.textContent = kept ? " Kept in your progress." : " Kept in this browser.";
+    where.textContent = kept ? " Saved in your progress." : " Saved in this browser.";
   };
   const reason = (item) => [...item.querySelector(".ext-why").childNodes];
-  // The way out: after two wrong answers a hint, and a button that shows the answer and its reason.
+  // After two wrong answers: a hint, and a button that shows the answer and its reason.
   const right = answers.find((item) => item.hasAttribute("data-right")), wrong = [];
   const letter = (item) => LETTERS[answers.indexOf(item)];
   const hint = () => {
@@ -159,7 +159,7 @@ const alive = (question) => {
     judge = () => {
       const value = number(input.value);
       if (!input.value.trim()) return null;
-      if (Number.isNaN(value)) return { fault: "A number, please, such as 0.25, 1/4 or e^2." };
+      if (Number.isNaN(value)) return { fault: "Enter a number, such as 0.25, 1/4 or e^2." };
       const near = (item) => Math.abs(value - number(item.dataset.value)) <=
         Math.max(parseFloat(item.dataset.tolerance), 1e-9 * Math.max(Math.abs(value), Math.abs(number(item.dataset.value))));
       const item = answers.find((a) => "value" in a.dataset && near(a)) ?? answers.find((a) => "otherwise" in a.dataset);
@@ -181,7 +181,7 @@ const alive = (question) => {
     for (const [word, own] of [["Yes", true], ["No", false]]) {
       const choice = make("button", { type: "button" }, word);
       choice.addEventListener("click", () => {
-        row.focus(); // the button goes; whoever works with the keyboard stays here
+        row.focus(); // the button disappears; the focus stays here
         row.replaceChildren(expected(own));
         settle(given, own);
       });
@@ -189,12 +189,12 @@ const alive = (question) => {
     }
     said.append(row);
   };
-  let formulas; // watches the reasons until their formulas are set
+  let formulas; // observes the reasons until their formulas are typeset
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     formulas?.disconnect();
     const found = judge();
-    if (!found) { said.textContent = "Answer first: even a guess helps."; return }
+    if (!found) { said.textContent = "Answer first; even a guess helps."; return }
     if (found.fault) { said.textContent = found.fault; return }
     show(found.right, found.head, found.nodes());
     if (found.right === false && wrong.push(found.given) > 1) wayOut();
@@ -202,7 +202,7 @@ const alive = (question) => {
   });
   question.addEventListener("keydown", (event) => event.stopPropagation());
   const list = answers[0]?.parentElement;
-  if (list) list.hidden = true; // not removed: its formulas are still to be set
+  if (list) list.hidden = true; // not removed, because its formulas are still to be typeset
   question.append(form);
   const restore = (before) => {
     fill(before.given);
@@ -212,7 +212,7 @@ const alive = (question) => {
       if (before.own !== undefined) where.before(expected(before.own));
     };
     where.textContent = " You answered this before.";
-    if (!found?.nodes) return; // the question has become another one
+    if (!found?.nodes) return; // the question has changed
     recall();
     formulas?.disconnect();
     formulas = new MutationObserver(recall);

@@ -61,7 +61,7 @@ def _asked(question: Question, read: Callable[[str], str], write: Callable[[str]
     while True:
         given = read(prompt).strip()
         if not given:
-            write("passed over")
+            write("skipped")
             return False
         try:
             verdict = question.judge(given)
@@ -78,7 +78,7 @@ def _asked(question: Question, read: Callable[[str], str], write: Callable[[str]
     spaced_repetition.note_answer(question, right, text=given)
     state = spaced_repetition.state(spaced_repetition.read_answers()[question.key])
     days = (state.due - date.today()).days if state.due else None
-    write("settled: it is not asked again" if days is None else f"asked again in {count(days, 'day')}")
+    write("settled: it will not be asked again" if days is None else f"it will be asked again in {count(days, 'day')}")
     return True
 
 

@@ -23,7 +23,7 @@ HEADS = {
 }
 OTHER, NO_NUMBER, GUESS = "123456.789", "many", "one of them takes it all"
 AGAIN = "You answered this before."
-PROGRESS, BROWSER = "Kept in your progress.", "Kept in this browser."
+PROGRESS, BROWSER = "Saved in your progress.", "Saved in this browser."
 ALIVE = "section.ext-question[data-alive]"
 PATIENCE = 20_000  # milliseconds until an answer is stored
 READABLE = (
@@ -88,7 +88,7 @@ def answer_all(page: Page, name: str, kept: str) -> tuple[int, dict[str, list[bo
             faults.append(f"{name}: question {id}: its choices are not a, b, c, as everywhere else")
         if question.kind == "number":
             _give_number(page, section, NO_NUMBER, "keyboard")
-            if "A number, please" not in section.locator("[role=status]").inner_text():
+            if "Enter a number" not in section.locator("[role=status]").inner_text():
                 faults.append(f"{name}: question {id} takes {NO_NUMBER!r} for a number")
         if question.right is not None:
             faults += [f"{name}: question {id}: {fault}" for fault in _way_out(page, section, question, kept)]

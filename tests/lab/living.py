@@ -54,7 +54,7 @@ def compared(page: Page) -> list[str]:
 
 def swap(page: Page) -> list[str]:
     """Show two heads side by side, write out a sum and swap a token; check the page, also when its link is opened."""
-    page.get_by_role("button", name="Keep it beside another").click()
+    page.get_by_role("button", name="Compare with another head").click()
     page.locator(".ex-heads button").nth(6).click()
     page.locator(".ex-card th button").nth(1).click()
     page.locator('[data-key^="swap "]').first.click()

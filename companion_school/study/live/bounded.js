@@ -37,9 +37,9 @@
     });
     note.textContent = `${names[edit]}: scores from ${kit.fixed(Math.min(...z), 1)} to ${kit.fixed(Math.max(...z), 1)}`;
     const slope = most * (1 - most), ends = edit === 2 ? slope * (1 - (z[best] / data.cap) ** 2) : slope;
-    const nobody = edit === 3 ? ` Nobody gets ${kit.fixed(row[n], 3)}.` : "";
-    kit.numbers("", [["key", z.map((_, j) => data.words[j] ?? "nobody")], ["score", z], ["weight", row]]);
-    kit.say(`Queries and keys ${size} times as large, ${names[edit]}: “${data.words[best]}” gets ${kit.fixed(most, 3)} of the row. Its weight moves by ${kit.fixed(ends, 4)} for each unit of its score.${nobody}`);
+    const nobody = edit === 3 ? ` The sink gets ${kit.fixed(row[n], 3)}.` : "";
+    kit.numbers("", [["key", z.map((_, j) => data.words[j] ?? "sink")], ["score", z], ["weight", row]]);
+    kit.say(`Queries and keys ${size} times as large, ${names[edit]}: “${data.words[best]}” gets a weight of ${kit.fixed(most, 3)}, which changes by ${kit.fixed(ends, 4)} for each unit of its score.${nobody}`);
   };
   show();
 }

@@ -4,7 +4,7 @@
   const steps = ["1: from the product", "2: in memory", "3: for attention"], ways = ["view, then transpose", "direct view"];
   const colours = ["blue", "orange", "purple", "green"], range = (count) => Array.from({ length: count }, (_, i) => i);
   let way = 0, step = 0;
-  kit.choice("The way:", ways, way, (at) => { way = at; show(); });
+  kit.choice("Method:", ways, way, (at) => { way = at; show(); });
   kit.nextRow();
   kit.handle("step", [0, 1, 2], step, (at) => steps[at], (at) => { step = at; show(); });
   const draw = kit.picture(760, TOP + Math.max(n, h) * ROW + 6);
@@ -43,10 +43,10 @@
       [["head", range(h)], ...range(n).map((s) => [`slot ${s}`, range(h).map((u) => name(way ? u * n + s : s * h + u))])],
     ][step]);
     kit.say([
-      `The product gives every token one row, in which its ${h} heads stand side by side. A brick is one head’s part of one token.`,
-      `In memory the rows lie one behind the other: token 0 with all its heads, then token 1, and so on. No step changes that.`,
-      way ? `The direct view cuts the row into ${h} pieces. What it calls head 0 holds parts of the tokens ${first}. Of ${all} bricks ${wrong} lie wrong (dashed).`
-        : `Each head has its own part of the tokens ${first}, in order. Of ${all} bricks ${wrong} lie wrong.`,
+      `The product gives every token one row, which contains its ${h} heads side by side. A brick is one head’s part of one token.`,
+      `In memory the rows follow one another: token 0 with all its heads, then token 1, and so on. No step changes that.`,
+      way ? `The direct view cuts the row into ${h} pieces. Its head 0 contains parts of the tokens ${first}, and ${wrong} of the ${all} bricks are in the wrong place (dashed).`
+        : `Each head has its own part of the tokens ${first}, in order. ${wrong} of the ${all} bricks are in the wrong place.`,
     ][step]);
   };
   show();

@@ -38,8 +38,8 @@
     const measured = data.runs.filter((run) => run.compute === compute);
     measured.forEach((run) => kit.svg(runs, "rect", { x: x(run.size) - 5, y: y(run.bits) - 5, width: 10, height: 10, fill: "none", stroke: "var(--ink)", "stroke-width": 2 }));
     const round = (value) => Number(value.toPrecision(2)).toLocaleString("en-US");
-    kit.numbers("", [["parameters", measured.length ? measured.map((run) => run.size) : [best]], ["the law says", measured.length ? measured.map((run) => says(law, run.size, tokens(run.size))) : [least]], ["measured", measured.length ? measured.map((run) => run.bits) : ["not measured"]]]);
-    kit.say(`With a floor of ${law.floor} and ${times(compute)} ${compute > 1 ? "nights" : "night"} of compute the law advises about ${round(best)} parameters and ${round(tokens(best))} tokens, ${round(tokens(best) / best)} for each parameter, and promises ${kit.fixed(least)} bits per byte.${measured.length ? " Squares: measured runs." : ""}`);
+    kit.numbers("", [["parameters", measured.length ? measured.map((run) => run.size) : [best]], ["predicted", measured.length ? measured.map((run) => says(law, run.size, tokens(run.size))) : [least]], ["measured", measured.length ? measured.map((run) => run.bits) : ["not measured"]]]);
+    kit.say(`With a floor of ${law.floor} and ${times(compute)} ${compute > 1 ? "nights" : "night"} of compute, the law recommends about ${round(best)} parameters and ${round(tokens(best))} tokens (${round(tokens(best) / best)} for each parameter) and predicts ${kit.fixed(least)} bits per byte.${measured.length ? " The squares are measured runs." : ""}`);
   };
   show();
 }

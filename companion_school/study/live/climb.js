@@ -12,7 +12,7 @@
   for (const tick of [4, 16, 64, 256, 1024]) write(x(tick), BASE + 16, tick, { "text-anchor": "middle" });
   for (const tick of [10, 100]) write(LEFT - 8, y(tick) + 4, tick, { "text-anchor": "end" });
   write((LEFT + RIGHT) / 2, BASE + 34, "operations for each byte moved", { "text-anchor": "middle" });
-  write(4, TOP - 2, "rate at most (10¹² operations a second)");
+  write(4, TOP - 2, "highest rate (10¹² operations per second)");
   kit.svg(draw, "path", { d: `M${LEFT} ${TOP} V${BASE} H${RIGHT}`, fill: "none", stroke: "var(--edge)" });
   kit.svg(draw, "path", { d: `M${x(low)} ${y(reach(low))} L${x(balance)} ${y(chip.flops)} H${RIGHT}`, fill: "none", stroke: "var(--ink)", "stroke-width": 2 });
   kit.svg(draw, "line", { x1: x(balance), x2: x(balance), y1: y(chip.flops), y2: BASE, stroke: "var(--edge)", "stroke-dasharray": "3 4" });
@@ -26,7 +26,7 @@
     kit.svg(draw, "rect", { x: BAR, y: up + 10, width: WIDE, height: 20, rx: 3, fill: "var(--faint)", stroke: "var(--edge)" });
     return { fill: kit.svg(draw, "rect", { x: BAR, y: up + 10, height: 20, rx: 3, class: "move" }), text: kit.svg(draw, "text", { x: BAR, y: up + 48, class: "small" }) };
   };
-  const bench = bar(46, "the bench"), carried = bar(140, "carried, for one head");
+  const bench = bar(46, "the bench"), carried = bar(140, "bytes moved, for one head");
   const show = () => {
     const formula = (2 * (4 * tokens * tokens + 4 * tokens * width)) / 1e6, moved = (2 * (2 * tokens * width + (tokens / tile) * 2 * tokens * width)) / 1e6;
     const flops = (4 * tokens * tokens * width) / 1e6, intensity = flops / moved, one = flops / formula;
@@ -39,9 +39,9 @@
     bench.text.textContent = `${kit.fixed(used, 0)} of ${chip.bench} KiB${fits ? "" : ": it overflows"}`;
     kit.put(carried.fill, { width: WIDE * Math.min(1, moved / formula), fill: moved > formula ? "var(--red)" : "var(--blue)" });
     carried.text.textContent = `${kit.fixed(moved, 0)} MB; the formula: ${kit.fixed(formula, 0)} MB`;
-    const limit = intensity < balance ? "The bytes decide" : "The operations decide";
-    kit.numbers("", [["queries in a tile", tile], ["width of a head", width], ["KiB on the bench", used], ["MB moved", moved], ["operations a byte", intensity], ["operations a byte, by the formula", one]]);
-    kit.say(`${tile} queries in a tile: ${kit.fixed(intensity, 0)} operations for each byte. ` + (fits ? `${limit}: at most ${kit.fixed(reach(intensity), 0)} of ${chip.flops} × 10¹² operations a second.` : `But the tile does not fit on the bench: ${kit.fixed(used, 0)} KiB are more than ${chip.bench}.`));
+    const limit = intensity < balance ? "Memory traffic is the limit" : "Arithmetic is the limit";
+    kit.numbers("", [["queries in a tile", tile], ["width of a head", width], ["KiB on the bench", used], ["MB moved", moved], ["operations per byte", intensity], ["operations per byte, by the formula", one]]);
+    kit.say(`With ${tile} queries in a tile there are ${kit.fixed(intensity, 0)} operations for each byte. ` + (fits ? `${limit}: at most ${kit.fixed(reach(intensity), 0)} of ${chip.flops} × 10¹² operations per second.` : `But the tile does not fit on the bench: it needs ${kit.fixed(used, 0)} KiB, and there are ${chip.bench}.`));
   };
   show();
 }

@@ -37,9 +37,9 @@
       turn.textContent = `a turn: ${count(Number(kit.fixed(full, full < 100 ? 1 : 0)))}`;
     });
     kit.put(mark, { x1: X(t), x2: X(t) });
-    const turns = range(n).map((c) => (t * speed(c)) / (2 * Math.PI)), hands = (found) => (found.length ? `${found.length} of ${n} hands` : "no hand");
-    kit.numbers("", [["pair", range(n)], ["radians per place", range(n).map(speed)], ["places for a turn", range(n).map((c) => (2 * Math.PI) / speed(c))], [`turns at place ${t}`, turns], ["sine", range(n).map((c) => Math.sin(t * speed(c)))]]);
-    kit.say(`Place ${t}, base ${count(base)}: ${hands(turns.filter((x) => x >= 1))} gone round at least once; ${hands(turns.filter((x) => x < 0.01))} moved by less than a hundredth of a turn. The slowest takes ${count(Math.round((2 * Math.PI) / speed(n - 1)))} places for a turn.`);
+    const turns = range(n).map((c) => (t * speed(c)) / (2 * Math.PI)), hands = (found) => (found.length ? `${found.length} of ${n} hands ${found.length === 1 ? "has" : "have"}` : "no hand has");
+    kit.numbers("", [["pair", range(n)], ["radians per position", range(n).map(speed)], ["positions per turn", range(n).map((c) => (2 * Math.PI) / speed(c))], [`turns at position ${t}`, turns], ["sine", range(n).map((c) => Math.sin(t * speed(c)))]]);
+    kit.say(`At position ${t} with base ${count(base)}, ${hands(turns.filter((x) => x >= 1))} gone round at least once, and ${hands(turns.filter((x) => x < 0.01))} moved by less than a hundredth of a turn. The slowest takes ${count(Math.round((2 * Math.PI) / speed(n - 1)))} positions for a turn.`);
   };
   show();
 }

@@ -35,7 +35,7 @@
     const best = data.words[data.scores.indexOf(Math.max(...data.scores))];
     const [raw, divided] = [Math.sqrt(width), 1].map((size) => kit.softmax(data.scores.map((z) => z * size)));
     kit.numbers("", [["key", data.words], [`score at dₖ = ${width}`, data.scores.map((z) => z * Math.sqrt(width))], ["weight, raw", raw], ["score / √dₖ", data.scores], ["weight, divided", divided]]);
-    kit.say(`With ${width} ${width === 1 ? "component" : "components"} “${best}” gets ${kit.fixed(weights[0])} of the raw weights, and ${kit.fixed(weights[1])} where the scores are divided by √${width} = ${kit.fixed(Math.sqrt(width), Number.isInteger(Math.sqrt(width)) ? 0 : 1)}.`);
+    kit.say(`With ${width} ${width === 1 ? "component" : "components"} “${best}” gets a weight of ${kit.fixed(weights[0])} from the raw scores, and ${kit.fixed(weights[1])} if they are divided by √${width} = ${kit.fixed(Math.sqrt(width), Number.isInteger(Math.sqrt(width)) ? 0 : 1)}.`);
   };
   show();
 }

@@ -3,9 +3,9 @@
   let [questions, points, differ] = data.start;
   const Z = 1.96, many = (n) => n.toLocaleString("en-US");
   kit.handle("questions", data.questions, questions, many, (value) => { questions = value; show(); });
-  kit.handle("the second model is better by, in points", data.points, points, String, (value) => { points = value; show(); });
+  kit.handle("lead of the second model, in points", data.points, points, String, (value) => { points = value; show(); });
   kit.nextRow();
-  kit.handle("only one of the two is right on", data.differ, differ, (value) => `${value} %`, (value) => { differ = value; show(); });
+  kit.handle("questions that only one gets right", data.differ, differ, (value) => `${value} %`, (value) => { differ = value; show(); });
   const draw = kit.picture(760, 268), LEFT = 150, RIGHT = 740;
   const write = (x, y, text, more = {}) => kit.svg(draw, "text", { x, y, class: "small", ...more }, text);
   const axis = (y, from, to, each, name) => {
@@ -42,7 +42,7 @@
     const needed = (variance) => Math.ceil((variance * 2.8 ** 2) / (points / 100) ** 2);
     const verdict = ([middle, wide]) => (middle - wide > 0 ? "misses 0" : "contains 0");
     kit.numbers("", [["interval", ["first model", "second model", "unpaired difference", "paired difference"]], ["low", rows.map(([middle, wide]) => middle - wide)], ["high", rows.map(([middle, wide]) => middle + wide)]]);
-    kit.say(`With ${many(questions)} questions the unpaired interval ${verdict(rows[2])} and the paired one ${verdict(rows[3])}. To see ${points} ${points === 1 ? "point" : "points"} in four of five repetitions takes ${many(needed(unpaired))} questions for each model unpaired, and ${many(needed(paired))} paired.`);
+    kit.say(`With ${many(questions)} questions the unpaired interval ${verdict(rows[2])} and the paired one ${verdict(rows[3])}. To detect a lead of ${points} ${points === 1 ? "point" : "points"} in four of five repetitions, an unpaired comparison needs ${many(needed(unpaired))} questions for each model and a paired one ${many(needed(paired))}.`);
   };
   show();
 }

@@ -52,7 +52,7 @@
     });
     const letters = [...text].length, size = new TextEncoder().encode(text).length;
     kit.numbers("", [["token", tokens.map(write)], ["id", tokens.map(String)]], [["merges", most], ["characters", letters], ["bytes", size], ["tokens", tokens.length]]);
-    kit.say(`With ${most} merges: ${letters} characters, ${size} bytes, ${tokens.length} ${tokens.length === 1 ? "token" : "tokens"}. The model is given ${tokens.length ? tokens.join(", ") : "nothing"}.`);
+    kit.say(`With ${most} merges, ${letters} characters (${size} bytes) become ${tokens.length} ${tokens.length === 1 ? "token" : "tokens"}. The model gets ${tokens.length ? tokens.join(", ") : "nothing"}.`);
   };
   show();
 }

@@ -8,14 +8,14 @@
   const part = (j, d) => hands[0][j].length * hands[1][j].length * Math.cos(hands[0][j].angle - hands[1][j].angle + d * data.speeds[j]);
   const total = (d) => range(0, n - 1).reduce((sum, j) => sum + part(j, d), 0);
   let place = data.start, apart = data.apart;
-  kit.handle("place of the query, i", range(near, far), place, String, (i) => { place = i; show(); });
+  kit.handle("position of the query, i", range(near, far), place, String, (i) => { place = i; show(); });
   kit.nextRow();
   kit.handle("distance to the key, D", range(0, near), apart, String, (d) => { apart = d; show(); });
   const TOP = 46, Y = TOP + R + 14, CURVE = Y + R + 74, HIGH = 120, draw = kit.picture(760, CURVE + HIGH + 42);
   const dials = range(0, n - 1).map((j) => {
     const x = step * (j + 0.5), centre = kit.svg(draw, "g", { transform: `translate(${x} ${Y})` });
     const write = (y, options, text) => kit.svg(draw, "text", { x, y, "text-anchor": "middle", ...options }, text);
-    write(38, { class: "strong" }, `clock ${j}: ${kit.fixed(data.speeds[j], data.speeds[j] < 0.1 ? 3 : 2)} rad a place`);
+    write(38, { class: "strong" }, `clock ${j}: ${kit.fixed(data.speeds[j], data.speeds[j] < 0.1 ? 3 : 2)} rad/position`);
     kit.svg(centre, "circle", { r: R, fill: "none", stroke: "var(--edge)" });
     const sector = kit.svg(centre, "path", { fill: "var(--green)", "fill-opacity": 0.35, stroke: "var(--green)", class: "move" });
     const lines = [0, 1].map((i) => {
@@ -57,7 +57,7 @@
     kit.put(value, { x: Math.max(X(apart), 82), y: YS(score) + (score < 0 ? -14 : 22) }, kit.fixed(score));
     const pairs = range(0, n - 1), at = [place, place - apart].map((m, i) => pairs.map((j) => hands[i][j].angle + m * data.speeds[j]));
     kit.numbers("at every distance", [["clock", pairs], [`query at ${place}, rad`, at[0]], [`key at ${place - apart}, rad`, at[1]], ["between, rad", at[0].map((a, j) => a - at[1][j])], ["adds", pairs.map((j) => part(j, apart))]]);
-    kit.say(`Query at ${place}, key at ${place - apart}: ${range(0, n - 1).map((j) => kit.fixed(part(j, apart))).join(" + ").replaceAll("+ \u2212", "\u2212 ")} = ${kit.fixed(score)}. Moving both leaves every angle, and so the score, as it is.`);
+    kit.say(`Query at ${place}, key at ${place - apart}: ${range(0, n - 1).map((j) => kit.fixed(part(j, apart))).join(" + ").replaceAll("+ \u2212", "\u2212 ")} = ${kit.fixed(score)}. Moving both changes neither the angles nor the score.`);
   };
   show();
 }

@@ -52,25 +52,25 @@
   const router = write(MIDDLE + 10, 112, "", { class: "small" }), biases = [290, 165].map((y) => write(LEFT + 212, y, "+ biases", { class: "small" }));
   // the counts
   const AT = 470, WIDE = 140;
-  const name = write(AT, 30, "", { class: "strong" }), counts = ["parameters", "of these, a token meets", "kept of each token (cache)"].map((what, i) => {
+  const name = write(AT, 30, "", { class: "strong" }), counts = ["parameters", "used by one token", "cached per token"].map((what, i) => {
     write(AT, 64 + 50 * i, what, { class: "quiet" });
     return write(AT, 84 + 50 * i, "", { class: "strong" });
   });
-  write(AT, 236, "where they are (millions)", { class: "quiet" });
+  write(AT, 236, "by part (millions)", { class: "quiet" });
   const bars = [["tables", "orange"], ["attention", "blue"], ["networks", "green"]].map(([what, color], i) => {
     write(AT, 266 + 36 * i, what);
     return { bar: kit.svg(draw, "rect", { x: AT + 72, y: 252 + 36 * i, height: 20, rx: 3, fill: `var(--${color})`, class: "move" }), said: write(0, 266 + 36 * i, "", { class: "strong move" }) };
   });
   const rest = write(AT, 374, "", { class: "small quiet" });
   const NOTES = {
-    positions: "No table is added any more; queries and keys are turned to their place.",
-    norm: "The norms keep their gains. Mean and bias go.",
+    positions: "No table is added any more; queries and keys are rotated by their position.",
+    norm: "The norms keep their gains and lose the mean and the bias.",
     biases: "No matrix adds a bias any more.",
-    network: "The network gets a gate, a third matrix, and is narrower, so that three matrices hold what two held.",
-    head: "The way out gets a table of its own.",
+    network: "The network gets a gate, a third matrix, and is narrower, so that three matrices have as many parameters as two had.",
+    head: "The output gets its own table.",
     keys: "Several query heads share a key and value head, and the cache shrinks.",
     hidden: "The hidden width changes, too.",
-    experts: "Many networks and a router that sends each token to a few.",
+    experts: "There are many networks, and a router sends each token to a few of them.",
   };
   const show = () => {
     const { steps } = data.sizes[size], now = steps[at], before = steps[Math.max(at - 1, 0)], most = Math.max(...steps.flatMap(({ where }) => where));
@@ -80,7 +80,7 @@
       kit.put(rect, { stroke: touched.has(part) ? "var(--blue)" : "var(--edge)", "stroke-width": touched.has(part) ? 3 : 1 });
     }
     kit.put(out, { "stroke-dasharray": now.tied ? "5 4" : "none" });
-    outText.textContent = now.tied ? "the same table: tied" : "a table of its own";
+    outText.textContent = now.tied ? "the same table: tied" : "its own table";
     for (const text of norms) text.textContent = now.rms ? "RMSNorm: gain" : "LayerNorm: gain, bias";
     times.textContent = `× ${now.layers}`;
     kit.put(places, { opacity: now.rotary ? 0 : 1, visibility: now.rotary ? "hidden" : "visible" });
@@ -99,10 +99,10 @@
     behind.forEach((rect) => kit.put(rect, { width: x - LEFT - 4, visibility: now.experts > 1 ? "visible" : "hidden" }));
     router.textContent = now.experts > 1 ? `a router: ${now.visited} of ${now.experts}` : "";
     for (const text of biases) kit.put(text, { visibility: now.bias ? "visible" : "hidden" });
-    name.textContent = now.name || "on the way";
+    name.textContent = now.name || "in between";
     counts[0].textContent = commas(now.total);
     counts[1].textContent = now.active === now.total ? "all" : commas(now.active);
-    counts[2].textContent = `${commas(now.cache)} numbers`;
+    counts[2].textContent = `${commas(now.cache)} elements`;
     bars.forEach(({ bar, said }, i) => {
       const wide = Math.max((WIDE * now.where[i]) / most, 2), millions = now.where[i] / 1e6;
       kit.put(bar, { width: wide });
@@ -110,7 +110,7 @@
     });
     rest.textContent = `and ${commas(now.where[3])} in norms${now.experts > 1 ? " and routers" : ""}`;
     const more = now.total - before.total, change = more ? `${commas(Math.abs(more))} parameters ${more > 0 ? "more" : "fewer"}` : "As many parameters as before";
-    kit.numbers("after every edit", [["edit", at], ["parameters", commas(now.total)], ["a token meets", commas(now.active)], ["kept of a token", commas(now.cache)]]);
+    kit.numbers("after every edit", [["edit", at], ["parameters", commas(now.total)], ["used by one token", commas(now.active)], ["cached per token", commas(now.cache)]]);
     kit.say(at ? `Edit ${at} of ${last}. ${now.changed.map((part) => NOTES[part]).join(" ")} ${change}.` : `${now.name}, before the first edit: ${commas(now.total)} parameters.`);
   };
   show();

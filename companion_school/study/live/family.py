@@ -69,8 +69,8 @@ def edits(models: Mapping[str, Sequence[tuple[str, ModelConfig]]], *, caption: s
                 {
                     "edit": said,
                     "parameters": [f"{step['total']:,}" for step in walked],
-                    "a token meets": [f"{step['active']:,}" for step in walked],
-                    "kept of a token": [f"{step['cache']:,}" for step in walked],
+                    "used by one token": [f"{step['active']:,}" for step in walked],
+                    "cached per token": [f"{step['cache']:,}" for step in walked],
                 },
             )
             for size, walked in told.items()
@@ -229,6 +229,6 @@ def memory(
             "parameters": [f"{count:,}" for count in counts.values()],
             "GB to hold (2 bytes)": [f"{gigabytes:,.1f}" for gigabytes in hold.values()],
             "GB to train": [f"{gigabytes:,.1f}" for gigabytes in train.values()],
-            "numbers kept of a token": [f"{numbers:,}" for numbers in each.values()],
+            "elements cached per token": [f"{numbers:,}" for numbers in each.values()],
         },
     )  # fmt: skip

@@ -30,7 +30,7 @@
     grids.forEach((rows, which) => rows.forEach((row, i) => row.forEach((cell, j) => kit.put(cell, { "fill-opacity": parseInt(maps[at][which][(i * (i + 1)) / 2 + j], 36) / 35 }))));
     const said = curves.map(({ name, right }) => `${name} ${kit.fixed(100 * right[at], 0)}`).join(", ");
     kit.numbers("at every update", [["update", updates[at]], ...curves.map(({ name, right }) => [`right, ${name}`, right[at]])]);
-    kit.say(`After ${updates[at]} updates, right of 100: ${said}. The darker a cell, the more weight the token of its row gives to that of its column.`);
+    kit.say(`Of 100 answers, right after ${updates[at]} updates: ${said}. The darker a cell, the more weight the token of its row gives to the token of its column.`);
   };
   show();
 }

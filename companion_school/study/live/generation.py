@@ -40,9 +40,9 @@ def sampling(logits: Sequence[float] | torch.Tensor, *, words: Sequence[str], ca
     bars = ax.bar(range(len(z)), shares, color=figures.PALETTE["blue"], width=0.65)
     ax.bar_label(bars, [f"{share:.2f}" for share in shares], padding=2)
     ax.set_xticks(range(len(z)), words)
-    ax.set(xlabel="next word", ylabel="chance, at temperature 1", ylim=(0, min(1.0, 1.2 * float(shares.max()))))
+    ax.set(xlabel="next word", ylabel="probability at temperature 1", ylim=(0, min(1.0, 1.2 * float(shares.max()))))
     ax.grid(False)
-    columns = {f"chance at temperature {t:g}": np.round(softmax(z / t), 4).tolist() for t in (1.0, 0.5, 2.0)}
+    columns = {f"probability at temperature {t:g}": np.round(softmax(z / t), 4).tolist() for t in (1.0, 0.5, 2.0)}
     moving.show(
         "sampling",
         {"words": list(words), "logits": z, "temperatures": TEMPERATURES, "shares": SHARES},
@@ -150,15 +150,15 @@ def roofline(
     ax.plot(line, [chip.attainable(i) for i in line], color="black", marker="", label="roof of the chip")
     shown = [batch for batch in (1, 16, 256) if batch in texts] or list(texts)
     at = [intensity(batch, kept[0]) for batch in shown]
-    label = f"texts at once, {f'{kept[0]:,}' if kept[0] else 'no'} tokens kept"
+    label = f"texts at once, {f'{kept[0]:,}' if kept[0] else 'no'} tokens cached"
     ax.plot(at, [chip.attainable(i) for i in at], "o", color=figures.PALETTE["blue"], label=label)
     for batch, i in zip(shown, at, strict=True):
         ax.annotate(str(batch), (i, chip.attainable(i)), xytext=(8, -12), textcoords="offset points")
     long = kept[len(kept) // 2]  # the same texts, each with a cache
     back = intensity(shown[-1], long)
-    label = f"{shown[-1]} texts, {long:,} tokens kept of each"
+    label = f"{shown[-1]} texts, {long:,} tokens cached for each"
     ax.plot([back], [chip.attainable(back)], "s", color=figures.PALETTE["orange"], label=label)
-    ax.set(xscale="log", yscale="log", xlabel="operations for each byte that is read", ylabel="operations a second")
+    ax.set(xscale="log", yscale="log", xlabel="operations per byte read", ylabel="operations per second")
     ax.legend(loc="lower right")
     moving.show(
         "roofline",
@@ -174,6 +174,6 @@ def roofline(
         caption=caption,
         numbers={
             "texts at once": list(texts),
-            **{f"operations a byte, {n} tokens kept": [round(intensity(b, n), 1) for b in texts] for n in kept[:3]},
+            **{f"operations per byte, {n} tokens cached": [round(intensity(b, n), 1) for b in texts] for n in kept[:3]},
         },
     )  # fmt: skip

@@ -1,12 +1,12 @@
 // A group of answers to one question: their advantages, and what each of their tokens is pushed by.
 (box, data, kit) => {
-  const { size, right, wrong } = data, DIVIDED = ["the mean taken off", "and divided by the deviation"], SHARED = ["of its answer's length", "of the longest possible length"];
+  const { size, right, wrong } = data, DIVIDED = ["mean subtracted", "and divided by the deviation"], SHARED = ["its answer's length", "the longest possible length"];
   let count = data.count, divided = 1, shared = 0;
   kit.handle("right answers in the group", [...Array(size + 1).keys()], count, String, (x) => { count = x; show(); });
   kit.nextRow();
   kit.choice("Reward with", DIVIDED, divided, (at) => { divided = at; show(); });
   kit.nextRow();
-  kit.choice("A token's share is one part", SHARED, shared, (at) => { shared = at; show(); });
+  kit.choice("Divide each token's push by", SHARED, shared, (at) => { shared = at; show(); });
   const draw = kit.picture(760, 306), EACH = 700 / size, LEFT = 54, MID = [80, 222], HIGH = 60;
   const write = (x, y, text, options = {}) => kit.svg(draw, "text", { x, y, "text-anchor": "middle", ...options }, text);
   write(4, MID[0] - 62, "advantage of an answer", { "text-anchor": "start", class: "small quiet" });

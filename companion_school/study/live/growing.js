@@ -32,7 +32,7 @@
     });
     const beaten = marks.filter((mark) => bits[at] < mark.bits).length;
     kit.numbers("at every update", [["update", updates[at]], ["bits per byte", bits[at]], ["it writes", rows[at].map((pieces) => pieces.join("")).join(" ")]]);
-    kit.say(`After ${updates[at]} updates: ${kit.fixed(bits[at])} bits per byte, better than ${beaten} of ${marks.length} baselines. Underlined: what is hardly ever a word of the training text.`);
+    kit.say(`After ${updates[at]} updates: ${kit.fixed(bits[at])} bits per byte, better than ${beaten} of ${marks.length} baselines. Words that hardly occur in the training text are underlined.`);
   };
   show();
 }

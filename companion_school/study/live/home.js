@@ -39,13 +39,13 @@
       arrives.textContent = number(size);
       part.textContent = size > 0.5 ? "arrives" : `1 in ${Math.round(1 / size).toLocaleString("en-US")}`;
       note.textContent = at
-        ? `one norm on the line, the last: it divides by ${kit.fixed(all)}. The others stand on branches, below.`
+        ? `one norm on the line, the last: it divides by ${kit.fixed(all)}. The others are on branches, below.`
         : `${depth} ${depth === 1 ? "norm" : "norms"} on the line: each divides by ${kit.fixed(each)}.`;
       return size;
     });
     const each_ = lanes.map((_, at) => Array.from({ length: depth }, (_, k) => (at ? 1 / all : each ** -(depth - k))));
     kit.numbers("", [["write, from home", each_[0].map((_, k) => k + 1)], ["post-norm", each_[0]], ["pre-norm", each_[1]], ["size of a write", each_[0].map(() => Math.sqrt(square))]]);
-    kit.say(`After ${depth} ${depth === 1 ? "write" : "writes"} of size ${kit.fixed(small ? write / Math.sqrt(depth) : write)}, what comes home along the line has the size ${number(home[0])} in post-norm and ${number(home[1])} in pre-norm.`);
+    kit.say(`After ${depth} ${depth === 1 ? "write" : "writes"} of size ${kit.fixed(small ? write / Math.sqrt(depth) : write)}, the gradient that comes home along the line has size ${number(home[0])} in post-norm and ${number(home[1])} in pre-norm.`);
   };
   show();
 }

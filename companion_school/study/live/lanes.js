@@ -22,7 +22,7 @@
     const frame = kit.svg(group, "rect", { x: middle(slot) - WIDE / 2, y: y - HIGH / 2, width: WIDE, height: HIGH, rx: 5, fill, stroke: "var(--edge)" });
     return { group, frame, text: kit.svg(group, "text", { x: middle(slot), y: y + 5, "text-anchor": "middle" }) };
   };
-  label(rows.target, "shall say", "strong");
+  label(rows.target, "should say", "strong");
   for (let slot = 0; slot < slots; slot += 1) kit.svg(draw, "text", { x: middle(slot), y: 18, "text-anchor": "middle", class: "small quiet" }, `slot ${slot}`);
   target.forEach((word, slot) => kit.put(piece(slot, rows.target, "var(--page)").text, {}, word));
   const lanes = ["forced", "free"].map((name) => {
@@ -62,7 +62,7 @@
     const due = Math.min(seen, n), right = both.map((lane) => lane.filter((slot) => slot.right).length);
     const stops = both[1][both[1].length - 1].said === target[n - 1], on = seen >= n && !stops ? ", and it has not stopped" : "";
     const longest = both.reduce((a, b) => (a.length > b.length ? a : b));
-    kit.numbers("", [["slot", longest.map((_, i) => i)], ["shall say", longest.map((_, i) => target[i])], ...both.flatMap((lane, i) => ["read", "said"].map((what) => [`${i ? "free" : "forced"}, ${what}`, lane.map((slot) => slot[what])]))]);
+    kit.numbers("", [["slot", longest.map((_, i) => i)], ["should say", longest.map((_, i) => target[i])], ...both.flatMap((lane, i) => ["read", "said"].map((what) => [`${i ? "free" : "forced"}, ${what}`, lane.map((slot) => slot[what])]))]);
     kit.say(first < 0 ? `No mistake: ${due} of ${due} right in both lanes.`
       : `Forced: ${right[0]} of ${due} right. Free: ${right[1]} of ${due} right${on}. The first mistake: forced in slot ${firsts[0]}, free in slot ${firsts[1]}.`);
   };

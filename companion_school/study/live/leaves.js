@@ -2,7 +2,7 @@
 (box, data, kit) => {
   const { kinds, heads, layers, card } = data, DOTS = 32, LEFT = 24, STEP = 22.6, commas = (n) => String(n).replace(/\B(?=(\d{3})+$)/g, ",");
   let which = 0, tokens = data.tokens[data.tokens.length - 1];
-  kit.choice("A layer keeps", kinds.map(({ name }) => name), which, (at) => { which = at; show(); });
+  kit.choice("A layer caches", kinds.map(({ name }) => name), which, (at) => { which = at; show(); });
   kit.nextRow();
   kit.handle("tokens of the text", data.tokens, tokens, commas, (x) => { tokens = x; show(); });
   const draw = kit.picture(760, 272), X = (at) => LEFT + STEP * (at + 0.5);
@@ -35,10 +35,10 @@
     made.forEach((one) => kit.put(one, { opacity: latent ? 1 : 0 }));
     below.forEach((one, i) => kit.put(one, { opacity: latent ? 1 : 0, x2: 380 + (X(i) - 380) * 0.11 }));
     const gb = (2 * layers * numbers * tokens) / 1e9, size = gb >= 100 ? commas(Math.round(gb)) : kit.fixed(gb, gb < 1 ? 2 : 1);
-    kit.put(told, {}, `${commas(numbers)} numbers of a token`);
+    kit.put(told, {}, `${commas(numbers)} elements per token`);
     kit.put(bar, { width: Math.max(G(gb) - from, 1) });
-    kit.numbers("for every kind", [["a layer keeps", name], ["numbers of a token", commas(numbers)], ["tokens", commas(tokens)], ["GB", gb]]);
-    kit.say(`${name}: ${said}, ${commas(numbers)} numbers in each of ${layers} layers. ${commas(tokens)} tokens fill ${size} gigabytes${gb > card ? `, more than a card of ${card}` : ""}.${latent ? " The dashed keys are made of the latent; each head has one of its own." : ""}`);
+    kit.numbers("for every kind", [["cached by a layer", name], ["elements per token", commas(numbers)], ["tokens", commas(tokens)], ["GB", gb]]);
+    kit.say(`${name} caches ${said}, ${commas(numbers)} elements in each of ${layers} layers. ${commas(tokens)} tokens take ${size} gigabytes${gb > card ? `, more than a card of ${card} GB has` : ""}.${latent ? " The dashed keys are computed from the latent, one for each head." : ""}`);
   };
   show();
 }

@@ -28,7 +28,7 @@
     return { reads, cells, bar: kit.svg(draw, "rect", { x: BAR, y: y - 10, height: 20, rx: 3, class: "move" }), loss: kit.svg(draw, "text", { x: BAR + WIDE + 8, y: y + 5 }) };
   });
   const mean = kit.svg(draw, "text", { x: BAR, y: bottom + 26, class: "strong" });
-  kit.svg(draw, "text", { x: LEFT, y: bottom + 26, class: "small quiet" }, "• seen; ! seen, and must not be; ? lost");
+  kit.svg(draw, "text", { x: LEFT, y: bottom + 26, class: "small quiet" }, "• seen; ! seen but forbidden; ? lost");
   kit.svg(draw, "text", { x: LEFT, y: bottom + 44, class: "small quiet" }, "framed: the slot's own answer");
   const average = (list) => list.reduce((sum, x) => sum + x, 0) / list.length;
   const show = () => {
@@ -50,8 +50,8 @@
     const first = mask === 0 ? " Slot 0 may look at no input at all: its softmax is 0/0." : "";
     const counted = (n, what) => `${n} ${what}${n === 1 ? "" : "s"}`;
     const verdict = leaks ? `The table has ${counted(leaks, "leak")}. The loss can fall to ${kit.fixed(now)}; an honest reader of this text cannot get below ${kit.fixed(fair)}.`
-      : lost ? `Nothing leaks, but ${counted(lost, "target")} ${lost === 1 ? "is" : "are"} lost. ${now - fair < 0.005 ? "On this text the loss does not show it." : `The loss cannot get below ${kit.fixed(now)}; with all of them ${kit.fixed(fair)} is possible.`}`
-      : `Each slot has seen the targets before its own, and no other. The loss can fall to ${kit.fixed(now)}.`;
+      : lost ? `Nothing leaks, but ${counted(lost, "target")} ${lost === 1 ? "is" : "are"} lost. ${now - fair < 0.005 ? "On this text the loss does not reveal it." : `The loss cannot get below ${kit.fixed(now)}; with all of them ${kit.fixed(fair)} is possible.`}`
+      : `Each slot has seen the targets before its own, and no others. The loss can fall to ${kit.fixed(now)}.`;
     kit.numbers("with every mask and shift", [["slot", rows.map((_, i) => i)], ["targets seen", rows.map((_, i) => [...table[i]].flatMap((on, k) => (on === "1" ? k : [])).join(", ") || "none")], ["lowest loss", loss]]);
     kit.say(verdict + first);
   };

@@ -8,7 +8,7 @@
   kit.handle("texts at once", data.texts, texts, String, (x) => { texts = x; show(); });
   kit.handle("tokens of each", data.tokens, tokens, large, (x) => { tokens = x; show(); });
   kit.nextRow();
-  kit.choice("Bytes for a number", ["4", "2", "1"], 1, (at) => { size = [4, 2, 1][at]; show(); });
+  kit.choice("Bytes per number", ["4", "2", "1"], 1, (at) => { size = [4, 2, 1][at]; show(); });
   const draw = kit.picture(760, TOP + 3 * ROW + 40), X = (gb) => LEFT + ((Math.log10(gb) - low) / (high - low)) * (RIGHT - LEFT);
   const write = (x, y, text, options = {}) => kit.svg(draw, "text", { x, y, ...options }, text);
   const base = TOP + 3 * ROW;
@@ -41,7 +41,7 @@
     });
     const fits = cards.filter(({ gb }) => gb >= needs[1]).map((card) => card.name);
     kit.numbers("for every model", [["model", name], ["texts", texts], ["tokens of each", commas(tokens)], ["GB to hold", needs[0]], ["GB to write", needs[1]], ["GB to train", needs[2]]]);
-    kit.say(`${name}: weights of ${gigabytes(hold)}, and ${gigabytes(cache)} of caches for ${texts} ${texts > 1 ? "texts" : "text"} of ${commas(tokens)} tokens. ${fits.length ? `To write, it fits on the ${fits.join(" and the ")}` : `To write, it needs ${Math.ceil(needs[1] / big.gb)} cards of ${big.gb} GB`}. To train takes ${gigabytes(needs[2])}${needs[2] > big.gb ? `, at least ${Math.ceil(needs[2] / big.gb)} such cards` : ""}, whatever the bytes.`);
+    kit.say(`${name} has ${gigabytes(hold)} of weights, and needs ${gigabytes(cache)} of caches for ${texts} ${texts > 1 ? "texts" : "text"} of ${commas(tokens)} tokens. ${fits.length ? `For generation it fits on the ${fits.join(" and the ")}` : `For generation it needs ${Math.ceil(needs[1] / big.gb)} cards of ${big.gb} GB`}. Training takes ${gigabytes(needs[2])}${needs[2] > big.gb ? `, at least ${Math.ceil(needs[2] / big.gb)} such cards` : ""}, at any precision.`);
   };
   show();
 }

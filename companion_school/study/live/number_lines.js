@@ -19,7 +19,7 @@
     }));
     return { line, ticks, title, out, dots };
   });
-  kit.svg(draw, "text", { x: 380, y: 14, "text-anchor": "middle", class: "small quiet" }, "discs: weights; ticks: levels of the format; squares: what is kept");
+  kit.svg(draw, "text", { x: 380, y: 14, "text-anchor": "middle", class: "small quiet" }, "discs: weights; ticks: levels of the format; squares: rounded weights");
   const nearest = (value, levels) => levels.reduce((best, x) => (Math.abs(x - value) < Math.abs(best - value) ? x : best), levels[0]);
   const scaleOf = (most, f) => (f.power === null ? most / f.levels.at(-1) : 2 ** (Math.floor(Math.log2(most)) - f.power));
   const show = () => {
@@ -43,8 +43,8 @@
       });
     });
     const root = Math.sqrt(lost / (weights.length - 1));
-    kit.numbers("for every format", [["weight", now], [`kept in ${f.name}, scales: ${SCALES[shared]}`, told]]);
-    kit.say(`${f.name}, scales: ${SCALES[shared]}, the last weight ${size} times as large: the other ${weights.length - 1} are off by ${kit.fixed(root, 3)} (root mean square), and ${zeros} of them ${zeros === 1 ? "becomes" : "become"} 0.`);
+    kit.numbers("for every format", [["weight", now], [`stored in ${f.name}, scales: ${SCALES[shared]}`, told]]);
+    kit.say(`In ${f.name}, with scales ${SCALES[shared]} and the last weight ${size} times as large, the other ${weights.length - 1} are off by ${kit.fixed(root, 3)} (root mean square), and ${zeros} of them ${zeros === 1 ? "becomes" : "become"} 0.`);
   };
   show();
 }

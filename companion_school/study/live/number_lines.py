@@ -110,5 +110,5 @@ def _still(weights: Sequence[float], grown: Sequence[float], group: int, times: 
         ax.set(yticks=[], ylim=(-1.5, 1.5), xlim=(-1.15, 1.15), ylabel="levels")
         ax.set_title(title, fontsize=9)
         ax.grid(False)
-    axes[-1].set_xlabel("weight (disc), and what is kept of it (square)")
+    axes[-1].set_xlabel("weight (disc) and its rounded value (square)")
     return fig

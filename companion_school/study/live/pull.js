@@ -4,7 +4,7 @@
   let tau = data.tau, judge = 0;
   kit.handle("temperature of the reward", temperatures, tau, (x) => kit.fixed(x, 2), (x) => { tau = x; show(); });
   kit.nextRow();
-  kit.choice("The reward is given by", names, judge, (at) => { judge = at; show(); });
+  kit.choice("Reward:", names, judge, (at) => { judge = at; show(); });
   const draw = kit.picture(760, 262), FLOOR = 200, HIGH = 168, EACH = 760 / n, WIDE = 58;
   const Y = (chance) => FLOOR - chance * HIGH;
   const write = (x, y, text, options = {}) => kit.svg(draw, "text", { x, y, "text-anchor": "middle", ...options }, text);
@@ -21,7 +21,7 @@
       reward: write(middle, FLOOR + 34, "", { class: "small quiet" }),
     };
   });
-  write(380, FLOOR + 56, "dashed box: the start; blue: what pays most, reward less temperature times divergence", { class: "small quiet" });
+  write(380, FLOOR + 56, "dashed box: the start; blue: the maximum of reward minus temperature times divergence", { class: "small quiet" });
   const show = () => {
     const rewards = judges[judge], now = kit.softmax(start.map((p, i) => Math.log(p) + rewards[i] / tau));
     columns.forEach((column, i) => {
@@ -32,7 +32,7 @@
     const mean = now.reduce((sum, p, i) => sum + p * rewards[i], 0);
     const far = now.reduce((sum, p, i) => sum + (p > 1e-12 ? p * Math.log(p / start[i]) : 0), 0);
     kit.numbers("", [["answer", words], ["the start", start], ["reward", rewards], [`at temperature ${kit.fixed(tau, 2)}`, now]]);
-    kit.say(`At temperature ${kit.fixed(tau, 2)} the mean reward is ${kit.fixed(mean, 2)}, ${kit.fixed(far, 2)} nats from the start: ${words.map((word, i) => `${word} ${kit.fixed(now[i], 2)}`).join(", ")}.`);
+    kit.say(`At temperature ${kit.fixed(tau, 2)} the mean reward is ${kit.fixed(mean, 2)}, ${kit.fixed(far, 2)} nats from the start. Probabilities: ${words.map((word, i) => `${word} ${kit.fixed(now[i], 2)}`).join(", ")}.`);
   };
   show();
 }

@@ -46,7 +46,7 @@
     const share = counts.map((c) => c / n), entropy = -share.reduce((sum, f) => sum + (f ? f * Math.log(f) : 0), 0);
     const most = Math.max(...counts), dark = counts.filter((c) => c < even / 4).length, moves = now.filter((e, t) => e !== before[t]).length;
     kit.numbers("at the first and the last step", [["expert", range(experts)], [`letters at step ${steps[at]}`, counts]]);
-    kit.say(`Step ${steps[at]}${runs.length > 1 ? `, ${runs[which].name}` : ""}: the longest queue, at expert ${counts.indexOf(most)}, has ${most} of ${n} letters; ${dark || "no"} ${dark === 1 ? "expert is" : "experts are"} dark. As even as ${kit.fixed(Math.exp(entropy), 1)} equal queues.${at ? ` ${moves} ${moves === 1 ? "letter has" : "letters have"} changed queues.` : ""}`);
+    kit.say(`At step ${steps[at]}${runs.length > 1 ? `, ${runs[which].name}` : ""}, the longest queue, at expert ${counts.indexOf(most)}, has ${most} of ${n} letters; ${dark || "no"} ${dark === 1 ? "expert is" : "experts are"} dark. The queues are as even as ${kit.fixed(Math.exp(entropy), 1)} equal ones.${at ? ` ${moves} ${moves === 1 ? "letter has" : "letters have"} changed queues.` : ""}`);
   };
   show();
 }

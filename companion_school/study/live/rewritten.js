@@ -6,7 +6,7 @@
   kit.nextRow();
   kit.handle("pairs written", [...Array(writes.length + 1).keys()], done, String, (n) => { done = n; show(); });
   const draw = kit.picture(760, 300), write = (x, y, text, options = {}) => kit.svg(draw, "text", { x, y, ...options }, text);
-  write(10, 18, "written, in this order", { class: "strong" });
+  write(10, 18, "written in this order", { class: "strong" });
   const lines = writes.map(([key, value], i) => write(26, 46 + 28 * i, `${key} → ${value}`, { class: "move" }));
   const dot = kit.svg(draw, "circle", { cx: 14, r: 5, fill: "var(--ink)", class: "move" });
   const left = 196, cell = 50, rows = data.states[0][0].length;
@@ -49,7 +49,7 @@
     if (!done) return kit.say(`${rules[rule]}: nothing is written yet, and every name reads zeros.`);
     const [key, value] = writes[done - 1], own = read[names.indexOf(key)];
     const wrong = names.filter((_, i) => last[i] >= 0 && read[i].some((x, j) => Math.abs(x - (j === last[i])) > 0.005));
-    kit.say(`${rules[rule]}: ${key} → ${value} is written. ${key} reads ${values.map((name, j) => `${name} ${kit.fixed(own[j], 2)}`).join(", ")}. ${wrong.length ? `Not what was written last: ${wrong.join(", ")}.` : "Every name reads what was written last."}`);
+    kit.say(`${rules[rule]}: ${key} → ${value} is written. ${key} reads ${values.map((name, j) => `${name} ${kit.fixed(own[j], 2)}`).join(", ")}. ${wrong.length ? `${wrong.join(" and ")} ${wrong.length > 1 ? "do" : "does"} not read what was written last.` : "Every name reads what was written last."}`);
   };
   show();
 }

@@ -7,7 +7,7 @@
   let texts = data.texts[0], kept = data.kept[0], share = 0;
   kit.handle("texts at once", data.texts, texts, String, (x) => { texts = x; show(); });
   kit.nextRow();
-  kit.handle("tokens kept of each", data.kept, kept, large, (x) => { kept = x; show(); });
+  kit.handle("tokens cached for each", data.kept, kept, large, (x) => { kept = x; show(); });
   kit.choice("key heads:", data.heads.map(String), share, (at) => { share = at; show(); });
   const draw = kit.picture(760, TOP + HIGH + 46);
   const write = (x, y, text, options = {}) => kit.svg(draw, "text", { x, y, ...options }, text);
@@ -17,11 +17,11 @@
   }
   kit.svg(draw, "path", { d: `M${LEFT} ${TOP} V${TOP + HIGH} H${LEFT + WIDE}`, fill: "none", stroke: "var(--edge)" });
   for (let p = Math.ceil(bottom); p <= top; p += 1) write(LEFT - 8, Y(10 ** p) + 4, `10${[...String(p)].map((c) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[c]).join("")}`, { "text-anchor": "end", class: "small quiet" });
-  write(LEFT + WIDE / 2, TOP + HIGH + 38, "operations for each byte that is read", { "text-anchor": "middle", class: "quiet" });
-  write(LEFT + 6, TOP + 10, "operations a second", { class: "quiet" });
+  write(LEFT + WIDE / 2, TOP + HIGH + 38, "operations per byte read", { "text-anchor": "middle", class: "quiet" });
+  write(LEFT + 6, TOP + 10, "operations per second", { class: "quiet" });
   kit.svg(draw, "path", { d: `M${X(data.low)} ${Y(data.low * data.bandwidth)} L${X(balance)} ${Y(data.flops)} L${X(data.high)} ${Y(data.flops)}`, fill: "none", stroke: "var(--ink)", "stroke-width": 2.5 });
-  write(X(balance) + 10, Y(data.flops) - 8, "arithmetic decides", { class: "small quiet" });
-  write(X(balance / 14), Y(data.flops / 14) - 16, "memory decides", { "text-anchor": "end", class: "small quiet" });
+  write(X(balance) + 10, Y(data.flops) - 8, "arithmetic is the limit", { class: "small quiet" });
+  write(X(balance / 14), Y(data.flops / 14) - 16, "memory is the limit", { "text-anchor": "end", class: "small quiet" });
   const drop = kit.svg(draw, "line", { stroke: "var(--blue)", "stroke-dasharray": "4 4", class: "move" });
   const dot = kit.svg(draw, "circle", { r: 8, fill: "var(--blue)", stroke: "var(--page)", "stroke-width": 2, class: "move" });
   const said = write(0, 0, "", { class: "strong halo move" });
@@ -33,8 +33,8 @@
     kit.put(dot, { cx: X(intensity), cy: Y(rate) });
     kit.put(drop, { x1: X(intensity), x2: X(intensity), y1: Y(rate), y2: TOP + HIGH });
     kit.put(said, { x: X(intensity) + 14, y: Y(rate) + 22 }, kit.fixed(intensity, digits));
-    kit.numbers(`with ${data.heads[0]} key heads`, [["texts at once", texts], ["tokens kept", kept], ["key heads", data.heads[share]], ["operations a byte", intensity], ["tokens a second, each", speed]]);
-    kit.say(`${texts} ${texts > 1 ? "texts" : "text"}, ${large(kept)} tokens kept of each, ${data.heads[share]} key heads: ${kit.fixed(intensity, digits)} operations a byte, so ${intensity < balance ? "memory" : "arithmetic"} decides. The caches take ${kit.fixed(layers * stored / 1e9, layers * stored < 1e10 ? 1 : 0)} GB, ${kit.fixed((100 * stored) / bytes, 0)} % of what is read. At best each text gets ${kit.fixed(speed, 0)} tokens a second, all together ${kit.fixed(speed * texts, 0)}.`);
+    kit.numbers(`with ${data.heads[0]} key heads`, [["texts at once", texts], ["tokens cached", kept], ["key heads", data.heads[share]], ["operations per byte", intensity], ["tokens per second, each", speed]]);
+    kit.say(`${texts} ${texts > 1 ? "texts" : "text"}, ${large(kept)} cached tokens for each and ${data.heads[share]} key heads give ${kit.fixed(intensity, digits)} operations per byte, so ${intensity < balance ? "memory" : "arithmetic"} is the limit. The caches take ${kit.fixed(layers * stored / 1e9, layers * stored < 1e10 ? 1 : 0)} GB, ${kit.fixed((100 * stored) / bytes, 0)} % of what is read. At best each text gets ${kit.fixed(speed, 0)} tokens per second, and all together get ${kit.fixed(speed * texts, 0)}.`);
   };
   show();
 }

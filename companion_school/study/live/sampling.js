@@ -33,9 +33,9 @@
       kit.put(after, { y: BASE - tall[1], height: tall[1] });
       kit.put(share, { y: BASE - Math.max(...tall) - 7 }, kept.has(j) ? kit.fixed(out) : "cut");
     });
-    const best = order[0], few = kept.size < n ? `${kept.size} of ${n} words are left, which had ${kit.fixed(total)} of the chance; it is shared out again.` : "Every word is left.";
+    const best = order[0], few = kept.size < n ? `${kept.size} of ${n} words are left. Their probabilities, ${kit.fixed(total)} together, are scaled up to a sum of 1.` : "Every word is left.";
     kit.numbers("at three temperatures", [["word", data.words], ["logit", data.logits], [`at temperature ${kit.fixed(temperature, 1)}`, row], [`after top-k ${k} and top-p ${kit.fixed(p)}`, row.map((x, j) => (kept.has(j) ? x / total : 0))]]);
-    kit.say(`At temperature ${kit.fixed(temperature, 1)}, top-k ${k} and top-p ${kit.fixed(p)} “${data.words[best]}” comes with ${kit.fixed(row[best] / total)}. ${few} Dashed: before the cut.`);
+    kit.say(`At temperature ${kit.fixed(temperature, 1)}, top-k ${k} and top-p ${kit.fixed(p)} “${data.words[best]}” has probability ${kit.fixed(row[best] / total)}. ${few} Dashed boxes show the probabilities before the cut.`);
   };
   show();
 }

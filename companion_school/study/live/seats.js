@@ -42,7 +42,7 @@
     boxes.slice(at).forEach(({ rect, letter }) => [rect, letter].forEach((part) => kit.put(part, { opacity: 0, x: LEFT, width: 0 }, part === letter ? "" : undefined)));
     kit.put(last, { x: Math.min(LEFT + scale * done, 752) }, `all done after ${kit.fixed(done, 0)}`);
     kit.numbers("", [["way", ways[way]], ["seats", count], ["all done after", done], ["mean time to first token", first], ["longest gap between tokens", longest]]);
-    kit.say(`${ways[way]}, ${count} ${count === 1 ? "seat" : "seats"}: ${texts} texts are done after ${kit.fixed(done, 1)} readings of the weights, ${kit.fixed(tokens / done, 2)} tokens for each; seats in use ${Math.round((100 * used) / (count * done))}\u00a0%. A first token comes after ${kit.fixed(first, 1)} on average, and the longest gap between two tokens is ${kit.fixed(longest, 1)}.`);
+    kit.say(`${ways[way]}, ${count} ${count === 1 ? "seat" : "seats"}: ${texts} texts are done after ${kit.fixed(done, 1)} passes over the weights, ${kit.fixed(tokens / done, 2)} tokens per pass, with seats in use ${Math.round((100 * used) / (count * done))}\u00a0%. The first token comes after ${kit.fixed(first, 1)} on average, and the longest gap between two tokens is ${kit.fixed(longest, 1)}.`);
   };
   show();
 }

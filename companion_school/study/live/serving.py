@@ -48,8 +48,8 @@ def mending(p: Sequence[float], q: Sequence[float], *, words: Sequence[str], cap
         caption=caption,
         numbers={
             "word": list(words),
-            "the model's chance": [f"{x:.2f}" for x in p],
-            "the draft's chance": [f"{x:.2f}" for x in q],
+            "the model's probability": [f"{x:.2f}" for x in p],
+            "the draft's probability": [f"{x:.2f}" for x in q],
             "accepted": [f"{x:.2f}" for x in accepted],
             "mended": [f"{x:.2f}" for x in missing],
         },
@@ -69,9 +69,9 @@ def _mended(p: Sequence[float], q: Sequence[float], words: Sequence[str]) -> Fig
         ax.bar(at + 0.2, stays, 0.34, color=blue)
         ax.bar(at + 0.2, here - stays, 0.34, bottom=stays, color=orange, label="mended" if label else None)
         wanted = {"color": "black", "linestyle": "--", "marker": ""}
-        ax.plot([at - 0.42, at + 0.42], [here] * 2, label="the model's chance" if label else None, **wanted)
+        ax.plot([at - 0.42, at + 0.42], [here] * 2, label="the model's probability" if label else None, **wanted)
     ax.set_xticks(range(len(words)), [f"{word}\nguessed, written" for word in words])
-    ax.set(ylabel="chance", xlabel="word", ylim=(0, 1.25 * max(*p, *q)))
+    ax.set(ylabel="probability", xlabel="word", ylim=(0, 1.25 * max(*p, *q)))
     ax.bar(0, 0, label="refused", **refused)
     ax.legend(loc="upper center", ncol=4, fontsize=8)
     ax.grid(False, axis="x")

@@ -56,8 +56,8 @@ def leaves(
         "gigabytes that a text fills, beside a card of 80.",
         caption=caption,
         numbers={
-            "a layer keeps": list(numbers),
-            "numbers of a token": [f"{count:,}" for count in numbers.values()],
+            "cached by a layer": list(numbers),
+            "elements per token": [f"{count:,}" for count in numbers.values()],
             **{
                 f"GB, {tokens:,} tokens": [f"{2 * layers * count * tokens / 1e9:.2f}" for count in numbers.values()]
                 for tokens in (TOKENS[0], TOKENS[-1])
@@ -88,7 +88,7 @@ def _still(numbers: dict[str, int], layers: int) -> Figure:
     )
     ax.set_yticks(range(len(filled)), list(numbers))
     ax.invert_yaxis()
-    ax.set(xscale="log", xlim=(1, 20_000), xlabel=f"gigabytes for {TOKENS[-1]:,} tokens", ylabel="a layer keeps")
+    ax.set(xscale="log", xlim=(1, 20_000), xlabel=f"gigabytes for {TOKENS[-1]:,} tokens", ylabel="cached by a layer")
     ax.set_xticks([1, 10, 100, 1000], ["1", "10", "100", "1,000"])
     ax.minorticks_off()
     ax.grid(False, axis="y")

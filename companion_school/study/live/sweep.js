@@ -48,7 +48,7 @@
         text.textContent = inside ? powers[i][j] : "";
       });
       const less = here && shrink < 1;
-      if (less) raised.push(`query ${i} meets a larger score, and what it kept shrinks to ${kit.fixed(shrink)} of it`);
+      if (less) raised.push(`query ${i} meets a larger score, and its mixture shrinks to ${kit.fixed(shrink)} of its size`);
       flash[i].style.opacity = less ? 1 : 0;
       const shown = i < first ? ["", "", "", "", kit.fixed(mixture / total)]
         : begun ? [largest === 1 ? "0" : `ln ${largest}`, less ? `× ${kit.fixed(shrink)}` : "", kit.fixed(total), kit.fixed(mixture), done ? kit.fixed(mixture / total) : ""] : ["", "", "", "", ""];
@@ -56,7 +56,7 @@
     });
     heads.forEach((text, j) => { text.style.opacity = Math.floor(j / tile) === right ? 1 : 0.75; });
     const wrong = forget && keep(powers[0], across).mixture / keep(powers[0], across).total;
-    foot.textContent = `Scores that exist now: ${tile * tile} of ${n * keys}. Dotted: not yet made. Grey: used and gone.`;
+    foot.textContent = `Scores that exist now: ${tile * tile} of ${n * keys}. Dotted: not computed yet. Grey: used and discarded.`;
     const now = powers.map((row, i) => keep(row, i < first ? across : Math.floor(i / tile) === down ? right + 1 : 0));
     kit.numbers("when every tile has passed", [["query", range(n)], ["largest power", now.map(({ largest }) => largest)], ["total", now.map(({ total }) => total)], ["mixture", now.map(({ mixture }) => mixture)], ["tiles seen", now.map((_, i) => (i < first ? across : Math.floor(i / tile) === down ? right + 1 : 0))]]);
     kit.say(`Tile ${at} of ${count}: queries ${span(first)} meet keys ${span(right * tile)}. ` + (raised.length ? `${raised.join("; ").replace(/^q/, "Q")}.` : "No row meets a score above its largest.") + (forget ? ` The mixture is not shrunk: query 0 will end with ${kit.fixed(wrong)}.` : ""));

@@ -44,7 +44,7 @@
     kit.put(share, { x: inside ? X(right) - 52 : X(right) + 8, class: inside ? "strong" : "strong halo", style: inside ? "fill:var(--page)" : "" }, `${kit.fixed(100 * right, 0)} %`);
     kit.numbers("for some sets of heads", [["switched off", dead.join(", ") || "none"], ["right", right]]);
     const last = dead.pop();
-    kit.say(`${last ? `Off: ${dead.length ? `${dead.join(", ")} and ` : ""}${last}.` : "All heads are on."} The model is right ${kit.fixed(100 * right, 0)} times in a hundred.`);
+    kit.say(`${last ? `Off: ${dead.length ? `${dead.join(", ")} and ` : ""}${last}.` : "All heads are on."} The model is right in ${kit.fixed(100 * right, 0)}\u00a0% of the cases.`);
   };
   show();
 }

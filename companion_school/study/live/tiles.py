@@ -117,7 +117,7 @@ def climb(
     ax.plot([one], [chip.attainable(one) / 1e12], "s", color=red, markersize=8, label="the formula")
     here = at[sizes.index(start)]
     ax.plot([here], [chip.attainable(here) / 1e12], "o", color=blue, markersize=9, label=f"tiles of {start} queries")
-    ax.set(xscale="log", yscale="log", xlabel="operations for each byte moved", ylabel="10¹² operations a second")
+    ax.set(xscale="log", yscale="log", xlabel="operations for each byte moved", ylabel="10¹² operations per second")
     ax.legend(loc="lower right")
     moving.show(
         "climb",
@@ -133,6 +133,6 @@ def climb(
         numbers={
             "queries in a tile": sizes,
             "MB moved": [round(bytes_ / 1e6, 1) for bytes_ in moved],
-            "operations a byte": [round(intensity, 1) for intensity in at],
+            "operations per byte": [round(intensity, 1) for intensity in at],
         },
     )  # fmt: skip

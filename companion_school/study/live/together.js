@@ -7,7 +7,7 @@
   const unturned = ((((at0[0] - at0[1] + 180) % 360) + 360) % 360) - 180;
   const range = (from, to) => Array.from({ length: to - from + 1 }, (_, i) => from + i);
   let place = data.start, apart = data.apart, timer;
-  const along = kit.handle("where the two words stand", range(near, far), place, (m) => `${m - apart} and ${m}`, (m) => { place = m; show(); });
+  const along = kit.handle("positions of the two words", range(near, far), place, (m) => `${m - apart} and ${m}`, (m) => { place = m; show(); });
   kit.button("▶ walk", () => {
     if (timer) { clearInterval(timer); timer = 0; return; }
     timer = setInterval(() => {
@@ -17,7 +17,7 @@
     }, 420);
   });
   kit.nextRow();
-  kit.handle("how far the second is behind the first", range(0, near), apart, (d) => `${d} apart`, (d) => { apart = d; along.value = place; show(); });
+  kit.handle("distance between the words", range(0, near), apart, (d) => `${d} apart`, (d) => { apart = d; along.value = place; show(); });
   const draw = kit.picture(760, 322), Y = 188;
   // The text as a line of places, with the two words on it.
   const spot = (m) => 24 + (m / far) * 712;
@@ -70,7 +70,7 @@
     between.textContent = `between them: ${kit.fixed(gap, 0)}°`;
     score.textContent = `score q · k = ${kit.fixed(dot)}`;
     kit.numbers("at every distance", [[`turned, “${names[0]}” at ${places[0]}`, `${kit.fixed(angles[0], 0)}°`], [`“${names[1]}” at ${places[1]}`, `${kit.fixed(angles[1], 0)}°`], ["between", `${kit.fixed(gap, 0)}°`], ["score", dot]]);
-    kit.say(`“${names[0]}” at ${places[0]} and “${names[1]}” at ${places[1]}: ${kit.fixed(gap, 0)}° between the hands, a score of ${kit.fixed(dot)}. Both depend on the distance, ${apart}, and on nothing else about the places.`);
+    kit.say(`“${names[0]}” at ${places[0]} and “${names[1]}” at ${places[1]}: ${kit.fixed(gap, 0)}° between the hands, a score of ${kit.fixed(dot)}. Both depend only on the distance, ${apart}, and not on the positions themselves.`);
   };
   show();
 }

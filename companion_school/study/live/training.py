@@ -63,7 +63,7 @@ def lanes(
     ax.axis("off")
     ax.set(xlim=(-1.4, slots - 0.4), ylim=(-0.5, 4.6))
     rows: list[tuple[float, str, list[str], list[str] | None]] = [
-        (4.2, "shall say", whole, None),
+        (4.2, "should say", whole, None),
         (3.0, "forced: reads", reads[: len(forced)], None),
         (2.3, "says", forced, whole),
         (1.0, "free: reads", [START, *free[:-1]], None),

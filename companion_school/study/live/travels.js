@@ -34,7 +34,7 @@
     kit.put(bar, { width: 400 * cut(share) });
     kit.put(said, {}, `share ${kit.fixed(share, 2)}`);
     kit.numbers("", [["token", words.map((word, i) => (i === token ? `${word} (chosen)` : word))], ...now.map((row, l) => [`before ${l}${l === layer ? " (chosen)" : ""}`, row])]);
-    kit.say(`The vector of token ${token}, ${words[token]}, before layer ${layer}, lent by the other story: it moves the gap by ${kit.fixed(share, 2)} of the way.`);
+    kit.say(`When the other story lends its vector of token ${token}, ${words[token]}, before layer ${layer}, the gap moves ${kit.fixed(share, 2)} of the way.`);
   };
   show();
 }

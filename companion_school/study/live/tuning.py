@@ -70,9 +70,9 @@ def pull(
         caption=caption,
         numbers={
             "answer": list(words),
-            "chance at the start": [f"{p:.2f}" for p in start],
+            "probability at the start": [f"{p:.2f}" for p in start],
             **{f"reward by {name}": [f"{reward:.1f}" for reward in rewards] for name, rewards in judges.items()},
-            f"chance by {first} at temperature {temperature:g}": [f"{p:.2f}" for p in after],
+            f"probability by {first} at temperature {temperature:g}": [f"{p:.2f}" for p in after],
         },
     )
 
@@ -88,7 +88,7 @@ def _pulled(start: Sequence[float], after: Sequence[float], rewards: Sequence[fl
         ax.text(x - 0.19, before + 0.015, f"{before:.2f}", ha="center", fontsize=8)
         ax.text(x + 0.19, now + 0.015, f"{now:.2f}", ha="center", fontsize=8)
     ax.set_xticks(at, [f"{word}\nreward {reward:.1f}" for word, reward in zip(words, rewards, strict=True)])
-    ax.set(ylabel="chance", xlabel="answer", ylim=(0, 1.35 * max(*start, *after)))
+    ax.set(ylabel="probability", xlabel="answer", ylim=(0, 1.35 * max(*start, *after)))
     ax.legend(loc="upper center", ncol=2, fontsize=8)
     ax.grid(False, axis="x")
     return fig

@@ -43,7 +43,7 @@
     const loss = 0.5 * (flat * at[steps][0] ** 2 + steep * at[steps][1] ** 2), first = 0.5 * (flat * start[0] ** 2 + steep * start[1] ** 2);
     const shown = loss > 1000 ? "more than 1000" : kit.fixed(loss, 4);
     kit.numbers("", [["step", at.map((_, i) => i)], ["first weight", at.map(([x]) => x)], ["second weight", at.map(([, y]) => y)], ["loss", at.map(([x, y]) => 0.5 * (flat * x * x + steep * y * y))]]);
-    kit.say(`${NAMES[method]}, rate ${rate}: the loss goes from ${kit.fixed(first)} to ${shown} in ${steps} steps; the longest step is ${longest > 1000 ? "more than 1000" : kit.fixed(longest)}.${gone ? ` It leaves the picture at step ${gone}.` : ""}`);
+    kit.say(`With ${NAMES[method]} and rate ${rate}, the loss goes from ${kit.fixed(first)} to ${shown} in ${steps} steps; the longest step is ${longest > 1000 ? "more than 1000" : kit.fixed(longest)}.${gone ? ` It leaves the picture at step ${gone}.` : ""}`);
   };
   show();
 }

@@ -36,7 +36,7 @@
       text: kit.svg(draw, "text", { x: 52 + c * CW + CW / 2 - 2, y: Y0(i) + 23, "text-anchor": "middle" }),
     })) };
   });
-  title(306, "who looks at whom");
+  title(306, "attention");
   const looks = [0, 1].map((h) => {
     const left = 348 + h * 108, right = left + 56, from = at.length - 1;
     kit.svg(draw, "text", { x: left - 8, y: 40, class: "small quiet" }, `head ${h}`);
@@ -69,9 +69,9 @@
       kit.put(text, { x: 634 + wide }, kit.fixed(p[k]));
     });
     kit.numbers("",
-      [["next word", V], [`chance after “${at.map((id) => V[id]).join(" ")}”`, p]],
+      [["next word", V], [`probability after “${at.map((id) => V[id]).join(" ")}”`, p]],
       [["word", at.map((id) => V[id])], ...[0, 1, 2, 3].map((c) => [`component ${c}`, states[station].map((row) => row[c])]), ...A.map((rows, h) => [`head ${h}, the last word looks at`, rows[last]])]);
-    kit.say(`The row of “${V[at[last]]}”, ${STATIONS[station]}: ${states[station][last].map((v) => kit.fixed(v)).join(", ")}. After “${at.map((id) => V[id]).join(" ")}” the model says “${V[best]}”, with a chance of ${kit.fixed(p[best])}.`);
+    kit.say(`The row of “${V[at[last]]}”, ${STATIONS[station]}: ${states[station][last].map((v) => kit.fixed(v)).join(", ")}. After “${at.map((id) => V[id]).join(" ")}” the model says “${V[best]}”, with a probability of ${kit.fixed(p[best])}.`);
   };
   show();
 }

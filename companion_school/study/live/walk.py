@@ -71,7 +71,7 @@ def walk(
         "words that are chosen.",
         caption=caption,
         colors=4,
-        numbers={"next word": words} | {f"chance, {name}": np.round(row, 4).tolist() for name, row in p.items()},
+        numbers={"next word": words} | {f"probability, {name}": np.round(row, 4).tolist() for name, row in p.items()},
     )
 
 
@@ -93,7 +93,7 @@ def _still(state: np.ndarray, weights: np.ndarray, p: np.ndarray, words: list[st
         for j, weight in enumerate(head[-1]):
             ax.text(1.0, j, f"{weight:.2f}", va="center", fontsize=10)
     right.bar(words, p, color=figures.PALETTE["blue"], width=0.65)
-    right.set(title="the next word", xlabel="word", ylabel="chance")
+    right.set(title="the next word", xlabel="word", ylabel="probability")
     right.tick_params(axis="x", labelrotation=90)
     right.grid(False)
     return fig

@@ -64,7 +64,7 @@ def clocks(
         caption=caption,
         numbers={
             "pair": list(range(pairs)),
-            "radians per place": [float(f"{speed:.4g}") for speed in speeds],
-            "places for a turn": [float(f"{2 * math.pi / speed:.4g}") for speed in speeds],
+            "radians per position": [float(f"{speed:.4g}") for speed in speeds],
+            "positions per turn": [float(f"{2 * math.pi / speed:.4g}") for speed in speeds],
         },
     )

@@ -64,12 +64,12 @@
     kit.numbers("at every slot", [
       [[`slot ${slot} looks at its notes`, inputs.slice(0, slot + 1)], ["weight", own[slot]]],
       [[`slot ${slot} looks at the source`, source], ["weight", cross[slot]]],
-      [[`slot ${slot}, the next word`, words], ["chance", chances[slot]]],
+      [[`slot ${slot}, the next word`, words], ["probability", chances[slot]]],
     ][now]);
     kit.say([
       `${reads} It looks at the notes: ${inputs.slice(0, slot + 1).map((w, j) => `“${w}” ${kit.fixed(own[slot][j])}`).join(", ")}.`,
       `${reads} It asks the source. “${source[from]}” answers, with a weight of ${kit.fixed(cross[slot][from])}.`,
-      `${reads} It says “${word}”, with a chance of ${kit.fixed(chances[slot][first])}. ${step < LAST ? "The word goes onto the notes." : "The text is finished."}`,
+      `${reads} It says “${word}”, with a probability of ${kit.fixed(chances[slot][first])}. ${step < LAST ? "The word is added to the notes." : "The text is finished."}`,
     ][now]);
   };
   show();

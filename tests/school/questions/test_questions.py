@@ -311,7 +311,7 @@ def test_the_terminal_asks_says_why_and_keeps(course):
     text = "\n".join(said)
     assert count == 2
     assert "expected one of a, b, c, got 'z'" in text and "Not right. Only with equal signs." in text
-    assert "It is b: 16 times. The root of 256." in text and "asked again in 1 day" in text and "passed over" in text
+    assert "It is b: 16 times. The root of 256." in text and "asked again in 1 day" in text and "skipped" in text
     assert set(spaced_repetition.read_answers()) == {"2/size", "5/guess"}
     assert all(len(line) <= 80 for line in text.splitlines())
 

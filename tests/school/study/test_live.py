@@ -228,7 +228,7 @@ def test_the_free_lane_of_the_still_figure_reads_what_it_said(monkeypatch):
     for text in still.axes[0].texts:
         rows.setdefault(text.get_position()[1], []).append(text.get_text())
     assert list(rows.values()) == [
-        ["shall say", "twenty", "one", "<eos>"],
+        ["should say", "twenty", "one", "<eos>"],
         ["forced: reads", "<bos>", "twenty", "one"],
         ["says", "twenty", "twenty ✗", "<eos>"],
         ["free: reads", "<bos>", "twenty", "twenty", "twenty", "twenty"],

@@ -1,17 +1,18 @@
-// Looks through all sections (sections.js) for words, and for phrases in quotes. No network, no index: two megabytes of
-// text are read in some milliseconds.
+// Search all sections (sections.js) for words and quoted phrases. It needs no network and no index: two megabytes of text
+// are searched in a few milliseconds.
 (() => {
   "use strict";
   const field = document.getElementById("search-for"), said = document.getElementById("search-said"), list = document.getElementById("search-found");
   const MOST = 40, FROM_ONE_PAGE = 4, KINDS = { term: 1.6, lesson: 1, start: 0.8, deeper: 0.6, beside: 0.6, reference: 0.5, exercises: 0.5, question: 0.4 };
-  // Words that every section has; a phrase in quotes keeps them.
+  // Words that are ignored, except in quoted phrases.
   const SMALL = new Set("a an and are as at be by can do does for from how i in is it its of on or the to was what when where which who why with you".split(" "));
   const plain = (text) => text.toLowerCase().normalize("NFKD").replace(/[\u0300-\u036f]/g, "").replace(/[\u2018\u2019]/g, "'").replace(/[\u2010-\u2015]/g, "-");
-  // Other names of a term, from the glossary: whoever types one is also looking for the term.
+  // Synonyms from the glossary. A search for one also finds the term.
   const terms = new Map(window.courseAliases.map(([name, term]) => [plain(name), term]));
   const all = window.courseSections.map(([page, anchor, kind, title, headings, text]) => {
-    const last = plain(headings.split(" › ").at(-1) || title).replace(/ \(.*\)$/, ""), name = kind === "term" ? last : plain(title + " " + headings);
-    return { page, anchor, kind, title, headings, text, last, name, words: plain(text).replace(/\u221a/g, "\u221a root ") };
+    const spelt = (text) => plain(text).replace(/\u221a/g, "\u221a root "), last = plain(headings.split(" › ").at(-1) || title).replace(/ \(.*\)$/, "");
+    const question = kind === "lesson" && !anchor ? text.slice(0, text.indexOf("?") + 1) : ""; // which a lesson begins with
+    return { page, anchor, kind, title, headings, text, last, name: kind === "term" ? last : spelt([title, headings, question].join(" ")), words: spelt(text) };
   });
   const escape = (text) => text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
   // A word is found where a word begins with it, in one number or the other, with and without hyphens, in British and
@@ -30,7 +31,7 @@
   };
   const times = (text, found) => (text.match(found) ?? []).length;
   const bare = (query) => plain(query).replace(/"/g, "").replace(/\s+/g, " ").trim();
-  // What is looked for: the query, and the term that it is another name of.
+  // The query, and the term that it is a synonym of.
   const ways = (query) => [query, terms.get(bare(query))].filter(Boolean);
   const isCode = (query) => /[_.()]|[a-z][A-Z]/.test(query.trim().replace(/[.?]$/, ""));
   const findOne = (query) => {
@@ -57,10 +58,10 @@
   const find = (query) => {
     const best = new Map();
     ways(query).forEach((way, at) => findOne(way).forEach((score, section) => best.set(section, Math.max(best.get(section) ?? 0, at ? 0.9 * score : score))));
-    // Who looks for a word wants the lesson, who types a name of code the reference.
+    // A search for a word prefers lessons; a search for a name in code prefers the reference.
     const late = (section) => Number(!isCode(query) && section.kind === "reference");
     const found = [...best].sort(([a, high], [b, low]) => late(a) - late(b) || low - high || a.page.localeCompare(b.page)).map(([section]) => section);
-    // One page does not take all the first places.
+    // No page gets all the top results.
     const seen = new Map(), first = [], rest = [];
     for (const section of found) {
       const count = (seen.get(section.page) ?? 0) + 1;
@@ -70,7 +71,7 @@
     return [...first, ...rest];
   };
 
-  // The nearest word of the course for one that it does not have: at most two letters off, in short words one.
+  // The most similar word of the course, at most two letters different, or one in short words.
   let known;
   const vocabulary = () => {
     if (known) return known;
@@ -134,8 +135,8 @@
       item.append(link, around(section, query));
       return item;
     }));
-    const many = found.length === 1 ? "One place" : `${found.length} places`, term = terms.get(bare(query));
-    said.textContent = !query.trim() ? "" : !found.length ? "Nothing has all of these words." : `${term ? `Also called ${term}. ` : ""}${many}${found.length > MOST ? `; the best ${MOST}:` : ":"}`;
+    const many = found.length === 1 ? "1 result" : `${found.length} results`, term = terms.get(bare(query));
+    said.textContent = !query.trim() ? "" : !found.length ? "No section contains all of these words." : `${term ? `Also called ${term}. ` : ""}${many}${found.length > MOST ? `; here are the best ${MOST}:` : ":"}`;
     if (!other) return;
     const button = document.createElement("button");
     button.type = "button";

@@ -1,4 +1,4 @@
-// What the pages do besides: progress, kept in this browser; what scrolls can be reached by keyboard; links of cells.
+// Progress stored in this browser, keyboard access to scrolling parts, and links to cells.
 (() => {
   "use strict";
   const keep = {
@@ -25,7 +25,7 @@
   addEventListener("storage", count);
   document.addEventListener("submit", () => setTimeout(count, 300));
 
-  // Where the reader was: the last heading of a lesson that was passed.
+  // The reader's position: the last heading scrolled past.
   const root = document.documentElement.dataset.content_root ?? "./";
   const headings = [...document.querySelectorAll("article section[id] > :is(h2, h3)")];
   const lesson = document.querySelector("#page-kind[data-kind=lesson]");
@@ -39,7 +39,7 @@
     let waiting = 0;
     addEventListener("scroll", () => { clearTimeout(waiting); waiting = setTimeout(note, 400); }, { passive: true });
   }
-  // One way to begin: for whoever has begun, the way on from there.
+  // The button to start, or to continue for a reader who has started.
   const on = document.getElementById("go-on"), last = keep.read("ext-page:last");
   if (on && last?.page) {
     on.href = root + last.page + (last.anchor ? "#" + last.anchor : "");
@@ -48,7 +48,7 @@
 
   // A part that scrolls sideways can be scrolled with the arrow keys.
   const reach = () => {
-    for (const box of document.querySelectorAll(".formula, pre, .table-wrapper, .ext-numbers, .ext-figure, .toc-scroll, .sidebar-scroll")) {
+    for (const box of document.querySelectorAll(".formula, pre, .table-wrapper, .ext-numbers, .ext-figure, p:has(> img), .toc-scroll, .sidebar-scroll")) {
       const scrolls = box.scrollWidth > box.clientWidth || (box.matches(".toc-scroll, .sidebar-scroll") && box.scrollHeight > box.clientHeight + 1);
       if (scrolls) box.tabIndex = 0;
       else box.removeAttribute("tabindex");
@@ -78,12 +78,12 @@
     (place.querySelector("figcaption") ?? place).append(" ", link);
   }
 
-  // A lesson is printed with all its pictures, also those that no scrolling has reached.
+  // Load all pictures before printing.
   addEventListener("beforeprint", () => {
     for (const picture of document.querySelectorAll("img[loading=lazy]")) picture.loading = "eager";
   });
 
-  // Each cell leads to its place where it can be run.
+  // Link each cell to its runnable version.
   const badges = [...document.querySelectorAll(".badge[data-opens]")];
   for (const cell of badges.length ? document.querySelectorAll(".cell[id^=cell-]") : []) {
     const id = cell.id.slice("cell-".length), line = make("p", { class: "opens" });

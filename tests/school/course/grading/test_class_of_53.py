@@ -202,7 +202,7 @@ def test_a_weeks_set(handed_in, monkeypatch, capsys):
         "twice-tom: week2 (1).ipynb is graded; left out: week2.ipynb" in said.err and "time of its commit" in said.err
     )
     tom = page(handed_in, "week2", "twice-tom")
-    assert "Graded: week2 (1).ipynb" in tom and "Also handed in, and not graded: week2.ipynb" in tom
+    assert "Graded: week2 (1).ipynb" in tom and "Also submitted, but not graded: week2.ipynb" in tom
     lena = page(handed_in, "week2", "late-lena")
     assert "4.8 of 6 points: 6 earned, 1.2 deducted for lateness" in lena and "1 day and 10 hours after" in lena
     assert {rows[name]["time_from"] for name in ("late-lena", "timely-tina")} == {"the last commit of what is graded"}
