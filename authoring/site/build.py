@@ -107,7 +107,7 @@ def _texts(
     for page in course.pages.values():
         labels[page.name], kinds[page.name] = page.label, page.kind
         if page.kind == "start":
-            texts[page.name] = front.text(course, asked, press, "")
+            texts[page.name] = front.text(course, asked, press, home)
         else:
             texts[page.name] = _with_head(text_of(page, press), page, course, press, home)
     texts[course.pages[explorer.FILE].name] = explorer.with_explorer(

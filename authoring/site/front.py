@@ -1,4 +1,4 @@
-"""The site's front page, made from `index.md`, the list of lessons, and the sections of the start page."""
+"""The site's front page, made from `index.md` and the list of lessons."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from authoring.markdown import formulas as formulas_in
+from authoring.pages.start import whom_to_tell
 from authoring.site import own
 from authoring.site.formula import Formula, Formulas
-from authoring.site.notebook import Press, as_block, block, prose, raw
+from authoring.site.notebook import Press, as_block, block, raw
 from authoring.site.pages import Course, Page
 from authoring.site.questions import bar
+from companion_school.build.stages import STAGES
 from companion_school.questions.question import Question
 
 TEXT = Path(__file__).with_name("index.md")
@@ -20,24 +22,23 @@ DOORS = (
     ("flow.html", "The whole flow", "Follow a text through a model, from its letters to the next word, step by step."),
     ("explorer.html", "The explorer", "Every number of a running model: switch heads off, swap a token, look inside."),
     ("chat.html", "Write a story together", "Take turns with the model that this course trains and ships."),
-    (f"{own.INDEX}.html", own.LABEL, "Write it yourself: eighteen files, each with a check that says what is wrong."),
+    (
+        f"{own.INDEX}.html",
+        own.LABEL,
+        f"Write {len(STAGES)} files yourself, each with a check that says what is wrong.",
+    ),
 )
 """Links on the front page besides the lessons: page, title and description."""
 _FIGURE = re.compile(r"{{ figure (\d\d) (\w+) }}")
 
 
-def text(course: Course, asked: Mapping[str, list[Question]], press: Press, badges: str) -> str:
-    """Return the text of the front page: its own words and the sections of the start page."""
-    start = course.pages["start.ipynb"]
+def text(course: Course, asked: Mapping[str, list[Question]], press: Press, home: str) -> str:
+    """Return the text of the front page. `home` is the address of the repository, or an empty string."""
     words = TEXT.read_text(encoding="utf-8").replace("{{ path }}", path(course, asked, press.formulas))
     words = _FIGURE.sub(lambda found: figure(course, press, *found.groups()), words)
-    for mark, part in {"begin": begin(course), "doors": doors(), "badges": badges}.items():
+    for mark, part in {"begin": begin(course), "doors": doors(), "tell": whom_to_tell(home)}.items():
         words = words.replace(f"{{{{ {mark} }}}}", part)
-    parts = [words]
-    for number, cell in enumerate(start.notebook.cells, 1):
-        if cell.cell_type == "markdown" and cell.source.startswith("## "):
-            parts.append(prose(f"#{cell.source}", start, press, f"{start.place}, cell {number}"))
-    return "\n\n".join(parts) + "\n"
+    return words
 
 
 def begin(course: Course) -> str:

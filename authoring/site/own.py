@@ -30,7 +30,7 @@ def _row(stage: Stage, course: Course) -> str:
     page = course.part("stage", str(stage.number))
     title = f"{stage.number}. {html.escape(stage.title)}"
     name = f'<a href="{page.name}.html">{title}</a>' if page else title
-    after = ", ".join(_lesson(f"{number:02d}", course) for number in stage.lessons)
+    after = " ".join(_lesson(f"{number:02d}", course) for number in stage.lessons)
     cells = (name, f"<code>{stage.file}</code>", after, str(stage.minutes))
     return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
 

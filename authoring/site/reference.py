@@ -21,7 +21,8 @@ from authoring.site.notebook import block, raw
 INDEX = "reference/index"
 LEFT_OUT = re.compile(r"companion_school/exercises/lesson_\d\d$|/_\w*$")
 _OWN = "companion"  # the page of modules that are in no subfolder
-_DEEP = {"layers": 2, "training": 2}  # folders whose subfolders get pages of their own, with the number of levels
+# Folders whose subfolders get pages of their own, with the number of levels
+_DEEP = {"layers": 2, "training": 2, "build": 2, "course": 2}
 _TERM = re.compile(r"(\S.{0,60}?):?\s{2,}(\S.*)")  # a term and its description, separated by two or more spaces
 _OF_ONE = ("Returns:", "Yields:", "Note:", "Example:", "Examples:")
 _SECTIONS = ("Args:", "Attributes:", "Raises:", *_OF_ONE)
@@ -43,8 +44,13 @@ class Module:
         """The name of the page that describes the module."""
         package, *folders = self.name.split(".")[:-1]
         if package == imports.SCHOOL.name:
-            return f"reference/{'.'.join([package, *folders[:1]])}"
-        return f"reference/{'.'.join(folders[: _DEEP.get(folders[0], 1)]) if folders else _OWN}"
+            return f"reference/{'.'.join([package, *_shown(folders)])}"
+        return f"reference/{'.'.join(_shown(folders)) or _OWN}"
+
+
+def _shown(folders: list[str]) -> list[str]:
+    """Return the folders that name the page of a module in them."""
+    return folders[: _DEEP.get(folders[0], 1)] if folders else []
 
 
 def modules() -> list[Module]:

@@ -57,6 +57,7 @@ PHRASES = {
     "layer normalization": "06_",
     "overfitting": "14_",
     "quantization": "19_",
+    "LoRA": "20_",
     "residual stream": "06_",
     "cross-attention": "08_",
     "sliding_window_attention": "reference/layers",

@@ -3,7 +3,7 @@
   const root = document.documentElement, faults = [];
   const start = (e) => `<${e.tagName.toLowerCase()} class="${e.className.baseVal ?? e.className}"> ${e.textContent.trim().replace(/\s+/g, ' ').slice(0, 60)}`;
   if (root.scrollWidth > root.clientWidth + 1) faults.push(`the page scrolls sideways, ${root.scrollWidth} in ${root.clientWidth} pixels`);
-  const frames = '.formula, pre, .table-wrapper, .ext-numbers, .ext-box svg, .ext-figure img, .sidebar-drawer, .toc-drawer';
+  const frames = '.formula, pre, .table-wrapper, .ext-numbers, .ext-box svg, .ext-figure img, p:has(> img[src$=".svg"]), .sidebar-drawer, .toc-drawer';
   for (const e of document.querySelectorAll('article :is(p, li, dd, dt, h1, h2, h3, h4, summary, label, button, fieldset, figure, input, svg, img)')) {
     const box = e.getBoundingClientRect();
     if (!box.width || !e.checkVisibility() || e.closest(frames) || e.matches('.ext-figure, .ext-figure img') || e.parentElement.closest('svg')) continue;

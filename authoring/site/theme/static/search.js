@@ -58,8 +58,9 @@
   const find = (query) => {
     const best = new Map();
     ways(query).forEach((way, at) => findOne(way).forEach((score, section) => best.set(section, Math.max(best.get(section) ?? 0, at ? 0.9 * score : score))));
-    // A search for a word prefers lessons; a search for a name in code prefers the reference.
-    const late = (section) => Number(!isCode(query) && section.kind === "reference");
+    // A search for a word, such as LoRA, prefers lessons; a search for a name in code prefers the reference.
+    const isTerm = terms.has(bare(query)) || all.some((section) => section.kind === "term" && section.last === bare(query));
+    const late = (section) => Number((isTerm || !isCode(query)) && section.kind === "reference");
     const found = [...best].sort(([a, high], [b, low]) => late(a) - late(b) || low - high || a.page.localeCompare(b.page)).map(([section]) => section);
     // No page gets all the top results.
     const seen = new Map(), first = [], rest = [];
