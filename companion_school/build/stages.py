@@ -61,7 +61,7 @@ STAGES = {
         Stage(9, "experts.py", "Experts", (11,), 75, (2, 3, 4, 5, 6), 11),
         Stage(10, "published.py", "Published models", (13,), 90, (2, 3, 4, 5), 10),
         Stage(13, "gpt2.py", "GPT-2", (13,), 60, (2, 3, 4, 5, 10), 8),
-        Stage(11, "race.py", "The race", (12, 14), 120, (1, 2, 3, 4, 5), 10),
+        Stage(11, "race.py", "The race", (12, 14), 120, (1, 2, 3, 4, 5, 6), 10),
         Stage(12, "latent.py", "Latent attention", (15,), 60, (2, 3, 4, 5, 7), 12),
         Stage(14, "delta.py", "A state in place of a cache", (17,), 45, (2, 3, 4, 5, 7), 10),
         Stage(15, "speculative.py", "Several tokens a pass", (18,), 60, (2, 3, 4, 5, 7), 10),

@@ -64,6 +64,8 @@ def test_each_notebook_uses_only_stages_before_it_and_leads_to_the_next():
         assert used <= {*before(stage), stage}, stage.module
         told = re.search(r"You need (.*?)[.]", text)[1]
         assert [int(number) for number in re.findall(r"lesson (\d\d)", told)] == [*stage.lessons]
+        advised = {MODULES[name].number for name in re.findall(r"`from (\w+) import", text)}
+        assert advised <= {*stage.needs}, f"{stage.file} is graded without a file that its notebook tells to import"
     assert [following(stage) for stage in ORDER] == [*ORDER[1:], None]
 
 
