@@ -77,7 +77,7 @@ def visit(page: Page, picture: Callable[[str], None]) -> None:
     picture(f"found: head {head} looks at “{name}”, and it has {before} % with it, {after} % without")
     button("Switch this head off").click()
     page.wait_for_selector(".ex-off")
-    expect(page.locator("#ex-next")).to_contain_text("with all on")
+    expect(page.locator("#ex-next")).to_contain_text("nothing off")
     page.mouse.move(0, 0)
     see("#ex-attention")
     picture(f"switched off, “{name}” has {after} % in place of {before} %")
