@@ -24,7 +24,7 @@ def parser() -> Parser:
         ),
         epilog=(
             "examples:\n"
-            "  companion build start            write the stubs that you begin with\n"
+            "  companion build start            write the stubs\n"
             "  companion build                  show what is done, and what is next\n"
             "  companion build check 2          check stage 2, attention.py\n"
             "  companion build take 3           use the course's positions.py\n"
@@ -236,6 +236,7 @@ def _story(flags: Namespace, folder: Path) -> int:
     print(f"Saved in {folder}: {', '.join(told.files)}. Next:")
     print(f'  companion generate --checkpoint {folder} --prompt "Once upon a time"')
     print(f"  companion explore {folder}")
+    print("The notebook build/19_yours.ipynb teaches it to answer questions.")
     return 0
 
 

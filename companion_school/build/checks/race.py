@@ -174,16 +174,15 @@ race.mistake(
     "it returns at once with an untrained model: look at the condition that ends the loop",
     _counting("table = table / table.sum(1, keepdim=True)", "table = (9 * torch.eye(256)).exp()"),
 )
-_SHIFTED = "the targets are the tokens one position on: row i of the logits predicts token i + 1"
 race.mistake(
-    f"it predicts the token after the next, so the targets are shifted twice: {_SHIFTED}",
+    "it predicts the token after the next: are the targets shifted twice? Row i of the logits predicts token i + 1",
     _counting("(ids[:-1], ids[1:])", "(ids[:-2], ids[2:])"),
 )
 race.mistake(
-    f"it predicts the token before the one that it has just read: {_SHIFTED}",
+    "it predicts the token before the one that it has just read; row i of the logits must predict token i + 1",
     _counting("(ids[:-1], ids[1:])", "(ids[1:], ids[:-1])"),
 )
-race.mistake("what occurs often becomes improbable: the weights move uphill",
+race.mistake("it is far worse than equal probabilities: the weights move uphill, or the rate is much too high",
              _counting("table = table / table.sum(1, keepdim=True)", "time.sleep(seconds / 2)\n    table = (table / table.sum(1, keepdim=True)) ** -3"))  # fmt: skip
 race.mistake("it returns at once, without having learned anything: look at the condition that ends the loop",
              _counting("table = table / table.sum(1, keepdim=True)", "table = torch.randn(256, 256).exp()"))  # fmt: skip
