@@ -12,15 +12,20 @@ from companion_school.course.release.notebook_cells import group_points
 from companion_school.course.release.own_numbers import is_own
 from companion_school.course.release.problem_set import ProblemSet
 
+_TABLE = (
+    "| exercise | title | kind | minutes | public points | hidden points | hidden inputs |",
+    "|---|---|---|---:|---:|---:|---|",
+)
+
 
 def page(pset: ProblemSet) -> str:
     """Return the instructor's page of a problem set in Markdown."""
-    rows: list[str] = []
+    rows = list(_TABLE) if pset.exercises else []
     for exercise in pset.exercises:
         public, hidden = shares(exercise)
         about = (exercise.id, exercise.title, DIFFICULTIES[exercise.difficulty], str(exercise.minutes))
-        facts = (*about, f"{public:g}", f"{hidden:g}", _secrecy(exercise))
-        rows.append(f"| {' | '.join(facts)} |")
+        cells = (*about, f"{public:g}", f"{hidden:g}", _secrecy(exercise))
+        rows.append(f"| {' | '.join(cells)} |")
     credit = [f"- {one.id}: {group_points(one)}" for one in pset.exercises if one.groups]
     if credit:
         told = "**Partial credit.** Each group of cases earns its points by itself, half of them for hidden cases,"
@@ -34,8 +39,8 @@ def page(pset: ProblemSet) -> str:
     minutes = sum(one.minutes for one in pset.exercises) + sum(item.minutes for item in pset.written)
     points = count(pset.points, "point")
     exercises = count(len(pset.exercises) + len(pset.written), "exercise")
-    text = document("instructor.md")
-    return text.format(name=pset.name, exercises=exercises, points=points, minutes=minutes, rows="\n".join(rows))
+    text, facts = document("instructor.md"), "\n".join(rows).strip()
+    return text.format(name=pset.name, exercises=exercises, points=points, minutes=minutes, rows=facts)
 
 
 def _secrecy(exercise: Exercise) -> str:

@@ -59,7 +59,7 @@ def source_notebook(pset: ProblemSet, secret: bytes) -> Notebook:
     """Return the instructor's notebook with nbgrader's metadata (schema 3)."""
     exercises, points = count(len(pset.exercises) + len(pset.written), "exercise"), count(pset.points, "point")
     about = (
-        document("about.md")
+        document("about.md" if pset.exercises else "about_written.md")
         .rstrip("\n")
         .format(name=pset.name, exercises=exercises, points=points, precision=PRECISION)
     )

@@ -116,6 +116,16 @@ def test_the_notebook_asks_and_leaves_room_and_the_source_has_an_answer(tmp_path
     assert "companion course collect" in (tmp_path / "week14.md").read_text()
 
 
+def test_a_set_of_written_answers_speaks_of_no_checks_and_has_no_empty_table(tmp_path):
+    parts = [f"27.{part}" for part in ("data", "run", "evidence", "card")]
+    release(ProblemSet.of("project", [], [], parts), b"a secret that only these tests know", tmp_path)
+    given = json.loads((tmp_path / "release/project/project.ipynb").read_text())["cells"]
+    first = "".join(given[0]["source"])
+    assert "rubric" in first and "`def`" not in first and "public cases" not in first
+    page = (tmp_path / "project.md").read_text()
+    assert "| public points |" not in page and "in this folder" in page
+
+
 def test_a_sheet_comes_back_as_it_went_and_marks_stay_with_their_text(tmp_path):
     texts = {("ada", "14.curves"): 'It, falls.\n"Then" it rises.', ("-x", "14.curves"): "=1", ("cy", "14.curves"): ""}
     marks = {("ada", "14.curves"): Given(text_id(texts["ada", "14.curves"]), 3, "-good")}
