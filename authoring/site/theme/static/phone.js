@@ -40,7 +40,7 @@
   };
   const CONDENSED = { queues: 0.86, group: 0.86, seats: 0.9, lanes: 0.92, memory: 0.9, mending: 0.9 }; // print beside print, in narrow columns
   const AS_WIDE = new Set(["bricks"]); // a row that is about being long: it scrolls
-  const OWN = new Set(["cut"]); // its script breaks its lines by itself, at the width of the picture
+  const OWN = new Set(["cut", "pipeline"]); // their scripts draw for the width of the picture
 
   const number = (element, ...names) => names.map((name) => parseFloat(element.getAttribute(name))).find(Number.isFinite) ?? 0;
   // Where the parts of a figure lie: left, right, top and bottom in the wide drawing, and the group that holds each.

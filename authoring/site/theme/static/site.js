@@ -60,6 +60,30 @@
   addEventListener("resize", reach);
   document.addEventListener("toggle", reach, true);
 
+  // The glossary can be filtered, and has letters to jump to.
+  const terms = document.querySelector("#glossary .table-wrapper");
+  if (terms) {
+    const rows = [...terms.querySelectorAll("tbody tr")], letters = make("nav", { class: "letters", "aria-label": "Letters" }), seen = new Set();
+    const field = make("input", { id: "term", type: "search", autocomplete: "off" }), said = make("p", { role: "status" });
+    for (const row of rows) {
+      const letter = row.textContent.trim()[0].toUpperCase();
+      if (!/[A-Z]/.test(letter) || seen.has(letter)) continue;
+      seen.add(letter);
+      row.id = `letter-${letter}`;
+      letters.append(make("a", { href: `#letter-${letter}` }, letter));
+    }
+    field.addEventListener("input", () => {
+      const wanted = field.value.trim().toLowerCase();
+      for (const row of rows) row.hidden = !row.textContent.toLowerCase().includes(wanted);
+      const found = rows.filter((row) => !row.hidden).length;
+      said.textContent = wanted ? `${found} ${found === 1 ? "term" : "terms"}` : "";
+      letters.hidden = Boolean(wanted);
+    });
+    const form = make("div", { class: "site-search" });
+    form.append(make("label", { for: "term" }, "Show the terms that contain"), field);
+    terms.before(form, letters, said);
+  }
+
   // Code can be copied, and each figure can be linked to.
   for (const code of document.querySelectorAll("article .highlight")) {
     if (code.closest(".printed")) continue;
