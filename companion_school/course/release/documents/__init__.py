@@ -2,6 +2,7 @@
 
 TUTOR.md                instructions for a student's AI assistant to tutor rather than solve
 about.md                first cell of a problem set's notebook
+about_written.md        first cell if all answers are written ones, which a person marks
 instructor.md           the instructor's page of a problem set
 nbgrader_config.py.txt  nbgrader's configuration
 repository.md           README of a template repository
