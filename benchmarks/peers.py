@@ -178,7 +178,7 @@ def _x_transformers(ours: Transformer) -> Peer:
             ff_glu=True,
             ff_swish=True,
             ff_no_bias=True,
-            ff_mult=(config.feed_forward.d_ff + 0.5) / config.d_model,  # multiplied by the width and truncated inside
+            ff_mult=(config.feed_forward.d_ff + 0.5) / config.d_model,  # truncated after multiplication by the width
             verbose=False,
         ),
     )

@@ -11,7 +11,7 @@ Found = dict[tuple[str, int], list[float]]
 
 
 def kinds() -> Found:
-    """Read the loss on unseen text from the record's runs, by kind of attention and updates."""
+    """Read the loss on unseen text from the record's runs, for each kind of attention and number of updates."""
     run, found = Runs(Path("build/records/cache")), Found()
     for updates, trained in BUDGETS.items():
         for kind in trained:

@@ -30,7 +30,7 @@ def models() -> str:
     right = f"The translator writes {said['exact_after']} of {said['measured']} names without a mistake, all unseen"
     ends = f"{right} (before the rounding, {said['exact_before']})."
     short = (
-        f"The twin with experts was trained for {found['experts']['plan']['updates']:,} updates, the story model for"
+        f"The twin with experts was trained for {found['experts']['plan']['updates']:,} updates and the story model for"
     )
     long = record("story")["runs"][0]["plan"]["updates"]
-    return "\n".join([*rows, "", f"{ends} {short} {long:,}: which of them is the better model is not said by this."])
+    return "\n".join([*rows, "", f"{ends} {short} {long:,}, so these losses do not show which of them is better."])

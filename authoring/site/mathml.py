@@ -36,7 +36,7 @@ def mended(math: str) -> str:
 
 
 def _close_fences(row: ElementTree.Element) -> None:
-    """Group large brackets that carry a power with their content into one row under the power.
+    """Put large brackets and their content into one row, so that the power belongs to both.
 
     Otherwise the bracket that carries the power would not grow with its partner.
     """

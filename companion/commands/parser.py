@@ -113,7 +113,7 @@ class Parser(ArgumentParser):
             default=[],
             metavar="PATH",
             help="int4: calibration text (files, folders or globs, or course or python, see companion train --help); "
-            "weights are rounded so that outputs on this text are preserved, instead of each to its nearest value",
+            "weights are rounded so that outputs on this text are preserved, instead of to the nearest values",
         )
         self.add_argument(
             "--levels",

@@ -111,7 +111,7 @@ def train(settings: RunSettings, arguments: list[str]) -> int:
     try:
         with Run.open(settings, arguments) as run:
             if run.finished:
-                more = "More --steps go on with it, another --out begins a new one."
+                more = "To continue it, raise --steps; to start a new run, choose another --out."
                 print(f"{run.folder.path}: this run is finished. {more}\n")
             else:
                 print(report.head(run.task, run.trainer, run.folder, run.peak), flush=True)
@@ -119,9 +119,9 @@ def train(settings: RunSettings, arguments: list[str]) -> int:
                     print(before, flush=True)
                 if not run.train():
                     at = f"update {run.trainer.done:,} of {run.trainer.config.updates:,}"
-                    print(f"\nStopped and saved at {at}. To go on:\n  {run.resume}")
+                    print(f"\nStopped and saved at {at}. To resume:\n  {run.resume}")
                     if picture := run.parallel.on_main(run.draw):
-                        print(f"The course of the loss so far: {picture}")
+                        print(f"Loss curve so far: {picture}")
                     return INTERRUPTED
                 print()
             print(run.verdict())

@@ -106,8 +106,7 @@ def draft_called(name: str, words: NumberWords, device: torch.device) -> Draft:
     theirs = NumberWordsTask.of_record(folder.record()).words
     if theirs.vocabulary != words.vocabulary:
         raise ValueError(
-            f"--draft {name}: expected a run with the same tokenizer, {words.title}, got {theirs.title} with another "
-            "one"
+            f"--draft {name}: expected a run with the tokenizer of {words.title}, got that of {theirs.title}"
         )
     return Draft(folder.model().to(device))
 

@@ -167,7 +167,7 @@ def counted_flops(run: Callable[[], Any]) -> int:
         return sdpa_flop_count(q, k, v)
 
     def grouped(a: torch.Size, b: torch.Size, *_: Any, **__: Any) -> int:
-        return 2 * a.numel() * b[-1]  # a row of `a` meets one group's matrix; in the groups' gradient, a column does
+        return 2 * a.numel() * b[-1]  # a row of `a`, or in the gradient a column, is in one group
 
     def triangular(a: torch.Size, b: torch.Size, *_: Any, **__: Any) -> int:
         return b.numel() * (a[-1] - 1)  # the diagonal is 1

@@ -72,7 +72,9 @@ def load_levels(path: str | Path, model: Transformer) -> int:
     wanted = {f"{name}.{part}" for name in layers for part in PARTS}
     may = {f"{name}.{FACTOR}" for name in layers}
     if odd := sorted(wanted ^ (tensors.keys() - may)):
-        raise ValueError(f"{path}: expected levels of this model's layers; {shown(odd[0])} is in only one of the two")
+        raise ValueError(
+            f"{path}: expected levels for exactly this model's layers; {shown(odd[0])} is missing from one of the two"
+        )
     sums = json.loads(header[OF])
     found: dict[nn.Linear, FourBits] = {}
     for name, layer in layers.items():

@@ -110,7 +110,7 @@ class Draft:
     def report(self) -> str:
         """Summarize the acceptance counts in one line."""
         judged = display.count(self.proposed, "proposed token")
-        return f"draft: {self.accepted:,} of {judged} accepted ({self.rate:.0%}), {self.per_pass:.1f} tokens a pass"
+        return f"draft: {self.accepted:,} of {judged} accepted ({self.rate:.0%}), {self.per_pass:.1f} tokens per pass"
 
     def check(self, model: Transformer, reach: int) -> None:
         """Check that this draft can propose tokens for `model`.

@@ -149,7 +149,7 @@ def layer_mask(
         return AttentionMask.of(mask, (*shape, cache.keys.shape[2]), x.device)
     if cache is None:
         return AttentionMask.of(mask, (*shape, x.shape[1]), x.device, causal=causal, window=window)
-    require(causal, "causal", causal, "True with a cache: under a causal mask alone kept keys stay right")
+    require(causal, "causal", causal, "True with a cache, because cached keys stay valid only under a causal mask")
     if isinstance(mask, AttentionMask):
         return mask
     if mask is not None:

@@ -75,7 +75,7 @@ class ShortConvolution(nn.Module):
 
 def _settle(given: dict[str, Any]) -> None:
     mask = given.get("mask")
-    require(mask is None, "mask", mask, "None; a linear layer has no pairs of tokens to hide, see real and document")
+    require(mask is None, "mask", mask, "None; a linear layer has no pairs of tokens to hide (use real and document)")
 
 
 class LinearAttention(nn.Module):

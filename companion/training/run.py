@@ -194,9 +194,7 @@ class Run:
         if changed:
             lines = "\n  ".join(changed)
             if self.record["settings"].get("data") == []:
-                lines += (
-                    "\n  (when it began, the default text was the language reference: --data python goes on with it)"
-                )
+                lines += "\n  (the default text used to be the language reference; --data python continues with it)"
             raise ValueError(
                 f"{self.folder.path} holds a run with other settings:\n  {lines}\nuse the same settings to resume it, "
                 f"or another --out to start a new run, as in --out {self._unused}"
@@ -242,7 +240,7 @@ class Run:
 
     @cached_property
     def peak(self) -> Peak | None:
-        """What the devices of all processes could compute together, if it is known."""
+        """Peak performance of the devices of all processes together, if it is known."""
         return training_peak(self.device, self.trainer.precision, self.parallel.world)
 
     def train(self) -> bool:
@@ -273,9 +271,9 @@ class Run:
                 raise Elsewhere(1) from error
             self.draw()
             raise Halted(
-                f"{error}.\n{_standing(self.folder)} The same command would come to the same point again: an update "
-                "depends on nothing but the state before it. Lower --learning-rate, or raise --warmup, and name "
-                "another --out, since that is another run."
+                f"{error}.\n{_standing(self.folder)} The same command would fail in the same way, because an "
+                "update depends only on the state before it. Lower --learning-rate or raise --warmup, and choose "
+                "another --out, because that is a different run."
             ) from error
         if self.finished:
             model = trainer.whole()
@@ -291,7 +289,7 @@ class Run:
 
     def verdict(self) -> str:
         """Describe the result of a finished run, and what to do next."""
-        drawn = [] if self.picture is None else [f"The course of the loss: {self.picture}"]
+        drawn = [] if self.picture is None else [f"Loss curve: {self.picture}"]
         next_one = f"Next: {self.task.next_command(self.folder.path)}"
         return "\n".join([self.task.verdict(self.record, self.result), *drawn, next_one])
 
@@ -328,7 +326,7 @@ def _standing(folder: RunFolder) -> str:
     last = folder.checkpoint()
     if last is None:
         return "No checkpoint had been written yet."
-    return f"The last checkpoint, after update {int(last.name.removeprefix('step-')):,}, is whole: {last}."
+    return f"The last checkpoint, after update {int(last.name.removeprefix('step-')):,}, is complete: {last}."
 
 
 def _cut(settings: RunSettings, updates: int) -> str:
@@ -337,7 +335,7 @@ def _cut(settings: RunSettings, updates: int) -> str:
     asked = settings.warmup != type(settings).warmup and settings.schedule != "inverse_sqrt"
     if not asked or warmup == settings.warmup:
         return ""
-    return f"Of {updates:,} updates {warmup:,} warm up, a fifth, not the {settings.warmup:,} asked for."
+    return f"The warm-up takes {warmup:,} of the {updates:,} updates, a fifth, instead of {settings.warmup:,}."
 
 
 def open_task(settings: RunSettings, folder: RunFolder | None = None) -> Task:

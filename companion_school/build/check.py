@@ -23,7 +23,7 @@ from companion_school.checking.call import Result
 from companion_school.checking.notebook_answer import NotYet
 
 _START_SECONDS = 300.0  # to import PyTorch on a slow or busy machine
-# The process itself ends a part by its processor time. By the clock it gets several times as long, so that a right file
+# The process limits a part by its processor time. The limit by the clock is several times as long, so that a right file
 # is not called wrong on a busy machine.
 _BUSY = 5
 _RIGHT = Result.RIGHT.value

@@ -24,7 +24,7 @@ from companion_school.checking.examine import AnswerKey, Verdict, examine, key_o
 from companion_school.checking.operator_watch import forbidden_fault, forbidden_uses
 
 _GPU = "_on_a_GPU"
-_LATER = "it will be tried once the parts above are right"
+_LATER = "it will be checked once the parts above are right"
 _NAMED = "\n  most likely: "
 
 
@@ -81,7 +81,7 @@ def unreadable(stage: Stage, sources: Mapping[str, str], wanted: list[Part]) -> 
             said = error.msg if isinstance(error, SyntaxError) else str(error)
             return f"{STAGES[number].file}{where}: it is not valid Python: {said}"
         if used and number == stage.number:
-            until = f" (from stage {OPEN} on every name is allowed)" if "companion" not in used else ""
+            until = f" (from stage {OPEN} onwards every name is allowed)" if "companion" not in used else ""
             return f"{forbidden_fault(used)}{until}"
     return None
 

@@ -78,7 +78,7 @@ def own_model() -> Path:
     if (folder / "config.json").is_file() and (folder / "model.safetensors").is_file():
         print(f"the model: yours, in {folder.name}")
         return folder
-    print("the model: the course's, since you have not saved one yet (`companion build story`)")
+    print("the model: the course's, because you have not saved one yet (`companion build story`)")
     from companion.families.export import export_model  # imported late: rarely needed
 
     made = Path(tempfile.mkdtemp(prefix="companion-story-"))

@@ -201,7 +201,7 @@ def race(
     made = _of_learner(folder, code, minutes)
     new, runs = [_result(told, minutes, one) for one in made], list(before)
     if not alone and not any(_stands_beside(one, minutes) for one in before):
-        say(f"{COURSES} for {minutes:g} min, to compare with (--alone leaves it out) ...")
+        say(f"{COURSES} for {minutes:g} min, for comparison (--alone skips it) ...")
         course = World(references(STAGE), STAGE.module)
         runs += [_result(COURSES, minutes, one) for one in run_everywhere(course, minutes)]
     runs += new
@@ -292,7 +292,7 @@ def board(runs: Sequence[Result], marks: Sequence[Yardstick], new: Sequence[Resu
     rows = [(one.bits_per_byte, one.name, one.time, one.machine, "<- now" if one in new else one.on) for one in runs]
     rows += [(mark.bits_per_byte, mark.name, "", "", "") for mark in marks]
     lines = [(f"{bits:.3f}", *rest) for bits, *rest in sorted(rows, key=lambda row: row[0])]
-    return "bits per byte of held-out text, the fewest first\n\n" + table(lines, left=(1, 2, 3, 4), width=None)
+    return "bits per byte of held-out text, best first\n\n" + table(lines, left=(1, 2, 3, 4), width=None)
 
 
 def draw(file: Path, runs: Sequence[Result], marks: Sequence[Yardstick]) -> Any:
@@ -321,7 +321,7 @@ def draw(file: Path, runs: Sequence[Result], marks: Sequence[Yardstick]) -> Any:
         axes.plot(one.minutes, one.bits_per_byte, "o", color=color, fillstyle="none" if one.is_late else "full")
         named.append((one.bits_per_byte, f"{one.name}, {one.minutes:g} min{', late' * one.is_late}", color))
     _name(axes, sorted(named))
-    axes.set_title("blue: the course's; black: yours; orange: the last", fontsize=9, loc="left")
+    axes.set_title("blue: the course; black: you; orange: your latest", fontsize=9, loc="left")
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file, dpi=120)
     return figure

@@ -123,7 +123,7 @@ def _texts(data: Sequence[str], say: Callable[[str], None]) -> list[str]:
     size = sum(len(text.encode()) for text in texts)
     if size < LITTLE:
         say(
-            f"{size:,} bytes are little: the model will learn them by heart. From about {LITTLE:,} bytes on it begins "
+            f"{size:,} bytes are not much, so the model will memorize them. From about {LITTLE:,} bytes on it starts "
             "to write sentences of its own; a megabyte or more is better."
         )
     return texts

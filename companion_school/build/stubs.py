@@ -138,7 +138,7 @@ def _about(stage: Stage) -> str:
 
 
 def _told(stage: Stage) -> str:
-    there = f"\nCode marked `{GIVEN}` is complete: leave it as it is." if given(stage.number) else ""
+    there = f"\nCode marked `{GIVEN}` is complete; leave it unchanged." if given(stage.number) else ""
     return (
         f"Replace each NotImplementedError, from top to bottom, and check your file as often as you like:\n"
         f'check("{stage.id}") in a notebook, `companion build check {stage.number}` in a terminal.{there}'

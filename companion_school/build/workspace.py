@@ -91,7 +91,7 @@ def lay_stubs(folder: Path, stages: Iterable[Stage] = STAGES.values()) -> list[s
         target = file
         if file.exists() and _digest(_text(file)) != kept.laid:
             target = folder / f"{stage.module}.new.py"
-            said.append(f"{file.name} is yours and was left as it is; the new stub is {target.name} beside it")
+            said.append(f"{file.name} is yours and was not changed; the new stub is {target.name} next to it")
         else:
             said.append(f"{file.name}: the stub of stage {stage.number}, {stage.title}")
         folder.mkdir(parents=True, exist_ok=True)
@@ -121,7 +121,7 @@ def take(folder: Path, stages: Iterable[Stage]) -> list[str]:
         else:
             beside = folder / f"{stage.module}.taken.py"
             write_atomic(beside, text)
-            said.append(f"{file.name} is yours and was left as it is; the reference is {beside.name} beside it")
+            said.append(f"{file.name} is yours and was not changed; the reference is {beside.name} next to it")
     return said
 
 
@@ -206,9 +206,9 @@ def overview(folder: Path) -> str:
         )
     lines = [f"Your own transformer, in {folder}", "", aligned(rows, left=(1, 2, 4, 5), width=None), ""]
     if not folder.exists():
-        lines.append("There are no files yet. Next:  companion build start  writes the stubs that you begin with")
+        lines.append("There are no files yet. Next:  companion build start  writes the stubs")
     elif following is None:
-        lines.append("All of it is done. Let it tell stories:  companion build story")
+        lines.append("All stages are done. Let your model tell stories:  companion build story")
         lines.append("How fast does it learn?                  companion build race --minutes 1")
     else:
         lines.append(

@@ -290,7 +290,7 @@ def not_offered(value: Any, offered: Sequence[Any]) -> str:
 
 def missing(outcome: Outcome) -> str:
     """Return the message for a function that is not written yet."""
-    return outcome.error[1] if outcome.error else "the function is still as it was handed out"
+    return outcome.error[1] if outcome.error else "the function has not been written yet"
 
 
 def call_faults(

@@ -165,7 +165,7 @@ def praise(verdict: Verdict, right: str) -> str:
     in_color = type(sys.stdout).__module__.startswith("ipykernel")  # Jupyter shows colors and saves them
     sign = "\x1b[1;32m\u2713\x1b[0m" if in_color else "\u2713"
     if verdict.robust is None:
-        said = f"{sign} {right} It is robust {STAR} as well: it passed all the further tests."
+        said = f"{sign} {right} It is also robust {STAR}: it passed all further tests."
     else:
         said = f"{sign} {right}\n\nWhat would make it robust {STAR}, next:\n{verdict.robust}"
     return "\n\n".join(filter(None, [said, verdict.printed]))

@@ -442,7 +442,7 @@ def _settings(flags: Namespace) -> dict[str, str]:
     from companion_school.course.written.rubrics import add_items
 
     if (flags.due is None) != (flags.late is None):
-        raise ValueError("--due, --late: expected both or neither; --late '0% a day' takes nothing off")
+        raise ValueError("--due, --late: expected both or neither; --late '0% a day' deducts nothing")
     if flags.grace is not None and flags.due is None:
         raise ValueError(f"--grace {flags.grace} needs --due and --late")
     if flags.due is not None:

@@ -113,7 +113,7 @@ def _serve(made: str, asked: Asked, port: int, talk: Talk | None) -> int:
     from companion_school.explorer.server import Server
 
     with Server(served(made, "./"), asked, port, talk) as server:
-        print(f"Open {server.address} in a browser of this machine. Ctrl-C ends it.", flush=True)
+        print(f"Open {server.address} in a browser on this machine. Press Ctrl-C to stop.", flush=True)
         if talk is not None:
             print(f"To chat with the model: {server.address}chat", flush=True)
         with suppress(KeyboardInterrupt):

@@ -315,4 +315,4 @@ def _race(handed: Sequence[Handed], flags: Namespace, out: Path, wall: Wall) -> 
     rows = race_board.board(raced)
     race_board.write_table(rows, out / "board.csv")
     print(f"\n{table([tuple(row) for row in rows], left=(0, 1, 3), width=None)}")
-    print(f"\n{out / 'board.csv'}: the races of {flags.race:g} minutes, the fewest bits per byte first")
+    print(f"\n{out / 'board.csv'}: the races of {flags.race:g} minutes, best first")

@@ -118,9 +118,9 @@ def _calls(node: ast.AST) -> Iterator[Found]:
 
 def _done(name: str) -> str:
     told = {
-        "softmax": "made to add up to one",
-        "log_softmax": "made to add up to one",
-        "cumsum": "added up step by step",
+        "softmax": "normalized to a sum of one",
+        "log_softmax": "normalized to a sum of one",
+        "cumsum": "accumulated step by step",
     }
     return told.get(name, "added up" if name in ("sum", "mean") else "put together")
 

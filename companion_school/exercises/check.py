@@ -1,5 +1,5 @@
-"""What a reader calls in a notebook: `check("2.3")`, `hint("2.3")`, `solution("2.3")`, `progress()`; and
-`take_over("2.3")`, where an answer is a part of the reader's own transformer."""
+"""Functions that a reader calls in a notebook: `check("2.3")`, `hint("2.3")`, `solution("2.3")`, `progress()`; and
+`take_over("2.3")`, if the answer is a part of the reader's own transformer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from companion_school.exercises.catalogue import find_exercise
 
 
 def check(id: str | float, answer: Callable[..., Any] | None = None) -> None:
-    """Try your answer to an exercise, and say at once how it stands.
+    """Try your answer to an exercise, and say at once whether it is right.
 
     id:      the exercise, as in "2.3"; or a stage of your own transformer, as in "build.5".
     answer:  your function; by default the one of the exercise's name in your notebook.

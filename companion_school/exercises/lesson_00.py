@@ -778,11 +778,11 @@ def one_more_word(x, w_q, w_k, w_v, keys, values):
     ### BEGIN SOLUTION
     position = len(keys)
     c, s = math.cos(position), math.sin(position)
-    rotation = torch.tensor([[c, s], [-s, c]], dtype=x.dtype)  # of a row: the transpose of (0.3)
+    rotation = torch.tensor([[c, s], [-s, c]], dtype=x.dtype)  # for a row, so the transpose of (0.3)
     query, key = x @ w_q @ rotation, x @ w_k @ rotation
     keys = torch.cat([keys, key[None]])
     values = torch.cat([values, (x @ w_v)[None]])
-    weights = torch.softmax(keys @ query / math.sqrt(2), dim=-1)  # it may see all: no mask is needed
+    weights = torch.softmax(keys @ query / math.sqrt(2), dim=-1)  # it may see all keys, so there is no mask
     return weights @ values, keys, values
     ### END SOLUTION
 

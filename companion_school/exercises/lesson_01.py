@@ -103,7 +103,7 @@ def _():
     hints=(
         "A byte from 128 to 191 continues a character, and any other byte begins one. Where does the last character begin?",
         "Its first byte says how long it should be: below 128 one byte, from 192 two, from 224 three, from 240 four.",
-        "If all its bytes are there, `data` is whole. If not, everything before it is.",
+        "If all its bytes are there, you can show all of `data`. If not, you can show everything before it.",
     ),
 )
 def whole_bytes(data):
@@ -470,7 +470,7 @@ def _(ids, G, vocab):
     hints=(
         "The states are the rows that were read, times the square root of d. Compute D, equation (D1.9) of the deeper notebook: probabilities minus 1 at the right answer.",
         "The head contributes D^T H. The gradient at the input is G = sqrt(d) D E.",
-        "Add both sums of equation (D1.10) of the deeper notebook: row i of G is added to row `ids[i]`, it does not replace it.",
+        "Add both sums of equation (D1.10) of the deeper notebook: row i of G is added to row `ids[i]` and does not replace it.",
     ),
 )
 def tied_gradient(E, ids, answers):

@@ -211,7 +211,7 @@ def visible_softmax(scores, may_look):
 
     ★
     - Scores of $-2 \\cdot 10^{10}$ are ordinary scores, and a NaN that is hidden does no harm.
-    - Raise a `ValueError` if `may_look` is not boolean or has another shape.
+    - Raise a `ValueError` if `may_look` is not boolean or does not have the shape of `scores`.
     """
     ### BEGIN SOLUTION
     if may_look.dtype != torch.bool or may_look.shape != scores.shape:
@@ -292,7 +292,7 @@ def _(scores, may_look):
     return torch.softmax(scores.masked_fill(~may_look, -1e9), dim=-1)
 
 
-@visible_softmax.mistake("a mask that is not boolean or has another shape must raise a ValueError")
+@visible_softmax.mistake("a mask that is not boolean or has the wrong shape must raise a ValueError")
 def _(scores, may_look):
     look = may_look.bool().expand_as(scores)
     return torch.softmax(scores.masked_fill(~look, -math.inf), dim=-1).nan_to_num(0.0)

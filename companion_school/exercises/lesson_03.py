@@ -701,7 +701,7 @@ def _(q, k, v):
     return _attend(q.unflatten(1, (k.shape[1], -1)), k[:, :, None], v[:, :, None]).flatten(1, 2)
 
 
-@grouped.mistake("the two head axes are still there: flatten(1, 2) makes one of them")
+@grouped.mistake("the two head axes are still there: flatten(1, 2) merges them")
 def _(q, k, v):
     _fits(q, k)
     return _attend(q, *_shared(q, k, v)).unflatten(1, (k.shape[1], -1))

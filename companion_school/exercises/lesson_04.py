@@ -24,7 +24,7 @@ def _shift(k, d, base=10000.0):
     return torch.block_diag(*blocks)
 
 
-EXPONENTIAL = 1e-9  # of what `torch.matrix_exp` gives near the identity, in float64
+EXPONENTIAL = 1e-9  # error of `torch.matrix_exp` near the identity, in float64
 
 # 4.1
 

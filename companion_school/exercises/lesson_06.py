@@ -527,7 +527,7 @@ def _(x, branches, gains, last_gain, eps):
     return _rms(x, last_gain, eps)
 
 
-@pre_norm_stack.mistake("the residual connection is missing: a branch is added to the stream, it does not replace it")
+@pre_norm_stack.mistake("the residual connection is missing: a branch is added to the stream and does not replace it")
 def _(x, branches, gains, last_gain, eps):
     for pair, gain in zip(branches, gains, strict=False):
         x = _write(_rms(x, gain, eps), pair)

@@ -219,7 +219,7 @@ def _(vocab, context, d_model, layers, d_ff, shared):
     return _encoder(vocab, context, d_model, layers, d_ff, shared) + vocab * d_model
 
 
-@encoder_size.mistake("there is no pooler here: you counted a d_model x d_model matrix and its bias too many")
+@encoder_size.mistake("there is no pooler here: you counted an extra d_model x d_model matrix and its bias")
 def _(vocab, context, d_model, layers, d_ff, shared):
     return _encoder(vocab, context, d_model, layers, d_ff, shared) + d_model**2 + d_model
 

@@ -272,7 +272,7 @@ def cross_head(y, x, W_q, W_k, W_v, real):
     ```
 
     ★
-    - Raise a `ValueError` if `real` has another shape than (source token), or no True.
+    - Raise a `ValueError` if the shape of `real` is not (source token), or if it has no True.
     - Results are right even if all real scores are far below zero and the padding's scores are higher. NaN in a real token shows in the result.
     """
     ### BEGIN SOLUTION

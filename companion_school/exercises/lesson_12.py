@@ -458,7 +458,7 @@ def causal_linear_attention(q, k, v):
     ```
 
     ★
-    - Raise a `ValueError` if `q` and `k` have different shapes or `v` has another number of tokens.
+    - Raise a `ValueError` if `q` and `k` have different shapes or if `v` has a different number of tokens.
     - Components of 800 and -800 give finite results and finite gradients.
     """
     ### BEGIN SOLUTION

@@ -345,7 +345,7 @@ def _(gradients, most):
     return [g * min(1.0, most / max(norm, 1e-300)) for g in gradients], norm
 
 
-@clipped.mistake("return the norm from before clipping: afterwards it tells nothing")
+@clipped.mistake("return the norm from before clipping: afterwards it is at most the limit")
 def _(gradients, most):
     norm = _norm(gradients, most)
     share = min(1.0, most / max(norm, 1e-300))

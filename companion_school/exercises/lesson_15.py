@@ -675,7 +675,7 @@ def quantised_scores(q, keys, bits):
     ```
 
     ★
-    - Raise a `ValueError` for fewer than 2 bits, or if the query has another width than the keys.
+    - Raise a `ValueError` for fewer than 2 bits, or if the query does not have the width of the keys.
     - A key of zeros stays zeros.
     """
     ### BEGIN SOLUTION

@@ -264,7 +264,7 @@ def _(q, k, gain_q, gain_k, eps, cap):
 def gated_heads(x, heads, w_gate):
     """`heads` (token, head, d_v) holds the outputs of an attention layer's heads, and `x` (token, d_model) is the layer's input. Return the
     outputs concatenated, (token, head * d_v), each multiplied by its gate $\\sigma(x W)$. If `w_gate` is (d_model, head), each head has one gate
-    for all its components. If it is (d_model, head * d_v), every component has its own, head after head.
+    for all its components. If it is (d_model, head * d_v), every component has its own gate, with the heads one after another.
 
     ```python
     >>> gated_heads(torch.ones(1, 1), torch.tensor([[[4.0, 8.0]]]), torch.zeros(1, 1))
@@ -272,7 +272,7 @@ def gated_heads(x, heads, w_gate):
     ```
 
     ★
-    - Raise a `ValueError` if `w_gate` has another shape.
+    - Raise a `ValueError` if `w_gate` has any other shape.
     """
     ### BEGIN SOLUTION
     tokens, count, d_v = heads.shape

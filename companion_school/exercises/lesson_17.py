@@ -27,7 +27,7 @@ from companion_school.checking.exercise import Case, exercise
 def hybrid_bytes(tokens, layers, every, kv_heads, tables, d_k, d_v, cached, kept):
     """In a model with `layers` layers, the last layer in each group of `every` layers has full attention. For each token and each of `kv_heads`
     heads it caches a key with `d_k` and a value with `d_v` elements, of `cached` bytes each. Every other layer stores `tables` tables with `d_k`
-    rows and `d_v` columns, whose elements have `kept` bytes. How many bytes does the model store after `tokens` tokens? Return an `int`.
+    rows and `d_v` columns, whose elements take `kept` bytes each. How many bytes does the model store after `tokens` tokens? Return an `int`.
 
     ```python
     >>> hybrid_bytes(10, 4, 4, 1, 2, 3, 5, 2, 4)
@@ -99,7 +99,7 @@ def _(tokens, layers, every, kv_heads, tables, d_k, d_v, cached, kept):
     return full * tokens * kv_heads * d_k * cached + (layers - full) * tables * d_k * d_v * kept
 
 
-@hybrid_bytes.mistake("you used `cached` for the tables: their elements have `kept` bytes")
+@hybrid_bytes.mistake("you used `cached` for the tables: their elements take `kept` bytes")
 def _(tokens, layers, every, kv_heads, tables, d_k, d_v, cached, kept):
     full = _groups(tokens, layers, every)
     return (full * tokens * kv_heads * (d_k + d_v) + (layers - full) * tables * d_k * d_v) * cached
@@ -568,7 +568,7 @@ def _(x, weight, before):
     return mixed, rows[len(rows) - len(before) :].clone()
 
 
-@short_convolution.mistake("a token's neighbours are those before it, and yours uses the tokens after it")
+@short_convolution.mistake("a token's neighbours come before it, and you use the tokens after it")
 def _(x, weight, before):
     _, kept = _convolved(x, weight, before)
     rows = torch.cat([x, 0 * before])

@@ -326,7 +326,7 @@ def make_up(W, x, step):
     """`W` (row, column) multiplies inputs. `x` (token, column) is a sample of them, with more tokens than columns. Round all weights of row i to
     multiples of `step[i]`. Go through the columns from the first to the last. Round the column to the nearest multiples, with halves to even,
     and then move all *later* columns so that the mean squared error of the outputs $x W^\\top$ is smallest, given the columns that are already
-    rounded. Return the rounded weights, a tensor like `W`, and change no argument.
+    rounded. Return the rounded weights, a tensor like `W`, without changing the arguments.
 
     ```python
     >>> make_up(torch.tensor([[0.4, 0.4]]), torch.tensor([[1.0, 0.8], [0.0, 0.6]]), torch.tensor([1.0]))
@@ -513,7 +513,7 @@ def by_chance(x, levels, dice):
     ```
 
     ★
-    - Raise a `ValueError` if there are fewer than two levels, if they are not ascending, or if `dice` has another shape than `x` or a number
+    - Raise a `ValueError` if there are fewer than two levels, if they are not ascending, or if `dice` does not have the shape of `x` or has a number
       outside of [0, 1).
     """
     ### BEGIN SOLUTION

@@ -369,7 +369,7 @@ def _(W, gradient, mean, rate, decay):
     hints=(
         "You know two numbers: the mean squared length of the n gradients, and the squared length of their mean.",
         "By (22.11) the first is true + noise, and the second true + noise / n. Solve for both.",
-        "true = (n * large - single) / (n - 1), noise = single - true. What if true is not above 0?",
+        "true = (n * large - single) / (n - 1), noise = single - true. What if `true` is not above 0?",
     ),
 )
 def noise_in(gradients):

@@ -104,7 +104,7 @@ def _():
 )
 def training_operations(matrices, tokens, frozen=()):
     """A token passes through `matrices`, a list of `(inputs, outputs)`, one after the other. Return `(forward, backward)`, the operations of the
-    matrix products for this many `tokens`, where you counted one operation per entry: a multiplication and an addition are two. The gradient of
+    matrix products for this many `tokens`, where a multiplication and an addition count as two operations. The gradient of
     the first matrix's inputs is not needed. The matrices whose index is in `frozen` are not trained: their own gradient is not computed. A
     gradient is passed back only as far as a trained matrix needs it.
 

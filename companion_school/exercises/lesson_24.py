@@ -240,15 +240,16 @@ def _(text):
     difficulty=2,
     minutes=15,
     hints=(
-        "A shingle that a text lacks must never be its first. Which rank ensures that?",
+        "A shingle that a text lacks must never count as its first. Which rank ensures that?",
         "Broadcast `member` to (text, 1, shingle) and `rank` to (1, order, shingle), hide the shingles that a text lacks, and take the minimum.",
         "The estimate for a pair is the fraction of the orders in which both signatures are equal.",
     ),
 )
 def minhash(member, rank):
     """`member` (text, shingle) is a boolean tensor that says which shingles a text has. `rank` (order, shingle) is an integer tensor with the
-    rank of each shingle in each order. Return `(signature, similarity)`: the smallest rank of each text's shingles in each order (text, order),
-    as integers, and for each pair of texts the share of the orders in which their signatures are equal, (text, text), in double precision.
+    rank of each shingle in each order. Return `(signature, similarity)`. The signature (text, order) holds the smallest rank of each text's
+    shingles in each order, as integers. The similarity (text, text) holds, for each pair of texts, the share of the orders in which their
+    signatures are equal, in double precision.
 
     ```python
     >>> minhash(torch.tensor([[True, True, False], [False, True, True]]), torch.tensor([[0, 1, 2], [2, 0, 1]]))
@@ -304,7 +305,7 @@ def _hash(member, rank, least=True, hidden=None, same=None):
     return signature, equal.mean(dim=2) if same is None else same(equal)
 
 
-@minhash.mistake("a shingle that the text lacks must not be its first: hide it")
+@minhash.mistake("a shingle that the text lacks must not count as its first: hide it")
 def _(member, rank):
     signature, similarity = _hash(torch.ones_like(member), rank)
     _hash(member, rank)
@@ -659,7 +660,7 @@ def _(sizes, tokens, power):
     return _mix(sizes, tokens, power, reading=lambda share, size: tokens / sum(sizes))
 
 
-@mixture.mistake("the readings are upside down: a small source is read more often")
+@mixture.mistake("your division is upside down: a small source is read more often")
 def _(sizes, tokens, power):
     if tokens == 0:
         return _mix(sizes, tokens, power, reading=lambda share, size: 1.0)

@@ -22,7 +22,7 @@ from companion_school.checking.exercise import Case, exercise
     ),
 )
 def questions_for_two_points():
-    """Two models are each right on about 70 % of their questions. They answer different questions, the same number each. How many questions does
+    """Two models are each right on about 70 % of their questions. They answer different questions, but equally many. How many questions does
     each need, so that 1.96 standard errors of the difference between their scores are at most two percentage points? Return an `int`.
     """
     ### BEGIN SOLUTION
@@ -403,8 +403,8 @@ def _(counts, drawn, k):
 )
 def compare(first, second):
     """Two models answered the same questions: `first` and `second` are lists of booleans, right or not, in the same order. Return
-    `(difference, p_value)`: the share of right answers of the first minus that of the second, and the p-value of McNemar's exact test. This is
-    twice the probability that, of as many coin tosses as there are questions on which exactly one model is right, one side wins at least as
+    `(difference, p_value)`: the share of right answers of the first minus that of the second, and the p-value of McNemar's exact test. For
+    this value, toss a coin for each question on which exactly one model is right: it is twice the probability that one side wins at least as
     often as the better model did, but at most 1.
 
     ```python

@@ -227,7 +227,9 @@ def pipeline_seconds(stages, micro_batches):
     """
     ### BEGIN SOLUTION
     if not stages or min(stages) <= 0 or micro_batches < 1:
-        raise ValueError(f"stages={stages}, micro_batches={micro_batches}: expected times above 0, and at least 1")
+        raise ValueError(
+            f"stages={stages}, micro_batches={micro_batches}: expected times above 0 and at least one micro-batch"
+        )
     free = [0.0] * len(stages)
     for _ in range(micro_batches):
         ready = 0.0

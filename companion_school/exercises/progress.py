@@ -1,4 +1,4 @@
-"""What a reader has done so far, kept from day to day in `progress.json`."""
+"""The reader's progress, stored in `progress.json`."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def table(lesson: int | str | None = None) -> str:
             state = f"right on {record.passed}{f', robust {STAR}' if record.robust else ''}"
         elif record.checks:
             state = f"tried {count(record.checks, 'time')}"
-        else:  # how long it takes, and how hard it is, is asked before it is begun
+        else:  # readers want to know the time and the difficulty before they begin
             state = f"{exercise.minutes:2} min, {DIFFICULTIES[exercise.difficulty]}"
         used = [count(record.hints, "hint")] * bool(record.hints)
         used += ["solution read"] * record.solution

@@ -304,7 +304,7 @@ class _Answer(BaseHTTPRequestHandler):
     def _head(self, status: int, kind: str, size: int | None = None) -> None:
         self.send_response(status)
         self.send_header("Content-Type", f"{kind}; charset=utf-8" if kind.startswith("text") else kind)
-        if size is not None:  # else the body ends where the connection does
+        if size is not None:  # otherwise the body ends with the connection
             self.send_header("Content-Length", str(size))
         self.send_header("Access-Control-Allow-Origin", "*")  # a page in a notebook's frame has the notebook's origin
         self.send_header("Cache-Control", "no-store")

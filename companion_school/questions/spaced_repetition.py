@@ -83,7 +83,7 @@ def _read_rows() -> dict[str, list[_Row]]:
 
 
 def read_answers() -> dict[str, list[Given]]:
-    """Return all answers by the question's key.
+    """Return the answers to each question, by the question's key.
 
     Raises:
         ValueError: The file is invalid; the message names it.

@@ -51,7 +51,7 @@ def review(
 
 
 def _read(prompt: str) -> str:
-    if sys.stdin is None:  # stdin is closed, for which `input` would raise RuntimeError instead
+    if sys.stdin is None:  # stdin is closed; `input` would raise a RuntimeError
         raise EOFError
     return input(prompt)
 

@@ -125,13 +125,13 @@ def opened(name: str, *, fetch_it: bool = False) -> Published | None:
     try:
         found = at_hand(hub) or (get(hub) if fetch_it else None)
         if found is None:
-            print(f"{hub} is not on this machine; the lesson goes on.")
+            print(f"{hub} is not on this machine; the lesson continues.")
             print(f"To see it: fetch_it=True (about {megabytes:,} MB, once), and run this cell again.")
             return None
         return Published(hub, load_pretrained(found.folder, dtype=torch.float32).eval(), load_tokenizer(found.folder))
     except ValueError as error:
         print(textwrap.fill(f"{error}", WIDTH))
-        print("The lesson goes on without it.")
+        print("The lesson continues without it.")
         return None
 
 

@@ -108,7 +108,7 @@ def on_real_model(
                 raise ValueError(f"key: no record {shown(key)}; python -m authoring.records.real LESSON creates it")
             if (opened := real_model(name, load)) is None:
                 print(f"{NAMES[name]} is not on this machine, so these are recorded results. In a terminal, "
-                      f"`companion get {name}` brings it.")  # fmt: skip
+                      f"run `companion get {name}` to download it.")  # fmt: skip
                 return known[key]
             with torch.no_grad(), in_precision(opened[0], dtype):
                 found = plain(measure(*opened))

@@ -89,5 +89,5 @@ def where_next(
     for lesson in path:
         if not set(lesson["exercises"]) <= reader.exercises:
             name = f"the exercises of {lesson['number']} {text(lesson['title'])}"
-            return f"You have read every lesson. Go on with {link(lesson['exercise_file'], name)}."
+            return f"You have read every lesson. Continue with {link(lesson['exercise_file'], name)}."
     return "You have read every lesson and done every exercise."

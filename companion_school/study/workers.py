@@ -150,7 +150,7 @@ class Workers:
         return replies
 
 
-# What a function needs: every name that it looks up in its module
+# The names that a function looks up in its module
 
 
 def _looked_up(code: types.CodeType) -> Iterator[str]:

@@ -154,7 +154,7 @@ def test_the_default_text_is_the_course_and_a_run_from_before_says_how_to_go_on(
     (run / "run.json").write_text(json.dumps(record))
     error = refused(["train", "--out", "runs/course", *small], capsys)
     assert "--data: python in the run, course now" in error
-    assert "the default text was the language reference: --data python goes on with it" in error
+    assert "the default text used to be the language reference; --data python continues with it" in error
     topics = {f"topic {i}": f"Topic {i}\n*******\n\n" + f"Line {i} of it is long enough. " * 40 for i in range(30)}
     monkeypatch.setitem(sys.modules, "pydoc_data.topics", types.SimpleNamespace(topics=topics))
     python = ["train", "--data", "python", "--out", "runs/course", *small]
@@ -225,9 +225,9 @@ def test_ctrl_c_saves_and_says_how_to_go_on(books: Path, capsys, monkeypatch) ->
     assert main(arguments) == 130
     said = capsys.readouterr().out
     assert (
-        f"Stopped and saved at update 5 of 12. To go on:\n  companion {' '.join(arguments[:-1])} 'runs/my run'" in said
+        f"Stopped and saved at update 5 of 12. To resume:\n  companion {' '.join(arguments[:-1])} 'runs/my run'" in said
     )
-    assert f"The course of the loss so far: {Path('runs/my run/loss.png')}" in said
+    assert f"Loss curve so far: {Path('runs/my run/loss.png')}" in said
     monkeypatch.undo()
     monkeypatch.chdir(books.parent)
     assert main(arguments) == 0
@@ -332,7 +332,7 @@ def test_a_diverging_run_stops_and_says_where_its_last_good_state_is(books: Path
     error = capsys.readouterr().err
     assert code == 1 and "at update" in error
     assert "The last checkpoint, after update" in error or "No checkpoint had been written yet." in error
-    assert "The same command would come to the same point again" in error and "--learning-rate" in error
+    assert "The same command would fail in the same way" in error and "--learning-rate" in error
     assert not Path("runs/books/result.json").exists()
 
 
@@ -384,7 +384,7 @@ def test_help_that_does_not_arrive_is_said(arguments, error, code, monkeypatch, 
 
 def test_a_warm_up_that_is_cut_is_said(books: Path, capsys) -> None:
     assert main(["train", "--data", "books", *SMALL, "--warmup", "100"]) == 0
-    assert "Of 12 updates 2 warm up, a fifth, not the 100 asked for." in capsys.readouterr().out
+    assert "The warm-up takes 2 of the 12 updates, a fifth, instead of 100." in capsys.readouterr().out
 
 
 def test_greedy_text_goes_on_past_the_context_and_unequal_prompts_do_not_disturb_each_other(at_home, capsys) -> None:

@@ -370,7 +370,7 @@ def test_a_draft_writes_the_same_text_and_says_how_much_was_accepted(home: Path,
         said = capsys.readouterr()
         assert said.out == alone
         counted = re.fullmatch(
-            r"draft: (\d+) of (\d+) proposed tokens? accepted (\(\d+%\)), [\d.]+ tokens a pass\n", said.err
+            r"draft: (\d+) of (\d+) proposed tokens? accepted (\(\d+%\)), [\d.]+ tokens per pass\n", said.err
         )
         assert counted is not None, said.err
         assert int(counted[1]) <= int(counted[2])

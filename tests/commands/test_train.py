@@ -192,9 +192,9 @@ def test_a_damaged_result_is_measured_again(home: Path, capsys) -> None:
 @pytest.mark.parametrize(
     ("what", "message", "standing"),
     [
-        ("model.safetensors", "step-00000005 could not be written", "after update 4, is whole"),
+        ("model.safetensors", "step-00000005 could not be written", "after update 4, is complete"),
         ("run.json", "runs/new/run.json could not be written", "No checkpoint had been written yet."),
-        ("loss.png", "runs/one/loss.png could not be written", "after update 6, is whole"),
+        ("loss.png", "runs/one/loss.png could not be written", "after update 6, is complete"),
     ],
 )
 def test_a_full_disk_is_said_with_the_command_that_goes_on(what, message, standing, home: Path, capsys) -> None:
@@ -228,9 +228,9 @@ def test_a_run_that_diverges_says_what_to_change(home: Path, capsys) -> None:
         assert main(arguments) == 1
         error = capsys.readouterr().err
         assert "is nan at update 2" in error or "is inf at update 2" in error
-        assert "The last checkpoint, after update 1, is whole" in error
-        assert "The same command would come to the same point again" in error
-        assert "Lower --learning-rate, or raise --warmup, and name another --out" in error
+        assert "The last checkpoint, after update 1, is complete" in error
+        assert "The same command would fail in the same way" in error
+        assert "Lower --learning-rate or raise --warmup, and choose another --out" in error
     assert Path("runs/wild/loss.png").exists()
 
 

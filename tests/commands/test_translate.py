@@ -123,7 +123,7 @@ def test_a_run_that_was_stopped_ends_with_the_same_weights_bit_for_bit(empty: Pa
     arguments = [*TRAIN, *TINY, "--accumulate", "2", "--label-smoothing", "0.1", "--experts", "3"]
     monkeypatch.setattr(Trainer, "update", interrupted)
     assert main([*arguments, "--out", "runs/stopped"]) == 130
-    assert "Stopped and saved at update 3 of 5. To go on:" in capsys.readouterr().out
+    assert "Stopped and saved at update 3 of 5. To resume:" in capsys.readouterr().out
     monkeypatch.setattr(Trainer, "update", update)
     assert main([*arguments, "--out", "runs/stopped"]) == 0
     assert "resuming after update 3" in capsys.readouterr().out
@@ -231,7 +231,7 @@ def test_a_draft_changes_no_translation_and_its_share_is_said(draft: str, least:
     assert main(["translate", *names, "--draft", draft]) == 0
     said = capsys.readouterr()
     assert said.out == expected
-    share = re.search(r"draft: (\d+) of (\d+) proposed tokens? accepted \((\d+)%\), (\d\.\d) tokens a pass", said.err)
+    share = re.search(r"draft: (\d+) of (\d+) proposed tokens? accepted \((\d+)%\), (\d\.\d) tokens per pass", said.err)
     assert share is not None and int(share[1]) <= int(share[2]) and int(share[3]) >= least
 
 
@@ -241,7 +241,7 @@ def test_a_draft_of_other_pieces_is_refused(at_home: Path, tmp_path: Path, capsy
     error = refused(
         ["translate", "zwei", "--run", "runs/number-words-de-en", "--draft", str(tmp_path / "french")], capsys
     )
-    assert "expected a run with the same tokenizer, German to English, got French to English" in error
+    assert "expected a run with the tokenizer of German to English, got that of French to English" in error
 
 
 def test_a_wrong_answer_is_called_wrong_and_the_right_one_is_given(at_home: Path, capsys, monkeypatch) -> None:

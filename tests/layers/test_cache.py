@@ -138,5 +138,5 @@ def test_a_layer_alone_counts_positions_from_its_cache():
     first = layer(x[:, :4], cache=cache.open(4)[0])
     rest = layer(x[:, 4:], cache=cache.advance(4).open(3)[0])
     torch.testing.assert_close(torch.cat((first, rest), 1), layer(x), atol=1e-12, rtol=0)
-    with pytest.raises(ValueError, match="under a causal mask alone"):
+    with pytest.raises(ValueError, match="only under a causal mask"):
         Attention(12, CONFIG.attention, causal=False).double()(x, cache=cache.open(7)[0])

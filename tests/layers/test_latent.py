@@ -226,7 +226,7 @@ def test_what_makes_no_sense_is_refused_by_name():
     ):
         with pytest.raises(ValueError, match=f"^{name}="):
             CONFIG.with_(**change)
-    with pytest.raises(ValueError, match="under a causal mask alone"):
+    with pytest.raises(ValueError, match="only under a causal mask"):
         layer = LatentAttention(14, HEADS, causal=False).double()
         layer(stream(2), cache=KVCache.create(CONFIG, 2, 4, dtype=torch.float64).open(2)[0])
     with pytest.raises(

@@ -101,7 +101,7 @@ def became_writing(folder: Path) -> list[Became]:
     path, said = said_of_writing(folder)
     found = []
     for name, value in said.items():
-        end = became_by(path, name, value, WRITING.get(name), "it may change what is written")
+        end = became_by(path, name, value, WRITING.get(name), "it may change the generated text")
         if end.refused is None and value is not None and (name in _CHECKS or name in _OF_SAMPLING):
             try:
                 _checked(path, name, value)

@@ -139,7 +139,7 @@ class TextTask(Task):
     @property
     def enough(self) -> Enough:
         updates = max(1, round(MOST_EPOCHS / self.batches.epochs(self.settings.accumulate)))
-        return Enough(updates, f"or {MOST_EPOCHS:g} times through the text, are enough: more would memorize it")
+        return Enough(updates, f"or {MOST_EPOCHS:g} times through the text, are enough; more would memorize it")
 
     @property
     def title(self) -> str:

@@ -249,8 +249,8 @@ class TuneTask(Task):
         """Return advice for a run that has not learned its task."""
         if self.settings.method == "grpo":
             helps = (
-                "GRPO can only reinforce answers that the model gives now and then. Begin from a model that is right "
-                "in some of its answers: first companion tune --method sft, then --start with that run"
+                "GRPO can only reinforce right answers that the model already gives sometimes. Start from a model "
+                "that is right in some of its answers: first companion tune --method sft, then --start with that run"
             )
         else:
             helps = (
@@ -694,7 +694,7 @@ def _divided(entries: int, share: float) -> tuple[list[int], list[int]]:
 def _measured(task: TuneTask, held: int, unit: str) -> str:
     if task.settings.problems is not None and task.settings.method != "dpo":
         return "measured on held-out problems, which it never sees"
-    return f"measured on {count(held, f'other {unit}')}" if held else f"measured on the same {unit}: there is no other"
+    return f"measured on {count(held, f'other {unit}')}" if held else f"measured on the training {unit}, the only one"
 
 
 METHODS: dict[str, type[TuneTask]] = {"sft": SupervisedTask, "dpo": PreferenceTask, "grpo": PolicyTask}

@@ -263,8 +263,8 @@ def put_states(code, attend, ids):
             "the cache of each block": [type(cache).__name__ for cache in caches],
             "the logits in pieces are those of the whole": bool(apart < 1e-9),
             "write strengths of each state": [len(layer.write.weight) for layer in attentions if hasattr(layer, "write")],
-            "`output` is drawn smaller, by initialise": spread < 0.1,
-            "the embedding is drawn again": not torch.equal(own.embedding.weight, embedding)}  # fmt: skip
+            "`initialise` makes `output` smaller": spread < 0.1,
+            "the embedding is initialized again": not torch.equal(own.embedding.weight, embedding)}  # fmt: skip
 
 
 @put_states.cases
@@ -277,7 +277,7 @@ def _(draw):
 
 
 put_states.mistake(
-    "`attend` names the blocks that keep your attention", "if number not in attend:", "if number in attend:"
+    "`attend` lists the blocks that keep your attention", "if number not in attend:", "if number in attend:"
 )
 put_states.mistake("every block has a state: `attend` is not used", "if number not in attend:", "if True:")
 put_states.mistake(
@@ -295,7 +295,7 @@ put_states.mistake(
     "Cache() if isinstance(block.attention, DeltaLayer) else State()",
 )
 put_states.mistake(
-    "the weights are not drawn again: call `initialise` at the end",
+    "the weights are not initialized again: call `initialise` at the end",
     "    initialise(model, config.d_model, writes=2 * config.layers)\n",
     "",
 )
@@ -308,7 +308,7 @@ put_states.mistake(
     "DeltaLayer(config.d_model, config.kv_heads)",
 )
 put_states.mistake(
-    "the weights are drawn before the new layers are in the model: call `initialise` at the end",
+    "the weights are initialized before the new layers are in the model: call `initialise` at the end",
     "    config = model.config\n",
     "    config = model.config\n    initialise(model, config.d_model, writes=2 * config.layers)\n",
     "    initialise(model, config.d_model, writes=2 * config.layers)\n    return model",

@@ -253,7 +253,7 @@ gpt2.mistake("the joined matrix is divided before it is transposed: each part ha
 gpt2.mistake("the two norms of a layer are swapped: ln_2 comes before the network", '"ln_1": "attention_norm"', '"ln_1": "feed_forward_norm"',
              '"ln_2": "feed_forward_norm"', '"ln_2": "attention_norm"')  # fmt: skip
 gpt2.mistake("files may contain masks, `attn.bias`, and a second copy of the head: leave them out",
-             "            continue  # a mask that was stored, and the embedding once more\n", "            pass\n")  # fmt: skip
+             "            continue  # a stored mask, or a second copy of the embedding\n", "            pass\n")  # fmt: skip
 gpt2.mistake(
     "names may begin with `transformer.`, but need not",
     'name.removeprefix("transformer.")',

@@ -294,7 +294,7 @@ def _(draw):
 put_latents.mistake(
     "only the first block has latent attention", "for block in model.decoder.blocks:", "for block in model.decoder.blocks[:1]:"
 )  # fmt: skip
-put_latents.mistake("the weights are not drawn with `initialise`", "    initialise(model, config.d_model, writes=2 * config.layers)\n", "")  # fmt: skip
+put_latents.mistake("the weights are not initialized with `initialise`", "    initialise(model, config.d_model, writes=2 * config.layers)\n", "")  # fmt: skip
 put_latents.mistake("all blocks share one attention; give each its own",
                     "    for block in model.decoder.blocks:\n        block.attention = LatentAttention(config.d_model, config.heads, rank, d_rope)",
                     "    one = LatentAttention(config.d_model, config.heads, rank, d_rope)\n    for block in model.decoder.blocks:\n        block.attention = one")  # fmt: skip
@@ -337,7 +337,7 @@ bytes_kept.mistake(
     "the latent is counted twice, as if for keys and for values", "else rank + d_rope", "else 2 * rank + d_rope"
 )
 bytes_kept.mistake("only one layer is counted", "return config.layers * tokens", "return tokens")
-bytes_kept.mistake("elements are counted, not bytes", "* numbers * size", "* numbers")
+bytes_kept.mistake("you count elements; count bytes", "* numbers * size", "* numbers")
 bytes_kept.variant(
     """
     def bytes_kept(config, tokens, rank=None, d_rope=0, size=4):

@@ -252,7 +252,7 @@ Transformer_goes_on.mistake(
     "ids.shape[0]",
 )
 Transformer_goes_on.mistake(
-    "the positions after the cache start one too late",
+    "the positions after the cache are one too large",
     "torch.arange(seen, seen + new",
     "torch.arange(seen + bool(seen), seen + new + bool(seen)",
 )

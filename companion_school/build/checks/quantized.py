@@ -325,7 +325,7 @@ quantize_model.mistake(
     "bits and group are swapped", "QuantizedLinear(child, bits, group)", "QuantizedLinear(child, group, bits)"
 )
 quantize_model.mistake("every element is counted as four bytes", "x.numel() * x.element_size()", "x.numel() * 4")
-quantize_model.mistake("elements are counted, not bytes", "x.numel() * x.element_size()", "x.numel()")
+quantize_model.mistake("you count elements; count bytes", "x.numel() * x.element_size()", "x.numel()")
 quantize_model.mistake(
     "a head outside the decoder is rounded, too; round only the decoder's layers",
     "list(model.decoder.modules())",

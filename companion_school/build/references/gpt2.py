@@ -93,7 +93,7 @@ def gpt2(fields: dict, tensors: dict[str, Tensor]) -> tuple[GPT2, dict[str, Tens
     for name, x in tensors.items():
         name = name.removeprefix("transformer.")
         if name.endswith((".attn.bias", ".attn.masked_bias")) or name == "lm_head.weight":
-            continue  # a mask that was stored, and the embedding once more
+            continue  # a stored mask, or a second copy of the embedding
         if ".c_" in name:
             x = x.t()
         if ".attn.c_attn." in name:

@@ -41,7 +41,7 @@ def race(text: str, seconds: float) -> Runner:
         return model
 
     begun = time.monotonic()
-    trained(5)  # thrown away: it tells how many updates there is time for
+    trained(5)  # discarded: it only shows how many updates fit
     each = (time.monotonic() - begun) / 5
     left = seconds - (time.monotonic() - start)
     return Runner(trained(max(1, int(0.95 * left / each))).eval().cpu(), merges, context)

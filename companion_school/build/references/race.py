@@ -120,7 +120,7 @@ def race(text: str, seconds: float) -> Runner:
         done = (time.monotonic() - start) / seconds
         if done >= 1:
             break
-        share = min(1.0, done / 0.02, (1 - done) / 0.6)  # a short way up, flat, and the last six tenths down to nothing
+        share = min(1.0, done / 0.02, (1 - done) / 0.6)  # a short rise, a plateau, and a fall to 0 from 0.4 on
         with torch.autocast(device, torch.bfloat16, enabled=gpu):
             logits = fast(window[:, :-1])
         loss = F.cross_entropy(logits.flatten(0, 1).float(), window[:, 1:].flatten())

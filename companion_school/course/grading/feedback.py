@@ -23,7 +23,7 @@ from companion_school.course.written.rubrics import find_written
 _WORDS = {
     "right": "Right.",
     "wrong": "Wrong: the code runs, but its result is not the right one.",
-    "missing": "Missing: there is no answer, or it is still as it was handed out.",
+    "missing": "Missing: there is no answer, or it has not been changed.",
     "crashed": "Crashed: the code raised an error, or its process ended.",
     "timeout": "Timeout: the code did not finish within its time limit. If it is fast for you, tell your instructor.",
     "refused": "Refused: the code uses something that the exercise or the grader does not allow.",

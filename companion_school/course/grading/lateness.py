@@ -143,7 +143,7 @@ def _told(time: str, ends: datetime, late: float, days: int, share: float) -> st
     used = f"{count(days, 'late day')} {'was' if days == 1 else 'were'} used, and " if days else ""
     cost = f"{number(100 * share)}% of its points are deducted" if share else "no points are deducted"
     zone = ends.isoformat()[-6:]
-    return f"It was handed in on {came}, {_span(late)} after it was due on {due} (UTC{zone}); {used}{cost}."
+    return f"It was submitted on {came}, {_span(late)} after the deadline of {due} (UTC{zone}); {used}{cost}."
 
 
 def _span(seconds: float) -> str:

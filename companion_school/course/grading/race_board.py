@@ -115,7 +115,7 @@ def _value(outcome: Outcome) -> Any:
         kind, text = outcome.error
         raise ValueError(text if kind == "ValueError" else f"{kind}: {text}")
     if outcome.result is not None:
-        raise ValueError("it ended its process")
+        raise ValueError("it exited its process")
     return outcome.value
 
 

@@ -231,7 +231,7 @@ def load(out: Path) -> Results:
         records = tuple(_record(entry) for entry in told.pop("records"))
         return Results(**told, records=records)
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{file}: expected what companion grade writes ({error})") from None
+        raise ValueError(f"{file}: expected a file written by companion grade ({error})") from None
 
 
 def _record(entry: dict[str, Any]) -> Record:

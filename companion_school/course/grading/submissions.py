@@ -341,7 +341,7 @@ def _project_files(found: Sequence[tuple[Path, Platform]]) -> tuple[list[Path], 
     homes = {file.parent for file in files if file.name in _STAGE_FILES}
     if not homes:
         near = [plain(file.name) for file in files if file.name.lower() in _STAGE_FILES]
-        hint = f"; {near[0]} is not spelled as it was handed out" if near else ""
+        hint = f"; {near[0]} has a different name from the file that was handed out" if near else ""
         raise ValueError(f"it contains none of the project's files, such as attention.py{hint}")
     latest = {
         home: max(file.stat().st_mtime for file in files if file.parent == home and file.name in _STAGE_FILES)

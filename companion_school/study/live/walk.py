@@ -42,7 +42,7 @@ def walk(
     """
     words = list(vocabulary)
     if len(start) != 3 or not set(start) <= set(words[1:]):
-        raise ValueError(f"start: expected three words of {words[1:]}, got {list(start)}")
+        raise ValueError(f"start: expected three of the words {words[1:]}, got {list(start)}")
     checked: dict[str, dict[str, np.ndarray]] = {}
     for name, parts in models.items():
         arrays = {part: np.asarray(parts[part], dtype=float) for part in PARTS if part in parts}

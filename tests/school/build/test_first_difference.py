@@ -101,7 +101,7 @@ def test_the_reference_parts_nowhere(stage):
         "softmax before top-k not renormalised",
         "cross-attention's mask forgotten",
         "capacity counted by tokens",
-        "turned after it was kept",
+        "rotated after caching",
         "untied head left out",
         "learned positions not added",
         "nothing taken off",
@@ -123,7 +123,7 @@ def test_the_sentence_names_what_agrees_the_line_and_what_would_mend_it(tmp_path
     assert said.startswith(f"{lead}the keys in heads before rotation, the positions of the tokens")
     assert "are the same" in said and "the keys after rotation differ: " in said
     assert "attention.py, between line" in said
-    assert said.endswith("They are right once keys are rotated as queries are.")
+    assert said.endswith("They are right once keys are rotated like queries.")
 
 
 def test_a_later_stage_names_the_earlier_file(tmp_path):

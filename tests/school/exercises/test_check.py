@@ -35,7 +35,7 @@ def top_left(queries, keys):
 def test_a_right_answer_says_so_and_returns_nothing(capsys):
     assert check("2.5", right) is None
     told = "✓ 2.5 The triangle in the right corner: right. 2 points."
-    assert capsys.readouterr().out == f"{told} It is robust ★ as well: it passed all the further tests.\n"
+    assert capsys.readouterr().out == f"{told} It is also robust ★: it passed all further tests.\n"
 
 
 def test_a_wrong_answer_raises_with_property_input_expected_and_got_and_mistake():

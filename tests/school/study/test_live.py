@@ -501,7 +501,7 @@ def test_every_token_stands_in_one_queue_at_every_moment(shown):
         (lambda: live.cut(BYTES, "cat"), "tokenizer: expected a tokenizer with merges, got only the 256 bytes"),
         (
             lambda: walk(start=("the", "<pad>", "is")),
-            r"start: expected three words of .*, got \['the', '<pad>', 'is'\]",
+            r"start: expected three of the words .*, got \['the', '<pad>', 'is'\]",
         ),
         (lambda: walk(start=("the", "boss")), "start: expected three words"),
         (lambda: walk(models={}), "models: expected at least one, got none"),

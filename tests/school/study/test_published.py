@@ -54,7 +54,7 @@ def hub(gpt2, tmp_path, monkeypatch):
 def test_nothing_is_fetched_unasked_and_what_was_fetched_is_found(hub, capsys):
     assert published.opened("gpt2") is None
     told = capsys.readouterr().out
-    assert "openai-community/gpt2 is not on this machine; the lesson goes on." in told and "550 MB" in told
+    assert "openai-community/gpt2 is not on this machine; the lesson continues." in told and "550 MB" in told
     assert hub.fetched == []
     assert published.opened("gpt2", fetch_it=True) is not None and hub.fetched == ["openai-community/gpt2"]
     assert published.opened("gpt2") is not None and len(hub.fetched) == 1
@@ -67,7 +67,7 @@ def test_without_a_network_a_line_says_so(monkeypatch, capsys):
     monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
     assert published.opened("gpt2", fetch_it=True) is None
     told = capsys.readouterr().out
-    assert "no route to host" in told and "goes on without it" in told
+    assert "no route to host" in told and "continues without it" in told
     monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
     assert published.opened("gpt2", fetch_it=True) is None
     assert "needs huggingface_hub" in " ".join(capsys.readouterr().out.split())

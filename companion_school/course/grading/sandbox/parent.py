@@ -347,7 +347,7 @@ class Worker:
             said = self._said.read().decode("utf-8", "replace").strip().splitlines()
             self._stop()
             raise OSError(
-                f"the process that runs answers does not start: {said[-1] if said else 'no message'}"
+                f"the process that runs answers did not start: {said[-1] if said else 'no message'}"
             ) from None
 
     def _stop(self) -> None:
@@ -419,7 +419,7 @@ class _Undefined(ValueError):
     """Raised for a program that fails before its function is called; `outcome` gives the reason."""
 
     def __init__(self, outcome: Outcome) -> None:
-        kind, text = outcome.error or ("", "it ended its process" if outcome.result else "")
+        kind, text = outcome.error or ("", "it exited its process" if outcome.result else "")
         super().__init__(f"{kind}: {text}" if kind else text)
         self.outcome = outcome
 
@@ -499,6 +499,6 @@ def _check_size(value: Any) -> None:
         elif isinstance(item, (list, tuple)):
             waiting += [(part, depth + 1) for part in item]
         elif isinstance(item, torch.Tensor) and math.prod(size or 1 for size in item.shape) > child.LARGEST:
-            raise ValueError("a result has an axis of no entries and too many others")  # and so it takes no bytes
+            raise ValueError("a result has an empty axis, and its other axes are too large")  # and so it takes no bytes
         elif isinstance(item, int) and abs(item) > MOST_WHOLE:
             raise ValueError("a result contains a number that is too large")

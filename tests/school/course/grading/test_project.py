@@ -252,7 +252,7 @@ def test_the_races_of_a_class_become_a_table_and_nobody_forges_a_figure(course, 
     assert float(told["ahead"][2]) > float(honest) and told["bob"][2] == "8.000"
     assert told["byte 5-gram model"][0] == "" and told["ada"][0] in "1234"
     assert told["eve"][0] == "" and told["eve"][3].startswith("late: ")
-    assert told["dan"][3] == "it ended its process" and told["many"][3].startswith("race: expected a Runner with")
+    assert told["dan"][3] == "it exited its process" and told["many"][3].startswith("race: expected a Runner with")
     write_table(rows, course / "marks" / "board.csv")
     assert (course / "marks" / "board.csv").read_text().splitlines()[0] == "place,who,bits per byte,note"
 

@@ -249,7 +249,7 @@ def test_one_file_holds_extensions_late_days_and_grace_periods(tmp_path):
     assert share(rule, "2026-12-03T13:00") == 0.0 == share(rule, "2026-11-30T13:00", "cem")
     late = rule.of("cem", "week2", "2026-12-03T11:00")
     assert (late.share, late.days) == (pytest.approx(0.1), 2)
-    assert "2 days and 23 hours after it was due on 2026-11-30 12:00" in late.told
+    assert "2 days and 23 hours after the deadline of 2026-11-30 12:00" in late.told
     assert "2 late days were used, and 10% of its points are deducted" in late.told
     assert share(rule, "2026-12-03T11:00", "cem", spent=1) == pytest.approx(0.2)
     assert share(rule, "2026-12-01T12:00", "ben") == 0.0 and share(rule, "2026-12-01T12:01", "ben") == 0.2
