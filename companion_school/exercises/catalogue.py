@@ -37,7 +37,7 @@ def find_exercise(id: str | float) -> Exercise:
     """Return the exercise with this number, written as "2.3", 2.3, "02.3" or "2-3"; an old number finds a moved
     exercise.
 
-    Raises `ValueError` if there is none, which lists the lesson's exercises or says how numbers are written.
+    Raises `ValueError` if there is none; the message lists the lesson's exercises or says how numbers are written.
     """
     book = exercises()
     written = re.fullmatch(r"(\d{1,9})(?:[.,:-](\d{1,9}))?", str(id).strip())

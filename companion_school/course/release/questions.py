@@ -43,7 +43,7 @@ _LESSON = re.compile(
 
 
 def needs_lesson(question: Question) -> list[str]:
-    """Return the phrases of a question that refer to something in its lesson. An empty list means it stands alone."""
+    """Return the phrases of a question that refer to something in its lesson. Empty if there are none."""
     texts = (question.text, *(answer.text for answer in (*question.answers, *question.choices, *question.reasons)))
     return [found[0] for text in texts for found in _LESSON.finditer(text)]
 
