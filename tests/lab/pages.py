@@ -195,6 +195,8 @@ def printed(page: Page, address: str) -> list[str]:
     page.emulate_media(media="print")
     page.goto(address)
     faults = [f"is printed over the text of each sheet: {what}" for what in page.evaluate(STANDS_STILL)]
+    page.evaluate("() => { document.body.dataset.theme = 'dark'; dispatchEvent(new Event('beforeprint')); }")
+    faults += [] if page.evaluate("document.body.dataset.theme") == "light" else ["is printed in the dark theme"]
     page.emulate_media(media="screen")
     return faults
 

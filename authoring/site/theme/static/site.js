@@ -106,6 +106,10 @@
   addEventListener("beforeprint", () => {
     for (const picture of document.querySelectorAll("img[loading=lazy]")) picture.loading = "eager";
   });
+  // Paper is white: figures are printed in the colours of the light theme.
+  let theme;
+  addEventListener("beforeprint", () => { theme = document.body.dataset.theme; document.body.dataset.theme = "light"; });
+  addEventListener("afterprint", () => { document.body.dataset.theme = theme; });
 
   // Link each cell to its runnable version.
   const badges = [...document.querySelectorAll(".badge[data-opens]")];
