@@ -103,7 +103,7 @@ def race(code, text, unseen, seconds):
         shifted = behind or beyond
         learned = note("it predicts better than equal probabilities", nats < 0.98 * even or shifted)
         note("it is not far worse than equal probabilities", nats < 2 * even or not sees or shifted)
-        note("it uses its time, or has learned already", learned or took > 0.2 * given)
+        note("it uses its time, or has learned already", learned or took > 0.2 * given or not again)
         if learned:
             break
     return holds
@@ -182,18 +182,24 @@ race.mistake(
     "it predicts the token before the one that it has just read; row i of the logits must predict token i + 1",
     _counting("(ids[:-1], ids[1:])", "(ids[1:], ids[:-1])"),
 )
-race.mistake("it is far worse than equal probabilities: the weights move uphill, or the rate is much too high",
+race.mistake("it is far worse than equal probabilities: do the weights move uphill, is the rate much too high, or was the "
+             "model trained on other tokens than those of encode(text, merges)?",
              _counting("table = table / table.sum(1, keepdim=True)", "time.sleep(seconds / 2)\n    table = (table / table.sum(1, keepdim=True)) ** -3"))  # fmt: skip
 race.mistake("it returns at once, without having learned anything: look at the condition that ends the loop",
              _counting("table = table / table.sum(1, keepdim=True)", "table = torch.randn(256, 256).exp()"))  # fmt: skip
 race.mistake("probabilities are returned; return logits, from before the softmax", _counting(_LOGITS, "table[ids]"))
 race.mistake(
     "dropout is still on: call `eval()` on the model before you return it",
+    _counting(_LOGITS, f"F.dropout({_LOGITS}, 0.01)"),
+)
+race.mistake(
+    "dropout is still on, and it spoils the predictions: call `eval()` on the model before you return it",
     _counting(_LOGITS, f"F.dropout({_LOGITS}, 0.3)"),
 )
 race.mistake("PyTorch's default dtype or gradient setting is not restored",
              _counting("    ids = torch.tensor(list", "    torch.set_default_dtype(torch.float64)\n    ids = torch.tensor(list"))  # fmt: skip
-race.mistake("nothing is learned: do the weights move, and do you return the model that was trained?",
+race.mistake("nothing is learned: do the weights move, does the loss get logits and not probabilities, are the tokens those "
+             "of encode(text, merges), and do you return the model that was trained?",
              _counting("table = table / table.sum(1, keepdim=True)",
                        "time.sleep(seconds / 2)\n    table = torch.randn(256, 256).exp()"))  # fmt: skip
 race.mistake("the model looks ahead: its attention is not causal",
