@@ -16,6 +16,7 @@ from companion.training.tasks.number_words import exact_match
 STARTS = (0, 1, 2)
 CASES = {"right": (1, 0), "mask too wide": (1, 1), "not shifted": (0, 0), "shifted twice": (2, 0)}
 ONE_WAY = "an encoder layer that looks back only, and a decoder layer"
+SLOW = "an encoder layer and a decoder layer, at a rate of 0.001"
 TRAVELLERS = ("setup", "sets-up-model", "sets-up-journeys", "sets-up-traveller", "says", "practise", "sets-up-look")
 """Cells of the lesson with the journeys and their models."""
 
@@ -38,14 +39,16 @@ def leaks() -> dict[tuple[str, str, int, int], tuple[float, float]]:
 def express() -> dict[tuple[str, int, int], float]:
     """Measure right answers (%) for the two stops before the last, by kinds of layers, steps and start."""
     lesson, found = SimpleNamespace(**names_of("08", *TRAVELLERS)), {}
-    plans = [("one decoder layer", False, 1, (350, 3000)), ("two decoder layers", False, 2, (350, 1050))]
+    plans: list[tuple[str, bool, int, tuple[int, ...]]] = [("one decoder layer", False, 1, (350, 3000))]
+    plans += [("two decoder layers", False, 2, (350, 1050))]
     behind = "an encoder layer and a decoder layer"
-    for kind, encoder, layers, budgets in [*plans, (behind, True, 1, (350, 1050)), (ONE_WAY, True, 1, (350, 1050))]:
+    plans += [(kind, True, 1, (350, 1050)) for kind in (behind, ONE_WAY)] + [(SLOW, True, 1, (1050,))]
+    for kind, encoder, layers, budgets in plans:
         for steps in budgets:
             for start in STARTS:
                 traveller = lesson.Traveller(encoder, start, layers)
                 traveller.model.encoder.blocks[0].attention.causal = kind == ONE_WAY
-                lesson.practise(traveller, steps, 2, 3e-3, start)
+                lesson.practise(traveller, steps, 2, 1e-3 if kind == SLOW else 3e-3, start)
                 with torch.no_grad():
                     rows = traveller.remember(lesson.leaves, lesson.goes)
                 _, stops = lesson.look_inside(traveller, rows, lesson.way[:, 1::2])
