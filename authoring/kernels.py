@@ -79,8 +79,8 @@ def _become(command: list[str], cwd: str | None, env: dict[str, str], search_pat
     """Turn this process into the kernel that the command would have started, with some modules already loaded."""
     os.setsid()  # so that interrupts and the final signal also reach processes that a notebook starts
     os.chdir(cwd or ".")
-    # `authoring.loaded` sets the first, the backend that kernels use. A kernel's debugger sets the second when it
-    # loads.
+    # `authoring.loaded` sets the first, which is the backend of the kernels, and a kernel's debugger sets the second
+    # when it loads.
     set_here = {name: os.environ[name] for name in ("MPLBACKEND", "PYDEVD_USE_FRAME_EVAL") if name in os.environ}
     os.environ.clear()
     os.environ.update({**env, **set_here})

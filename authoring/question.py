@@ -212,7 +212,7 @@ def as_html(question: Question) -> str:
         for answer in question.answers:
             word = "Yes." if answer.right else "Not quite."
             data = ["data-right"] * answer.right
-            if "$" in answer.text:  # a screen reader cannot read a formula as the name of a choice
+            if "$" in answer.text:  # a screen reader cannot read a formula aloud as the name of a choice
                 data.append(f'data-words="{html.escape(readable(answer.text))}"')
             items.append(_item(" ".join(data), _inline(answer.text), word, answer.why))
         tag, kind = "ol", ' type="a"'

@@ -53,7 +53,7 @@ def gated() -> Found:
 def collapse() -> Found:
     """Measure how even the load is, with a router that learns, with one that cannot, with top-2, and with remedies.
 
-    It also prints the common part of what the experts read, and the bits per unseen letter.
+    It also prints the common part of the experts' inputs, and the bits per unseen letter.
     """
     lesson, found = names_of("11", *CELLS, "alone", "even"), Found()
     learn, build, top = lesson["learn"], lesson["build"], lesson["top"]

@@ -23,7 +23,7 @@ def cleaned() -> dict[tuple[str, int, str], list[float]]:
 
 
 def generations() -> dict[tuple[str, int], list[float]]:
-    """Compare the share of different words that is left after ten generations, by the text that each one reads."""
+    """Compare the share of different words that remains after ten generations, for each kind of text that they read."""
     names, found = names_of("24", "setup", "generations", "collapse", "lives"), {}
     for size in (8000, 32_000):
         for keep in names["lives"]:

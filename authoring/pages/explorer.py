@@ -28,7 +28,7 @@ def models() -> str:
         rows.append(f"| {model.title} | {made['weights']:,} | {size} | {before:.5f} | {after:.5f} |")
     said = found["translator"]
     right = f"The translator writes {said['exact_after']} of {said['measured']} names without a mistake, all unseen"
-    ends = f"{right} (before the rounding, {said['exact_before']})."
+    ends = f"{right} (before rounding: {said['exact_before']})."
     short = (
         f"The twin with experts was trained for {found['experts']['plan']['updates']:,} updates and the story model for"
     )

@@ -359,7 +359,7 @@ def _step_seconds(model: Transformer) -> float:
 
 
 def step_bytes(model: Transformer) -> int:
-    """Return the minimum number of bytes that a step reads from the products in a `prepared` model."""
+    """Return the minimum number of bytes that a step reads for the matrix products of a `prepared` model."""
     products = {module.product for module in model.modules() if isinstance(module, Formed)}
     return sum((product if isinstance(product, Product) else product.product).bytes for product in products)
 

@@ -614,8 +614,8 @@ def _(length, d_head, turn):
 )
 def next_scores(q, k, kept, base):
     """A decoder generates text. `kept` (head, key, d_head) caches the keys at positions 0, 1, 2, ..., already rotated. It may be empty. The next
-    token's query `q` and key `k` (head, d_head) are not rotated yet. Return `(scores, kept)`: the scores of the new query with all keys, its own
-    key last, divided by $\\sqrt{\\text{d\\_head}}$, (head, key + 1); and the keys to cache, (head, key + 1, d_head). The layout is half:
+    token's query `q` and key `k` (head, d_head) are not rotated yet. Return `(scores, kept)`. The scores (head, key + 1) are those of the new
+    query with all keys, its own key last, divided by $\\sqrt{\\text{d\\_head}}$, and `kept` (head, key + 1, d_head) is the new cache. The layout is half:
     components $c$ and $c + d_k/2$ are rotated counter-clockwise by position times $\\text{base}^{-2c/d_k}$, where $d_k$ = d_head.
 
     ```python

@@ -529,7 +529,7 @@ def _(tokens, real, mask_id, lots, how, anything):
     return torch.where(chosen, mask_id, tokens), torch.where(chosen, tokens, -100)
 
 
-@cloze.mistake("you show no chosen token unchanged: from 0.9 on nothing is replaced")
+@cloze.mistake("no chosen token is shown unchanged: from 0.9 on nothing is replaced")
 def _(tokens, real, mask_id, lots, how, anything):
     chosen = (lots < 0.15) & real
     return _cloze(tokens, chosen, mask_id, how, anything, random=2.0), torch.where(chosen, tokens, -100)

@@ -455,7 +455,7 @@ def _room(memory, parameters, number):
     return memory - parameters * number
 
 
-@longest_context.mistake("a token has a key and a value in the cache: that is twice as much")
+@longest_context.mistake("a token has both a key and a value in the cache, which doubles the memory")
 def _(memory, parameters, layers, kv_heads, d_head, batch, number):
     return _room(memory, parameters, number) // (layers * kv_heads * d_head * batch * number)
 

@@ -533,7 +533,7 @@ def _(tokens, window):
     hints=(
         "The sink is one more score in each row, of a key without a value: `torch.cat` it to the scores, as a last column.",
         "Take the softmax over keys and sink together, then drop the last column. Its weight goes to no token.",
-        "`sink` is (head): give it axes until it is (head, query, 1).",
+        "`sink` is (head): add axes and expand it to (head, query, 1).",
     ),
 )
 def with_sink(scores, sink):

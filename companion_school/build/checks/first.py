@@ -9,7 +9,7 @@ from companion_school.checking.derived_cases import LARGE
 from companion_school.checking.exercise import Case
 
 _USUAL = {
-    law: "inputs of a usual kind, because a small model has only such weights"
+    law: "only ordinary inputs, because a small model has ordinary weights"
     for law in ("levels", "offset", "nan", "scale", "edge", "one", "dtype", "layout", "memory", "other", "tie")
 }
 

@@ -9,7 +9,7 @@ from companion_school.checking.derived_cases import LARGE
 from companion_school.checking.exercise import Case
 
 _NONE = {
-    law: "inputs of an unusual kind, which are not required"
+    law: "unusual inputs are not required"
     for law in ("levels", "offset", "nan", "scale", "edge", "one", "dtype", "layout", "memory", "other", "tie")
 }
 

@@ -8,7 +8,7 @@ from companion_school.checking.derived_cases import LARGE
 from companion_school.checking.exercise import Case
 
 _STEPS = {
-    law: "a step is tested with weights and gradients of a usual size"
+    law: "a step is tested with weights and gradients of ordinary size"
     for law in ("levels", "offset", "nan", "scale", "edge", "tie", "one", "dtype", "layout", "memory", "other")
 }
 

@@ -9,7 +9,7 @@ from companion_school.checking.derived_cases import LARGE
 from companion_school.checking.exercise import Case
 
 _USUAL = {
-    law: "inputs of a usual kind, because a model has only such weights"
+    law: "only ordinary inputs, because a model has ordinary weights"
     for law in ("levels", "offset", "nan", "scale", "edge", "one", "dtype", "layout", "memory", "other", "tie")
 }
 _D, _FF = 8, 12

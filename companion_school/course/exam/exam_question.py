@@ -76,5 +76,5 @@ def reason(id: str, text: str, key: str) -> None:
 def broken(id: str, text: str, code: str, mended: str, proof: str, key: str) -> None:
     """Register a question about code with one faulty line, which students find, explain and correct."""
     code, mended, proof = code.strip(), mended.strip(), proof.strip()
-    ask = f"{text} One line is wrong. Say which one it is and what one would notice, and write the correct line."
+    ask = f"{text} One line is wrong. Say which one it is and how you would notice, and write the correct line."
     ASKED[id] = Question(id, "code", 4, lambda draw: Asked(ask, key, None, code, mended, proof))

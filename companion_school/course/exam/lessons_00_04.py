@@ -42,7 +42,7 @@ broken(
     "def next_word(logits):\n    return logits[-1].argmax()",
     "logits = torch.tensor([[5.0, 1.0, 0.0], [0.0, 2.0, 3.0]])\nassert int(next_word(logits)) == 2",
     "The maximum is taken along the tokens, which gives the position at which each word is most probable, and then "
-    "the entry of the last word in the vocabulary. One sees an id that is always smaller than the number of tokens. "
+    "the entry of the last word in the vocabulary. The id is always smaller than the number of tokens. "
     "Write `logits[-1].argmax()`.",
 )
 

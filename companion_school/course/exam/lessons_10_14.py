@@ -35,7 +35,7 @@ def _(draw: Random) -> Asked:
 reason(
     "10.bound",
     "A decoding step for one user uses about a hundredth of a GPU's arithmetic. Why? And why does a step for eight "
-    "users at once take hardly longer, and when does that end?",
+    "users at once take hardly longer, and when does this no longer hold?",
     "For one token, every weight is read once from memory and used for one multiplication and addition, and reading "
     "takes far longer than computing (2). Eight users share the reading of the weights. The step gets longer when "
     "the caches, which are not shared, or the arithmetic take as long as reading the weights (2).",

@@ -139,7 +139,7 @@ def key(name: str, questions: Sequence[Question], secret: bytes, versions: str) 
         f"# {name}: the marking key",
         "Only for the marker. A number may be off by one percent. A right derivation with a slip in the arithmetic "
         "loses a point, and a number without a derivation earns half. For broken code, half of the points are for "
-        "saying what is wrong and how one notices it, and half for the corrected line. Other correct lines count as "
+        "saying what is wrong and how to notice it, and half for the corrected line. Other correct lines count as "
         "well.",
     ]
     orders = {version: ordered(questions, secret, version) for version in versions}

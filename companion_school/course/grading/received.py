@@ -270,7 +270,7 @@ _KEPT: list[tempfile.TemporaryDirectory[str]] = []
 
 
 def _git(home: Path, *command: str) -> str:
-    """Run a git command on the objects of a clone from an empty repository of our own, and return its output."""
+    """Run a git command in an empty repository of our own that borrows the clone's objects, and return its output."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     own |= {
         "GIT_DIR": str(_empty_repository()),

@@ -90,7 +90,7 @@ def run_hostile_class(jobs: int = 2) -> list[Trial]:
         write(graded, "hostile", out)
         trials = [Trial(TARGET, "hostile", student.handed.student, 0, _fault(student, students)) for student in graded]
         told = _leaks_in(out, chosen, graded)
-    return [*trials, Trial(TARGET, "hostile", "what the class is told", 0, told)]
+    return [*trials, Trial(TARGET, "hostile", "what the feedback reveals", 0, told)]
 
 
 def _ran_out_of_time(graded: Graded, students: Mapping[str, Student]) -> bool:

@@ -3,8 +3,8 @@
   const words = data.words, n = words.length, CELL = Math.min(200 / n, 30), TOP = 98, side = CELL * n;
   const kinds = [
     ["recurrent network", "each hears its left neighbour", (i, j, r) => j <= i && j >= i - r],
-    ["encoder", "each hears all others", (i, j, r) => i === j || r > 0],
-    ["decoder", "each hears all to its left", (i, j, r) => i === j || (r > 0 && j < i)],
+    ["encoder", "each hears all words", (i, j, r) => i === j || r > 0],
+    ["decoder", "each hears all words to its left", (i, j, r) => i === j || (r > 0 && j < i)],
   ];
   let rounds = data.start, who = data.who;
   kit.handle("rounds", Array.from({ length: n + 1 }, (_, r) => r), rounds, String, (r) => { rounds = r; show(); });

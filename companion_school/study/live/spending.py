@@ -60,7 +60,7 @@ def plan(
     size = math.sqrt(operations / 6 / ratio)
     fig, ax = figures.subplots(width=6.4, height=4.4)
     sizes = np.logspace(math.log10(SIZES[0]), math.log10(SIZES[1]), 50)
-    ax.plot(sizes, operations / 6 / sizes, color=figures.PALETTE["blue"], marker="", label="all that cost the same")
+    ax.plot(sizes, operations / 6 / sizes, color=figures.PALETTE["blue"], marker="", label="models of equal cost")
     ax.plot(size, ratio * size, "o", color=figures.PALETTE["red"], markersize=9, linestyle="none",
             label=f"{ratio} tokens for each parameter")  # fmt: skip
     for name, (parameters, tokens) in known.items():
