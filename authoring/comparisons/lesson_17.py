@@ -16,7 +16,7 @@ Found = dict[tuple[str, int], list[float]]
 def recall() -> Found:
     """Read right answers per 100 with 32 pairs from the record's runs, by kind and updates.
 
-    The pairs are told once, or half of them are told again.
+    Each pair is shown once, or half of them a second time.
     """
     run, found = Runs(Path("build/records/recall")), Found()
     for updates in BUDGETS:

@@ -32,7 +32,7 @@ def carried() -> Found:
 def read_out() -> Found:
     """Read how often a probe finds the hero, and the purity of features by the current and the next word.
 
-    0 updates stand for untrained models.
+    0 updates means an untrained model.
     """
     of, found = _measures(), Found()
     for updates in (0, *BUDGETS):

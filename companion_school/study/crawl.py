@@ -1,4 +1,4 @@
-"""A small web crawl whose truth is known, for the lesson on data.
+"""A small synthetic web crawl with known ground truth, for the lesson on data.
 
 Each page has a kind. The good kinds are prose (of this course's first edition), stories (`companion.data.stories`),
 verse and code. The bad ones are menus of shops, salads of keywords and pages of markup. Some pages of prose were copied
