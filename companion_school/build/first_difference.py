@@ -119,7 +119,9 @@ def compare(one: Scene, mine: Log, theirs: Log, file: str | None = None) -> Part
     if key is None:
         if not raised:
             return None
-        seen = [node for node in one.nodes if streams.seen[node.key].state is State.AGREES]
+        # A node that the run did not reach may still agree, because some other tensor has the same elements, such as 0.
+        reached = [node for node in one.nodes if node.find(mine) is not None]
+        seen = [node for node in reached if streams.seen[node.key].state is State.AGREES]
         raising = [place for place in mine.error_at if file in (None, place.file)]
         where = Origin(raising[-1], raising[-1].line) if raising else None
         return Parting(one, None, tuple(seen[-1:]), (), "", where, raised)

@@ -55,7 +55,7 @@ def test_nothing_that_was_written_is_overwritten(folder):
     assert lay_stubs(folder) == []
     said = take(folder, [ATTENTION, STAGES[3]])
     assert (folder / "attention.py").read_text("utf-8") == mine
-    assert (folder / "attention.taken.py").read_text("utf-8").endswith(reference(2)) and "beside it" in said[0]
+    assert (folder / "attention.taken.py").read_text("utf-8").endswith(reference(2)) and "next to it" in said[0]
     assert state(folder, STAGES[3]) == "taken" and (folder / "positions.py").read_text("utf-8").startswith("# taken")
 
 
@@ -73,7 +73,7 @@ def test_a_later_versions_stub_replaces_the_old_stub_and_stands_beside_what_is_w
     assert (folder / "positions.py").read_text("utf-8") == stub(3)
     assert (folder / "attention.py").read_text("utf-8") == reference(2)
     assert (folder / "attention.new.py").read_text("utf-8") == stub(2)
-    assert len(said) == 2 and "was left as it is" in said[0] and lay_stubs(folder) == []
+    assert len(said) == 2 and "was not changed" in said[0] and lay_stubs(folder) == []
     assert "attention.new" not in read_sources(folder)
 
 

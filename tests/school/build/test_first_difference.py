@@ -10,7 +10,7 @@ from companion_school.build.parts import references
 from companion_school.build.scenes import scenes
 from companion_school.build.scenes.training import trained
 from companion_school.build.stages import STAGES
-from companion_school.build.stubs import stub
+from companion_school.build.stubs import reference, stub
 
 FUSED = """
 import torch
@@ -215,3 +215,15 @@ def test_bugs_show_in_whole_trainings():
     found = {bug.name: first_difference(bug.stage, bug.sources, only=(trained,)) for bug in shown}
     assert len(shown) >= 5
     assert all(found[bug.name].node.key.startswith(bug.training) for bug in shown), found
+
+
+def test_a_run_that_ends_early_is_not_said_to_have_reached_a_later_update(tmp_path):
+    changed = reference(6)
+    for old, new in (
+        ("return peak * min(1, update / max(1, warmup))", "return peak * min(1, update / warmup)"),
+        ("adam.step(rate_at(update, ", "adam.step(rate_at(update - 1, "),
+    ):
+        assert changed.count(old) == 1
+        changed = changed.replace(old, new)
+    said = where(6, folder(tmp_path, 6, training=changed), itself=True)
+    assert "ZeroDivisionError" in said and "update 3" not in said

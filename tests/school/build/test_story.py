@@ -117,5 +117,5 @@ def test_little_text_is_said_and_too_little_refused(tmp_path, capsys, monkeypatc
     (tmp_path / "a.txt").write_text("A letter.", "utf-8")
     assert main(["build", "story", "--data", "a.txt", "--minutes", "0.01", "--folder", "mine"]) == 2
     told = capsys.readouterr()
-    assert "9 bytes are little" in told.out and "expected text of at least 32 tokens" in told.err
+    assert "9 bytes are not much" in told.out and "expected text of at least 32 tokens" in told.err
     assert not (tmp_path / "mine").exists()
