@@ -115,13 +115,13 @@ def filler(
     fig, ax = figures.subplots(width=5.2, height=3.4)
     blue, red, orange = (figures.PALETTE[name] for name in ("blue", "red", "orange"))
     ax.plot(*points[:n].T, linestyle="none", marker="s", color=blue, label="what each word hands over")
-    ax.plot(*outs.T, linestyle="none", marker="o", color=red, label="outputs, filler hidden or none")
+    ax.plot(*outs.T, linestyle="none", marker="o", color=red, label="outputs, padding hidden or none")
     if start:
         hollow = {"marker": "v", "markerfacecolor": "white", "color": red}
-        ax.plot(*seen.T, linestyle="none", label=f"with {start} filler tokens, nothing hidden", **hollow)
+        ax.plot(*seen.T, linestyle="none", label=f"with {start} padding tokens, nothing hidden", **hollow)
         for (a, b), (x, y) in zip(outs, seen, strict=True):
             ax.annotate("", xy=(x, y), xytext=(a, b), arrowprops={"arrowstyle": "->", "color": red})
-    ax.plot(*points[n:].T, linestyle="none", marker="D", color=orange, label="what filler hands over")
+    ax.plot(*points[n:].T, linestyle="none", marker="D", color=orange, label="what padding hands over")
     ax.set(xlabel="first component", ylabel="second component")
     ax.legend(loc="upper right", fontsize=9)
     moving.show(
@@ -129,12 +129,12 @@ def filler(
         {"scores": table, "values": points, "words": list(words), "counts": offered, "start": start}
         | {"most": float(points.max())},
         fig,
-        alt="Points in a plane: what each word and the filler hand over, and the outputs of the words. With more "
-        "filler the outputs run towards the filler's point; with the filler's columns hidden they stand still.",
+        alt="Points in a plane: what each word and the padding hand over, and the outputs of the words. With more "
+        "padding the outputs run towards its point; with the padding's columns hidden they stand still.",
         caption=caption,
-        numbers={"filler": offered}
+        numbers={"padding tokens": offered}
         | {
-            f"weight of {word} on filler": [round(float(shares(c)[i]), 4) for c in offered]
+            f"weight of {word} on padding": [round(float(shares(c)[i]), 4) for c in offered]
             for i, word in enumerate(words)
         },
     )

@@ -1,9 +1,9 @@
-// What filler does to three real words: their outputs are averages of values, with the filler's value among them or not.
+// How padding affects three real words: their outputs are averages of values, with the padding's value among them or not.
 (box, data, kit) => {
   const X0 = 30, Y0 = 300, UNIT = 260 / data.most, n = data.words.length, F = n;
-  const names = ["nothing", "the filler's columns", "the filler's rows"];
+  const names = ["nothing", "the padding's columns", "the padding's rows"];
   let count = data.start, hidden = 0;
-  kit.handle("filler tokens", data.counts, count, String, (c) => { count = c; show(); });
+  kit.handle("padding tokens", data.counts, count, String, (c) => { count = c; show(); });
   kit.choice("hide", names, hidden, (at) => { hidden = at; show(); });
   const draw = kit.picture(760, 330);
   const at = ([x, y]) => [X0 + x * UNIT, Y0 - y * UNIT];
@@ -13,13 +13,13 @@
     kit.svg(draw, "rect", { x: x - 6, y: y - 6, width: 12, height: 12, fill: filler ? "var(--orange)" : "none", stroke: filler ? "var(--ink)" : "var(--blue)", "stroke-width": 2 });
     kit.svg(draw, "text", { x: x + 12, y: y - 8, class: "small halo" }, word);
   };
-  data.values.forEach((value, j) => mark(at(value), j < n ? `hands over: ${data.words[j]}` : "filler", j === F));
+  data.values.forEach((value, j) => mark(at(value), j < n ? `hands over: ${data.words[j]}` : "padding", j === F));
   const outs = data.words.map(() => ({
     line: kit.svg(draw, "line", { stroke: "var(--red)", "stroke-width": 1.2, "stroke-dasharray": "4 3", class: "move" }),
     dot: kit.svg(draw, "circle", { r: 6, fill: "var(--red)", class: "move" }),
   }));
-  kit.svg(draw, "text", { x: 440, y: 30, class: "strong" }, "weight that each row gives to the filler");
-  const rows = [...data.words, "filler"].map((word, i) => {
+  kit.svg(draw, "text", { x: 440, y: 30, class: "strong" }, "weight that each row gives to the padding");
+  const rows = [...data.words, "padding"].map((word, i) => {
     const y = 66 + i * 44;
     kit.svg(draw, "text", { x: 440, y: y + 5, class: "small" }, word);
     kit.svg(draw, "rect", { x: 510, y: y - 11, width: 180, height: 22, rx: 3, fill: "var(--faint)" });
@@ -49,10 +49,10 @@
       most = Math.max(most, Math.hypot(x - alone[0], y - alone[1]) / UNIT);
     });
     away.textContent = `farthest from where it should be: ${kit.fixed(most)}`;
-    const filler = hidden === 2 && count ? " The filler's own rows are 0/0." : "";
+    const filler = hidden === 2 && count ? " The padding's own rows are 0/0." : "";
     const rowsNow = outs.map((_, i) => rowOf(i, hidden === 1 ? 0 : count));
-    kit.numbers("by filler tokens, with nothing hidden", [["row", data.words], ["weight on filler", rowsNow.map(({ rest }) => rest)], ["output, first", rowsNow.map(({ out }) => out[0])], ["output, second", rowsNow.map(({ out }) => out[1])]]);
-    kit.say(`With ${count} filler ${count === 1 ? "token" : "tokens"} and ${names[hidden]} hidden, the real rows ${most < 0.005 ? "stand still" : `have moved by up to ${kit.fixed(most)}`}.${filler}`);
+    kit.numbers("by padding tokens, with nothing hidden", [["row", data.words], ["weight on padding", rowsNow.map(({ rest }) => rest)], ["output, first", rowsNow.map(({ out }) => out[0])], ["output, second", rowsNow.map(({ out }) => out[1])]]);
+    kit.say(`With ${count} padding ${count === 1 ? "token" : "tokens"} and ${names[hidden]} hidden, the real rows ${most < 0.005 ? "stand still" : `have moved by up to ${kit.fixed(most)}`}.${filler}`);
   };
   show();
 }
