@@ -33,7 +33,7 @@
     rewritten: [rest([0, 390]), band(0, 290, [390, 760])],
     seats: [rest([0, 46, 1], [46, 760])],
     leaves: [rest([0, 760])],
-    number_lines: [rest([0, 760])],
+    number_lines: [{ ...band(0, 17, [0, 760]), after: 18 }, band(17, Infinity, [0, 760])],
     newton_schulz: [rest([0, 316]), rest([330, 760])],
     travels: [rest([0, 62, 1], [62, 760])],
     roofline: [rest([0, 74, 0.7], [74, 760])],
