@@ -54,7 +54,9 @@ class Found:
         lines = [line.strip() for line in self.told.splitlines()]
         if self.lies_in is not None or len(lines) == 1:
             return lines[0]
-        likely = [line for line in lines if line.startswith("most likely")]
+        # An error that follows from an earlier fault may happen to be the one that another mistake raises.
+        raised = [line for line in lines if line.startswith("it raised")]
+        likely = raised or [line for line in lines if line.startswith("most likely")]
         line = next((line for line in likely or lines[1:] if not line.startswith("with ")), "")
         return line if len(line) <= _LONGEST else f"{line[:_LONGEST]} ..."
 

@@ -66,6 +66,9 @@ def _anywhere(streams: Streams, key: str) -> Origin | None:
         if made and there:
             return Origin(made, max(made.line, there[-1].line))
         return Origin(made or step.stack[-1], (made or step.stack[-1]).line) if step.stack else None
+    chosen = _at_home(used, node.home[:1])
+    if chosen and streams.is_known(mine.content) and not _at_home(step.stack, node.home[:1]):
+        return Origin(chosen, chosen.line)  # a right tensor, computed elsewhere, was passed in place of another one
     wrong, taken = _descend(streams, step, operation(streams.theirs, theirs))
     place = _at_home(wrong.stack, node.home) or wrong.stack[-1]
     source = operation(streams.mine, taken)

@@ -227,3 +227,11 @@ def test_a_run_that_ends_early_is_not_said_to_have_reached_a_later_update(tmp_pa
         changed = changed.replace(old, new)
     said = where(6, folder(tmp_path, 6, training=changed), itself=True)
     assert "ZeroDivisionError" in said and "update 3" not in said
+
+
+@pytest.mark.parametrize("given", ["self.cross_norm(x), source, mask", "source, self.cross_norm(x)"])
+def test_a_right_tensor_in_the_wrong_place_is_found_where_it_is_passed(given):
+    text = references(STAGES[8])["translation"].replace("self.cross_norm(x), source, seen", given)
+    found = first_difference(8, sources(8, translation=text), file="translation.py")
+    assert found.origin.place.function == "CrossBlock.forward"
+    assert given in text.splitlines()[found.origin.place.line - 1]
