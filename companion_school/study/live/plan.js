@@ -28,7 +28,7 @@
   data.known.forEach(([name, size, tokens]) => {
     const late = x(size) > RIGHT - 160;
     kit.svg(draw, "rect", { x: x(size) - 5, y: y(tokens) - 5, width: 10, height: 10, fill: "none", stroke: "var(--ink)", "stroke-width": 2 });
-    kit.svg(draw, "text", { x: x(size) + (late ? -10 : 10), y: y(tokens) + 4, class: "small", "text-anchor": late ? "end" : "start" }, name);
+    kit.svg(draw, "text", { x: x(size) + (late ? 5 : 15), y: y(tokens) + (late ? -10 : 4), class: "small", "text-anchor": late ? "end" : "start" }, name);
   });
   const dot = kit.svg(draw, "circle", { r: 7, fill: "var(--red)", stroke: "var(--page)", "stroke-width": 2 });
   const many = (value) => {

@@ -13,7 +13,7 @@
   const ROWS = {
     walk: [rest([0, 296]), rest([298, 562], [566, 760])],
     hover: [rest([0, 124, 0.9], [124, 760])],
-    film: [rest([0, 44, 0.8], [44, 760])],
+    film: [band(0, 12, [0, 760]), band(12, Infinity, [0, 44, 0.8], [44, 760])],
     switchboard: [band(0, 69, [0, 66, 1], [66, 413]), { ...band(0, 69, [413, 760]), pad: 66 }, band(70, 141, [0, 66, 1], [66, 413]), { ...band(70, 141, [413, 760]), pad: 66 }, band(142, Infinity, [0, 66, 0.7], [66, 760])],
     clocks: [band(0, 146, [0, 380]), band(0, 146, [380, 760]), band(150, Infinity, [0, 92, 1], [92, 760])],
     together: [band(0, 70, [0, 760]), band(74, Infinity, [0, 490]), { ...band(74, Infinity, [510, 760]), pad: 55 }],
@@ -22,7 +22,7 @@
     hearing: [rest([0, 262]), rest([262, 512]), rest([512, 762])],
     filler: [rest([0, 432]), band(10, 275, [432, 760])],
     mask_and_shift: [rest([0, 420]), rest([490, 760])],
-    writing: [rest([20, 760])],
+    writing: [rest([0, 760])],
     lanes: [rest([0, 108, 0.6], [108, 760])],
     triangle: [rest([60, 396]), band(50, 230, [396, 760])],
     sweep: [{ ...rest([0, 356]), after: 20 }, band(36, -34, [400, 760])],
@@ -32,13 +32,15 @@
     growing: [band(0, 222, [0, 52, 0.7], [52, 760]), { ...band(222, Infinity, [0, 760]), stretch: 2 }],
     rewritten: [rest([0, 390]), band(0, 290, [390, 760])],
     seats: [rest([0, 46, 1], [46, 760])],
-    leaves: [rest([0, 760])],
+    leaves: [band(0, 168, [0, 760]), band(168, Infinity, [0, 90, 0.7], [90, 760])],
+    comparing: [rest([0, 150, 0.8], [150, 760])],
+    plan: [band(0, 14, [0, 760]), band(14, Infinity, [0, 62, 0.75], [62, 760])],
     number_lines: [{ ...band(0, 17, [0, 760]), after: 18 }, band(17, Infinity, [0, 760])],
     newton_schulz: [rest([0, 316]), rest([330, 760])],
     travels: [rest([0, 62, 1], [62, 760])],
     roofline: [rest([0, 74, 0.7], [74, 760])],
   };
-  const CONDENSED = { queues: 0.86, group: 0.86, seats: 0.9, lanes: 0.92, memory: 0.9, mending: 0.9 }; // print beside print, in narrow columns
+  const CONDENSED = { queues: 0.86, group: 0.76, seats: 0.9, lanes: 0.92, memory: 0.9, mending: 0.9 }; // print beside print, in narrow columns
   const AS_WIDE = new Set(["bricks"]); // a row that is about being long: it scrolls
   const OWN = new Set(["cut", "pipeline"]); // their scripts draw for the width of the picture
 
