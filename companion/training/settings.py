@@ -192,7 +192,9 @@ class Settings(RunSettings, ABC):
     """True if the model multiplies its embeddings by sqrt(d_model)."""
 
     model: str | None = setting(
-        MODEL, None, "JSON file with a ModelConfig (such as config.json of a run), instead of the other model flags"
+        MODEL,
+        None,
+        "JSON file with a ModelConfig (such as config.json in a run's checkpoints), instead of the other model flags",
     )
     d_model: Count = setting(MODEL, 96, "width of the residual stream")
     layers: Count = setting(MODEL, 3, "number of blocks")
