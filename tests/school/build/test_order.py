@@ -14,6 +14,7 @@ from companion_school.build.stages import STAGES, following
 from companion_school.build.stubs import definitions, due, names, reference, stub
 
 ORDER = [*STAGES.values()]
+TOLD = (("you train and save", "6"), ("it tells", "7"))
 MODULES = {stage.module: stage for stage in ORDER}
 
 
@@ -83,3 +84,12 @@ def test_something_learns_in_the_first_third_and_no_lesson_shows_what_is_still_t
     for stage in ORDER:
         if {*names(stage.number)} <= {*definitions(Path(page.__file__).read_text("utf-8"))} and shown:
             assert max(due(stage)) < min(shown)
+
+
+def test_the_start_page_names_the_lesson_after_which_each_stage_can_be_written():
+    text = (SOURCES.parent / "pages" / "start.md").read_text("utf-8")
+    named = dict(re.findall(r"lesson (\d\d)[^.]*?\(build/(\d\d)_", text))
+    named |= {re.search(rf"fter lesson (\d\d)\s+{words}", " ".join(text.split()))[1]: number for words, number in TOLD}
+    assert {lesson: max(due(STAGES[int(number)])) for lesson, number in named.items()} == {
+        lesson: int(lesson) for lesson in ("01", "05", "09", "10")
+    }
