@@ -10,8 +10,8 @@ this module only holds the tensors.
 
 A token sees the same keys and values in the same order as in a `KVCache`, so attention gives the same result.
 
-A linear layer has no blocks. Instead, a pool has places, each of which stores the matrices of one text after its last
-token. Tokens are never removed here, so no log is needed, unlike in `companion.layers.recurrent_cache`.
+A linear layer has no blocks. Its pool has one place for each text instead, which stores the text's matrices after its
+last token. Tokens are never removed here, so no log is needed, unlike in `companion.layers.recurrent_cache`.
 """
 
 from __future__ import annotations

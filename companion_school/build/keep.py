@@ -65,7 +65,8 @@ def check_merges(code: World, merges: Sequence[tuple[int, int]], folder: Path) -
     """Write the merges into a folder, and read them back with the `tokenizers` library.
 
     Raises:
-        ValueError: If the learner's file has no `save_merges`, or the written file gives other ids than its `encode`.
+        ValueError: If the learner's file has no `save_merges`, or the written file gives ids that differ from
+            those of its `encode`.
     """
     _written(code, "tokenizer", "save_merges")(list(merges), folder)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))

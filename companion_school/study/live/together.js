@@ -69,7 +69,7 @@
     const dot = length(data.query) * length(data.key) * Math.cos(end);
     between.textContent = `between them: ${kit.fixed(gap, 0)}°`;
     score.textContent = `score q · k = ${kit.fixed(dot)}`;
-    kit.numbers("at every distance", [[`turned, “${names[0]}” at ${places[0]}`, `${kit.fixed(angles[0], 0)}°`], [`“${names[1]}” at ${places[1]}`, `${kit.fixed(angles[1], 0)}°`], ["between", `${kit.fixed(gap, 0)}°`], ["score", dot]]);
+    kit.numbers("at every distance", [[`rotated, “${names[0]}” at ${places[0]}`, `${kit.fixed(angles[0], 0)}°`], [`“${names[1]}” at ${places[1]}`, `${kit.fixed(angles[1], 0)}°`], ["between", `${kit.fixed(gap, 0)}°`], ["score", dot]]);
     kit.say(`“${names[0]}” at ${places[0]} and “${names[1]}” at ${places[1]}: ${kit.fixed(gap, 0)}° between the hands, a score of ${kit.fixed(dot)}. Both depend only on the distance, ${apart}, and not on the positions themselves.`);
   };
   show();

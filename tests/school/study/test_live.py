@@ -503,7 +503,7 @@ def test_every_token_stands_in_one_queue_at_every_moment(shown):
             lambda: walk(start=("the", "<pad>", "is")),
             r"start: expected three of the words .*, got \['the', '<pad>', 'is'\]",
         ),
-        (lambda: walk(start=("the", "boss")), "start: expected three words"),
+        (lambda: walk(start=("the", "boss")), "start: expected three of the words"),
         (lambda: walk(models={}), "models: expected at least one, got none"),
         (lambda: walk(models={"a": {"E": torch.ones(10, 4)}}), "a: expected the matrices E, Wq, .*, got E"),
         (
@@ -596,7 +596,7 @@ def test_every_token_stands_in_one_queue_at_every_moment(shown):
             r"p: expected probabilities that sum to 1; got",
         ),
         (lambda: live.mending([1.0], [1.0], words=["a"]), "expected probabilities of 2 to 5 words; got 1, 1 and 1"),
-        (lambda: live.seats([(0, 1, 1)]), "expected 2 to 12 texts, and together and chunk of at least 1; got 1, 8, 4"),
+        (lambda: live.seats([(0, 1, 1)]), "expected 2 to 12 texts, with together and chunk at least 1; got 1, 8, 4"),
         (lambda: live.seats([(2, 1, 1), (1, 1, 1)]), "with increasing arrivals from 0 on, 1 to 64 tokens"),
         (lambda: live.seats([(0, 1, 1), (1, 0, 1)]), "with increasing arrivals from 0 on, 1 to 64 tokens"),
         (lambda: leaves(heads=40), "heads=40, groups=8: expected heads to be a multiple of 32"),
