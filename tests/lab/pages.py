@@ -378,6 +378,7 @@ def check(site: Path, chosen: list[str], shots: Path, browser: str) -> list[str]
         found.stop()
     except Broken as broken:
         faults += broken.faults
+        print(*faults, sep="\n")
     names = [path.relative_to(site).with_suffix("").as_posix() for path in sorted(site.rglob("*.html"))]
     names = [name for name in names if not chosen or any(part in name for part in chosen)]
     handles = answers = 0
