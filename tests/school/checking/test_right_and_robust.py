@@ -174,7 +174,7 @@ def test_praise_comes_first_and_one_thing_after_it():
         verdict = attempt("2.8 Shares", "shares", answer, (), lambda one: tried(one))
         return praise(verdict, "2.8 Shares: right. 2 points.")
 
-    assert said(shares.reference).startswith("✓ 2.8 Shares: right. 2 points. It is robust ★")
+    assert said(shares.reference).startswith("✓ 2.8 Shares: right. 2 points. It is also robust ★")
     first, _, rest = said(lambda x, total: x / total).partition("\n\n")
     assert first == "✓ 2.8 Shares: right. 2 points." and rest.startswith("What would make it robust ★, next:\n")
     assert rest.count("expected") == 1

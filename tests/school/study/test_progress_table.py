@@ -77,7 +77,7 @@ def test_a_sitting_is_read_when_all_its_questions_are_answered():
     "reader, said",
     [
         (replace(ALL, exercises=frozenset()), "Go on with 03 Heads ."),
-        (replace(ALL, exercises=frozenset({"3.1"})), "You have read every lesson. Go on with the exercises of 02"),
+        (replace(ALL, exercises=frozenset({"3.1"})), "You have read every lesson. Continue with the exercises of 02"),
         (ALL, "You have read every lesson and done every exercise."),
     ],
 )

@@ -269,7 +269,7 @@ def test_a_project_has_the_same_table_deadline_and_pages(handed_in, monkeypatch,
     )
     rows, _ = graded(handed_in, "three", "build", capsys)
     assert {name: row["score"] for name, row in rows.items()} == TABLE3
-    assert rows["old"]["also_handed_in"] == "a/" and "not spelled as it was handed out" in page(
+    assert rows["old"]["also_handed_in"] == "a/" and "a different name from the file that was handed out" in page(
         handed_in, "build", "Capital"
     )
     assert "7.2 of 9 points: 9 earned, 1.8 deducted" in page(handed_in, "build", "late-lena")

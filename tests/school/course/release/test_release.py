@@ -100,7 +100,7 @@ def test_a_student_reads_what_a_reader_would(tried):
 
 def test_a_right_answer_passes_without_companion(tried):
     said = tried("2.5", exercises()["2.5"].solution)
-    assert said.startswith("✓ 2.5 The triangle in the right corner: right on the public cases. It is robust ★")
+    assert said.startswith("✓ 2.5 The triangle in the right corner: right on the public cases. It is also robust ★")
 
 
 def test_the_check_of_a_fixed_result_does_not_say_whether_it_is_right(tried):
