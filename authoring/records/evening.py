@@ -17,8 +17,6 @@ import torch
 
 from authoring.records.stored import LessonRuns, stored
 from companion import Sampling, account, complete
-from companion.data.batches import encode_documents
-from companion.data.corpora import Document
 from companion.data.stories import read
 from companion.files.models import load_model, save_model
 from companion.training.run_folder import RunFolder
@@ -32,10 +30,12 @@ BUDGET = 6e11
 FURTHER, TUNED, OPENINGS, TALKS = 60, 60, 150, 600
 """Updates with a longer context, of tuning on whole stories and on their first sentences; conversations to tune on."""
 STARTS = (0, 1, 2)
+RATES = (0.003, 0.001)
+"""Learning rates of the training with a longer context. The figure and the answers have the first."""
 ITEMS, TOLD = 100, 40
 CELLS = (
     "setup", "raw-folder", "inspect", "cleaned", "clean-first", "sets-up-pilots", "tokens", "pilot", "fitted", "advice",
-    "command", "train-tales", "score", "interval", "suite", "asked", "stretch", "further", "extend", "lengthened",
+    "command", "train-tales", "score", "interval", "suite", "asked", "stretch", "extend", "lengthened",
     "talks", "tune", "right-animals", "round",
 )  # fmt: skip
 """Cells of the lesson that define functions, and the page's texts."""
@@ -56,10 +56,12 @@ class Evening(LessonRuns):
         return stored(self.folder / f"pilot-{width}.json", make)
 
     @cached_property
-    def texts(self) -> tuple[list[str], list[str]]:
-        """The training and the test texts of the longer run."""
+    def texts(self) -> tuple[list[str], list[str], list[str]]:
+        """The training, validation and test texts of the longer run."""
         found = self.lesson["raw_folder"](RAW)
-        kept: tuple[list[str], list[str]] = self.lesson["cleaned"](found, self.lesson["near_duplicates"](found))
+        kept: tuple[list[str], list[str], list[str]] = self.lesson["cleaned"](
+            found, self.lesson["near_duplicates"](found)
+        )
         return kept
 
     @cached_property
@@ -96,7 +98,7 @@ class Evening(LessonRuns):
 
         def make() -> dict[str, Any]:
             lesson, model, words = self.lesson, self.run.model().eval(), self.run.tokenizer()
-            found = lesson["tested"](model, words, self.texts[1])
+            found = lesson["tested"](model, words, self.texts[2])
             suites = [lesson["suite"](), lesson["suite"](ITEMS, seed=128)]
             mine, large = (sum(lesson["answers"](model, words, items)) for items in suites)
             return {
@@ -105,9 +107,10 @@ class Evening(LessonRuns):
                 "updates": self.run.record()["updates"],
                 "promised": round(self.lesson["advice"](self.law, BUDGET)[1], 4),
                 "validated": round(self.run.result()["bits_per_byte"], 4),
+                "looked": round(lesson["tested"](model, words, self.texts[1])["score"], 4),
                 "score": round(found["score"], 4),
                 "interval": [round(end, 4) for end in found["interval"]],
-                "documents": len(self.texts[1]),
+                "documents": len(self.texts[2]),
                 "page_suite": mine,
                 "suite": [large, ITEMS],
                 "seconds": float((self.folder / "main" / "seconds").read_text()),
@@ -118,23 +121,24 @@ class Evening(LessonRuns):
     @cached_property
     def _tokens(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         words = self.run.tokenizer()
-        train, test = ([Document("", text) for text in texts] for texts in self.texts)
-        return encode_documents(words, train), encode_documents(words, test)
+        train, looked, _ = (self.lesson["ids_of"](words, texts) for texts in self.texts)
+        return train, looked
 
-    def longer(self, start: int) -> dict[str, Any]:
+    def longer(self, start: int, rate: float = RATES[0]) -> dict[str, Any]:
         """Lengthen the context in three ways, and train a control, from one seed of the continued training."""
 
         def make() -> dict[str, Any]:
             began, lesson, words = time.process_time(), self.lesson, self.run.tokenizer()
-            train, test = self._tokens
-            ways, rows = lesson["lengthened"](self.run.model().eval(), train, test[:60], FURTHER, start)
+            train, looked = self._tokens
+            ways, rows = lesson["lengthened"](self.run.model().eval(), train, looked, FURTHER, start, rate)
             spent = time.process_time() - began
             scores = {how: lesson["tested"](model, words, self.texts[1], model.config.context)
                       for how, model in ways.items()}  # fmt: skip
-            if start == 0:
+            if start == 0 and rate == RATES[0]:
                 save_model(self.folder / "long", ways["larger base"])
             return {
                 "start": start,
+                "rate": rate,
                 "updates": FURTHER,
                 "rows": {how: [[round(x, 3) for x in part] for part in both] for how, both in rows.items()},
                 "scores": {how: round(found["score"], 4) for how, found in scores.items()},
@@ -142,7 +146,7 @@ class Evening(LessonRuns):
                 "seconds": round(spent, 1),
             }
 
-        return stored(self.folder / f"longer-{start}.json", make)
+        return stored(self.folder / f"longer-{start}-{rate}.json", make)
 
     def answering(self) -> dict[str, Any]:
         """Tune the longest model, and measure its answers, its rounded weights and its stories."""
@@ -182,7 +186,9 @@ class Evening(LessonRuns):
             run = lesson["tuned"](place, long, self.run.tokenizer(), texts, OPENINGS)
             seconds = time.process_time() - began
             right, _ = lesson["answered"](run)
-            return {"right": sum(right), "updates": OPENINGS, "seconds": round(seconds, 1)}
+            found = lesson["tested"](run.model().eval(), run.tokenizer(), self.texts[1], 256)
+            score = round(found["score"], 4)
+            return {"right": sum(right), "score": score, "updates": OPENINGS, "seconds": round(seconds, 1)}
 
         return stored(self.folder / "openings.json", make)
 
@@ -208,13 +214,14 @@ def evening(folder: Path) -> dict[str, Any]:
     steps = Evening(folder)
     pilots = [steps.pilot(width) for width in PILOTS]
     trained = steps.trained()
-    longer = [steps.longer(start) for start in STARTS]
+    longer, gentler = ([steps.longer(start, rate) for start in STARTS] for rate in RATES)
     answers, openings = steps.answering(), steps.openings()
     size = trained["parameters"]
     return {
         "pilots": pilots,
         "trained": trained,
         "longer": longer,
+        "gentler": gentler,
         "answers": answers,
         "openings": openings,
         "cost": {

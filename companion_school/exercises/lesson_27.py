@@ -428,7 +428,8 @@ def card_faults(card):
     ```
 
     ★
-    - A string of blanks is empty. - The dictionary stays as it is.
+    - A string of blanks is empty.
+    - Do not change the dictionary.
     """
     ### BEGIN SOLUTION
     faults = [name for name in ("data", "licence", "limits") if not (card.get(name) or "").strip()]

@@ -214,4 +214,8 @@ def test_the_record_of_an_evening_has_its_pilots_and_every_way_to_a_longer_conte
     for run in longer:
         last = {how: rows[1][2] for how, rows in run["rows"].items()}
         assert min(last, key=last.get) == "context 64" and max(last, key=last.get) == "interpolated"
+    for high, low in zip(longer, found["gentler"], strict=True):
+        assert high["rate"] > low["rate"] and high["start"] == low["start"]
+        assert high["scores"]["context 64"] > max(low["scores"]["context 64"], trained["looked"])
+        assert high["scores"]["larger base"] < low["scores"]["larger base"]
     assert found["answers"]["right"] < found["openings"]["right"] <= 48
