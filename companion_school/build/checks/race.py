@@ -204,9 +204,12 @@ race.mistake(
 race.mistake("PyTorch's default dtype or gradient setting is not restored",
              _counting("    ids = torch.tensor(list", "    torch.set_default_dtype(torch.float64)\n    ids = torch.tensor(list"))  # fmt: skip
 race.mistake("nothing is learned: do the weights move, does the loss get logits and not probabilities, are the tokens those "
-             "of encode(text, merges), and do you return the model that was trained?",
+             "of encode(text, merges) in their order, and do you return the model that was trained?",
              _counting("table = table / table.sum(1, keepdim=True)",
                        "time.sleep(seconds / 2)\n    table = torch.randn(256, 256).exp()"))  # fmt: skip
+race.mistake("it returns long before its time is over, with little learned: look at the condition that ends the loop",
+             _counting("table = table / table.sum(1, keepdim=True)",
+                       "table = table.sum(0, keepdim=True).expand(256, 256) / table.sum()"))  # fmt: skip
 race.mistake("it has learned little more than how often each token occurs: does the model see the tokens in their order, and "
              "do logits and targets belong to the same tokens?",
              _counting("table = table / table.sum(1, keepdim=True)",
