@@ -28,8 +28,8 @@ from companion.costs import account
 from companion.families.export import export_gguf
 from companion.families.pretrained import load_pretrained, pretrained_folder
 from companion.generation.prefill_decode import decode, evaluating, prefill
-from companion.generation.weights import Weights, prepared, step_bytes
 from companion.ground.installed import installed
+from companion.quantization.weights import Weights, prepared, step_bytes
 from companion.transformer import Transformer
 
 NAME = "smollm2"

@@ -51,7 +51,7 @@ def calibrated(model: Transformer, flags: Namespace, encode: Callable[[str], lis
 
     from companion.data.corpora import read_corpus
     from companion.files.int4 import load_levels, save_levels
-    from companion.generation.calibration import calibrate, windows_of
+    from companion.quantization.calibration import calibrate, windows_of
 
     if not flags.calibrate:
         return f"{load_levels(flags.levels, model)} matrices, with the levels from {flags.levels}"

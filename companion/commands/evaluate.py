@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from companion.commands.writer import Writer
     from companion.data.corpora import Corpus, Document
-    from companion.generation.weights import Weights
+    from companion.quantization.weights import Weights
     from companion.training.evaluation import Evaluation
     from companion.training.run_folder import RunFolder
     from companion.transformer import Transformer
@@ -177,7 +177,7 @@ def _tuned(folder: RunFolder, device: torch.device, flags: Namespace) -> dict[st
 def _text(folder: RunFolder, given: Corpus | None, device: torch.device, flags: Namespace) -> dict[str, Any]:
     from companion.data.batches import encode_documents
     from companion.data.deduplication import repeated_share
-    from companion.generation.weights import check_weights
+    from companion.quantization.weights import check_weights
     from companion.training.tasks.text import text_of, total_bytes
 
     say, record, weights = _say(flags), folder.record(), flags.weights
@@ -236,7 +236,7 @@ def _checkpoint(flags: Namespace, given: Corpus | None, device: torch.device) ->
 
 def _check_model(flags: Namespace, model: Transformer) -> None:
     """Raise `ValueError` for a model that does not continue texts, and for flags that do not apply to it."""
-    from companion.generation.weights import check_weights
+    from companion.quantization.weights import check_weights
 
     if model.config.stack != "decoder":
         raise ValueError(
@@ -319,7 +319,7 @@ def _in_form(
     """Measure the same text with another weight format, and print the difference."""
     import torch
 
-    from companion.generation.weights import largest_change, prepared
+    from companion.quantization.weights import largest_change, prepared
     from companion.training.tasks.text import measure
 
     other = measure(prepared(model, weights), ids, evaluation.bytes, **windows).bits_per_byte

@@ -18,7 +18,7 @@ from companion.ground.waiting import counted
 if TYPE_CHECKING:
     from companion.commands.writer import Writer
     from companion.generation.serving import Handle
-    from companion.generation.weights import Weights
+    from companion.quantization.weights import Weights
 
 AT_ONCE = 32
 """Default batch size."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from companion.generation.logit_rules import Until
     from companion.generation.request import Options
     from companion.generation.sampling import Sampling
-    from companion.generation.weights import Weights
+    from companion.quantization.weights import Weights
     from companion.training.run_folder import RunFolder
     from companion.transformer import Transformer
 
@@ -421,8 +421,8 @@ def write(
 
 def _say_form(model: Transformer, most: int, tokens: int, *, compile: bool) -> None:
     """Print a note to standard error if decoding uses a copy of the weights, because the copy takes memory."""
-    from companion.generation.weights import fast_form, form_bytes
     from companion.ground.display import readable_bytes
+    from companion.quantization.weights import fast_form, form_bytes
 
     form = fast_form(model, most - 1, tokens, compile=compile)
     if form is not None:

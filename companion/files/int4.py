@@ -1,4 +1,4 @@
-"""Quantized int4 weights on disk, so that a model is calibrated only once (see `companion.generation.calibration`).
+"""Quantized int4 weights on disk, so that a model is calibrated only once (see `companion.quantization.calibration`).
 
 They are in a safetensors file next to the model's own file, with these tensors for each layer:
 
@@ -20,10 +20,10 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from companion.files.models import load_tensors, save_tensors
-from companion.generation.matmul_kernels import mark_of
-from companion.generation.quantization import GROUP, FourBits
-from companion.generation.weights import four_bit_layers, keep_rounded, rounded_of
 from companion.ground.fields import shown
+from companion.quantization.matmul_kernels import mark_of
+from companion.quantization.rounding import GROUP, FourBits
+from companion.quantization.weights import four_bit_layers, keep_rounded, rounded_of
 from companion.transformer import Transformer
 
 PARTS = ("levels", "scale", "middle")

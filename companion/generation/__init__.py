@@ -4,10 +4,6 @@ sampling        the distribution that a token is drawn from
 logit_rules     which tokens are allowed when, whatever their probability: penalties, stops, n-grams
 next_token      drawing a token
 prefill_decode  reading the prompts in one pass, then one token per row and step
-weights         the weight format that decode steps read
-calibration     int4 values chosen with a calibration text
-quantization    weights rounded to few bits
-matmul_kernels  matrix products in each of these formats
 compiled_steps  compiled decode steps, stored on disk for the next process
 request         the arguments of a generation call, validated
 generate        one token per row and step

@@ -22,8 +22,8 @@ from companion.generation.prefill_decode import BUCKET, compiled_decode, decode,
 from companion.generation.request import LongRequest, Options, Request, Rows, Text
 from companion.generation.serving import serve
 from companion.generation.speculative import speculate
-from companion.generation.weights import fast_form, writer_of
 from companion.layers.cache import KVCache
+from companion.quantization.weights import fast_form, writer_of
 from companion.transformer import Memory, Transformer
 
 __all__ = ["Rules", "complete", "generate", "generate_long"]
@@ -65,7 +65,7 @@ def generate(
             that are not computed `"grouped"`, there is one compilation for each new routing, up to PyTorch's limit.
             A compilation takes from seconds to a minute. This is worthwhile for long continuations or many of them,
             unless `companion.generation.compiled_steps` stores the programs.
-        weights: the format in which decode steps read the weights (`companion.generation.weights`): fp32, fp16, bf16,
+        weights: the format in which decode steps read the weights (`companion.quantization.weights`): fp32, fp16, bf16,
             int8, int4, or auto, the fastest on this machine. `"fast"` (default): the format of the weights' own dtype,
             which gives the same results up to rounding, if it saves time: from a million weights and 16 steps on, for
             up to six tokens per step, on a processor where it is faster. `None`: the weights unchanged. The weights are

@@ -13,9 +13,9 @@ from companion.config.model import ModelConfig
 from companion.generation.draft import Draft, Proposer, draft_of
 from companion.generation.logit_rules import Rules, Until, check_ids
 from companion.generation.sampling import Sampling
-from companion.generation.weights import Weights, check_weights
 from companion.ground.arguments import check_kind, described
 from companion.ground.fields import require_whole
+from companion.quantization.weights import Weights, check_weights
 from companion.transformer import Transformer
 
 Rows = Sequence[Sequence[int]]

@@ -42,10 +42,10 @@ from companion.generation.next_token import NOTHING, draw_tokens
 from companion.generation.prefill_decode import NotFinite, evaluating
 from companion.generation.request import Options, Request, Stream, check_model
 from companion.generation.sampling import Sampling
-from companion.generation.weights import Weights, check_weights, writer_of
 from companion.ground.arguments import described
 from companion.ground.fields import require_whole
 from companion.layers.paged_cache import PagedCache
+from companion.quantization.weights import Weights, check_weights, writer_of
 from companion.transformer import Transformer
 
 State = Literal["waiting", "running", "done", "cancelled", "failed"]

@@ -31,8 +31,8 @@ from companion.generation.logit_rules import Rules, check_ids
 from companion.generation.next_token import NOTHING, exactly, most_probable, pick, raise_nothing
 from companion.generation.prefill_decode import NotFinite, evaluating, prefill, prefill_stream, stretched_after
 from companion.generation.request import Request, Text
-from companion.generation.weights import writer_of
 from companion.layers.cache import KVCache
+from companion.quantization.weights import writer_of
 from companion.transformer import Memory, Transformer
 
 

@@ -23,8 +23,8 @@ from companion.config.model import AttentionConfig, EmbeddingConfig, ModelConfig
 from companion.data.number_words import BOS, EOS, NumberWords
 from companion.data.tokenizer import BytePairTokenizer
 from companion.files.models import load_tensors, save_tensors
-from companion.generation.quantization import in_eight_bits
 from companion.ground.fields import shown
+from companion.quantization.rounding import in_eight_bits
 from companion.transformer import Transformer
 
 LARGEST = 8_000_000

@@ -16,8 +16,8 @@ from companion.commands.writer import from_run, own_dtype
 from companion.config.model import AttentionConfig, FeedForwardConfig, ModelConfig
 from companion.data.published_tokenizers import load_tokenizer
 from companion.files.models import save_model
-from companion.generation.matmul_kernels import possible
 from companion.ground.display import printable
+from companion.quantization.matmul_kernels import possible
 from companion.training.run_folder import RunFolder
 from companion.transformer import Transformer
 
@@ -262,7 +262,7 @@ def test_weights_in_another_form_write_and_are_measured(home: Path, capsys) -> N
 
 
 def test_the_fast_form_is_taken_where_it_pays_and_said(home: Path, capsys, monkeypatch) -> None:
-    from companion.generation import weights
+    from companion.quantization import weights
 
     flags = ["generate", "--checkpoint", "llama", "--prompt", PROMPTS[0], "--tokens", "17", "--temperature", "0"]
     told = {}
@@ -280,7 +280,7 @@ def test_the_fast_form_is_taken_where_it_pays_and_said(home: Path, capsys, monke
 
 
 def test_a_form_that_this_processor_cannot_do_is_refused(home: Path, capsys, monkeypatch) -> None:
-    from companion.generation import weights
+    from companion.quantization import weights
 
     monkeypatch.setattr(weights, "possible", lambda form, device: form != "int4")
     error = refused(capsys, "--checkpoint", "gpt2", "--prompt", "a", "--weights", "int4")

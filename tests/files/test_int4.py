@@ -7,8 +7,8 @@ from models import drawn
 from companion.config.model import AttentionConfig, FeedForwardConfig, ModelConfig
 from companion.files.int4 import load_levels, save_levels
 from companion.files.models import load_tensors, save_tensors
-from companion.generation.calibration import calibrate
-from companion.generation.weights import four_bit_layers, prepared, rounded_of, step_bytes
+from companion.quantization.calibration import calibrate
+from companion.quantization.weights import four_bit_layers, prepared, rounded_of, step_bytes
 
 PLAIN = ModelConfig(77, 64, 2, 40, AttentionConfig(4, 2), FeedForwardConfig(96, "swiglu"))
 

@@ -12,7 +12,7 @@ from torch import nn
 from companion import AttentionConfig, FeedForwardConfig, ModelConfig, NormConfig, Transformer
 from companion.generation import compiled_steps
 from companion.generation.prefill_decode import prefill
-from companion.generation.weights import prepared
+from companion.quantization.weights import prepared
 
 CONFIG = ModelConfig(37, 64, 2, 300, AttentionConfig(4, kv_heads=2), FeedForwardConfig(96))
 

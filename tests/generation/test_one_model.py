@@ -17,20 +17,20 @@ from torch.nn.utils import parametrize, prune
 
 from companion import ModelConfig, Transformer
 from companion.config.model import AttentionConfig, EmbeddingConfig, FeedForwardConfig
-from companion.generation import matmul_kernels
-from companion.generation import weights as forms
 from companion.generation.draft import Draft
 from companion.generation.generate import complete, generate, generate_long
-from companion.generation.matmul_kernels import Product, possible
 from companion.generation.prefill_decode import decode, prefill
 from companion.generation.sampling import Sampling
 from companion.generation.serving import Server
-from companion.generation.weights import FORMS, fast_form, form_bytes, prepared
 from companion.layers.attention import Attention
 from companion.layers.block import Block
 from companion.layers.feedforward import FeedForward
 from companion.layers.norms import RMSNorm
 from companion.layers.positions import Rotary
+from companion.quantization import matmul_kernels
+from companion.quantization import weights as forms
+from companion.quantization.matmul_kernels import Product, possible
+from companion.quantization.weights import FORMS, fast_form, form_bytes, prepared
 from companion.training.trainer import Trainer, TrainingConfig
 
 HERE = [form for form in FORMS if possible(form, "cpu")]

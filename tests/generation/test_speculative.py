@@ -27,7 +27,7 @@ from companion.generation.next_token import pick
 from companion.generation.prefill_decode import NotFinite
 from companion.generation.sampling import Sampling
 from companion.generation.speculative import verdict
-from companion.generation.weights import prepared
+from companion.quantization.weights import prepared
 
 CONFIG = ModelConfig(7, 8, 2, 24, AttentionConfig(2, 1, d_head=4), FeedForwardConfig(10))
 LONG = RotaryScaling("longrope", 2.0, 12, short=(1.0, 1.5), long=(2.0, 4.0))

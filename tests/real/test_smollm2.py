@@ -18,8 +18,8 @@ from companion.files.published.generation_config import read_writing
 from companion.generation.draft import Draft
 from companion.generation.generate import complete
 from companion.generation.sampling import Sampling
-from companion.generation.weights import prepared
 from companion.layers.cache import KVCache
+from companion.quantization.weights import prepared
 from companion.training.tasks.text import measure
 from companion_school.build.isolated_modules import World
 from companion_school.build.parts import references

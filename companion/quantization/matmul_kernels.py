@@ -1,4 +1,4 @@
-"""Matrix products in each of the formats of `companion.generation.weights`, with the fastest kernel for one row.
+"""Matrix products in each of the formats of `companion.quantization.weights`, with the fastest kernel for one row.
 
 On a CPU, kernels that pack their matrix once (fbgemm, oneDNN) read it two to five times as fast as those that read it
 in its usual layout. PyTorch has such kernels for some processors. On other processors and on GPUs, plain kernels
@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from companion.generation.quantization import GROUP, FourBits, in_eight_bits, in_four_bits
+from companion.quantization.rounding import GROUP, FourBits, in_eight_bits, in_four_bits
 
 HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
 LARGEST_FP16 = torch.finfo(torch.float16).max

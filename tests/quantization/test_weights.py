@@ -18,14 +18,14 @@ from companion.config.model import (
     RotaryScaling,
     WindowConfig,
 )
-from companion.generation import matmul_kernels
-from companion.generation import weights as forms
 from companion.generation.generate import complete, generate, generate_long
-from companion.generation.matmul_kernels import Made, Product, possible
-from companion.generation.quantization import in_eight_bits
 from companion.generation.sampling import Sampling
-from companion.generation.weights import FORMS, prepared, step_bytes
 from companion.layers.cache import KVCache
+from companion.quantization import matmul_kernels
+from companion.quantization import weights as forms
+from companion.quantization.matmul_kernels import Made, Product, possible
+from companion.quantization.rounding import in_eight_bits
+from companion.quantization.weights import FORMS, prepared, step_bytes
 
 PLAIN = ModelConfig(
     80, 64, 2, 40, AttentionConfig(4, 2), FeedForwardConfig(96, "swiglu"), embedding=EmbeddingConfig(tied=True)

@@ -2,7 +2,7 @@
 
 import torch
 
-from companion.generation.quantization import in_eight_bits
+from companion.quantization.rounding import in_eight_bits
 
 
 def test_a_row_in_8_bits_is_off_by_half_a_step_at_most_and_a_row_of_zeros_stays():

@@ -25,10 +25,10 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from companion.generation.quantization import GROUP, FourBits, in_four_bits, nearest_level
-from companion.generation.weights import check_weights, four_bit_layers, keep_rounded
 from companion.ground.arguments import check_ids
 from companion.ground.waiting import counting
+from companion.quantization.rounding import GROUP, FourBits, in_four_bits, nearest_level
+from companion.quantization.weights import check_weights, four_bit_layers, keep_rounded
 from companion.transformer import Transformer
 
 DAMP = 0.01

@@ -1,7 +1,7 @@
 """Weight formats for decoding (lesson 10): a step of one row reads every weight once, so fewer bytes take less time.
 
 A weight format replaces linear layers by modules with the interface of `nn.Linear` that compute the product differently
-(`companion.generation.matmul_kernels`). `prepared` replaces each linear layer of a decoder and leaves everything else
+(`companion.quantization.matmul_kernels`). `prepared` replaces each linear layer of a decoder and leaves everything else
 unchanged: the same attention, feed-forward networks and blocks run, including any wrappers and hooks of a layer.
 
     fp32    the same elements, laid out for one row, summed in another order
@@ -9,7 +9,7 @@ unchanged: the same attention, feed-forward networks and blocks run, including a
     bf16    half the bytes, and an eighth of fp16's precision
     int8    a quarter: each row of a matrix divided by its largest element / 127 (Dettmers et al. 2022, section 2.1)
     int4    an eighth: groups of 32 elements in 16 levels from the minimum to the maximum; the head in int8.
-            `calibrate`, in `companion.generation.calibration`, chooses levels that preserve the outputs on a
+            `calibrate`, in `companion.quantization.calibration`, chooses levels that preserve the outputs on a
             calibration text, with the same number of bytes
     auto    whichever of these, except int4, takes the least time per step on this machine, measured once
     fast    the format of the weights' own dtype where that pays off, see `fast_form`; otherwise unchanged
@@ -34,8 +34,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from companion.generation.matmul_kernels import FEW, Product, mark_of, packs, possible, quicker
-from companion.generation.quantization import GROUP, FourBits
 from companion.ground.memory import memory
 from companion.ground.waiting import counted, waiting
 from companion.layers.attention import Attention
@@ -45,6 +43,8 @@ from companion.layers.feedforward import FeedForward
 from companion.layers.gated_delta_net import LinearAttention
 from companion.layers.latent import LatentAttention
 from companion.layers.moe import MoE
+from companion.quantization.matmul_kernels import FEW, Product, mark_of, packs, possible, quicker
+from companion.quantization.rounding import GROUP, FourBits
 from companion.transformer import Transformer
 
 Weights = Literal["fast", "fp32", "fp16", "bf16", "int8", "int4", "auto"]

@@ -5,7 +5,9 @@ import torch
 from models import drawn
 
 from companion.config.model import AttentionConfig, EmbeddingConfig, FeedForwardConfig, ModelConfig, MoEConfig
-from companion.generation.calibration import (
+from companion.generation.generate import complete
+from companion.generation.sampling import Sampling
+from companion.quantization.calibration import (
     DAMP,
     Moments,
     balancing,
@@ -15,11 +17,9 @@ from companion.generation.calibration import (
     rounded_by,
     windows_of,
 )
-from companion.generation.generate import complete
-from companion.generation.matmul_kernels import possible
-from companion.generation.quantization import GROUP, in_four_bits, nearest_level
-from companion.generation.sampling import Sampling
-from companion.generation.weights import four_bit_layers, prepared, rounded_of, step_bytes
+from companion.quantization.matmul_kernels import possible
+from companion.quantization.rounding import GROUP, in_four_bits, nearest_level
+from companion.quantization.weights import four_bit_layers, prepared, rounded_of, step_bytes
 from companion.transformer import Transformer
 
 PLAIN = ModelConfig(
@@ -189,7 +189,7 @@ def test_windows_come_from_all_over_a_text(monkeypatch) -> None:
     ids = torch.arange(1000)
     assert windows_of(ids[:7], 40).tolist() == [list(range(7))]
     assert windows_of(ids, 300).shape == (3, 300)
-    monkeypatch.setattr("companion.generation.calibration.TOKENS", 80)
+    monkeypatch.setattr("companion.quantization.calibration.TOKENS", 80)
     found = windows_of(ids, 20)
     assert found.shape == (4, 20) and found[0, 0] == 0 and found[-1, -1] == 999
     with pytest.raises(ValueError, match="expected at least one token"):
