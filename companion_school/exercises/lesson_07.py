@@ -480,7 +480,7 @@ def cloze(tokens, real, mask_id, lots, how, anything):
     ### END SOLUTION
 
 
-_MET = [[0.15, 0.1, 0.1, 0.1, 0.1]], [[0.3, 0.8, 0.9, 0.0, 0.3]]  # lots and how, at the bounds
+_MET = [[0.15, 0.1, 0.1, 0.1, 0.1]], [[0.3, 0.8, 0.9, 0.0, 0.3]]  # values of `lots` and `how` at the bounds
 
 
 @cloze.cases

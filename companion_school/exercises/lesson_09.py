@@ -460,7 +460,7 @@ def _(logits, targets, e):
 
 @loss_gradient.variant
 def _(logits, targets, e):
-    # on the slots that count only
+    # only over the slots that count
     here = targets.ne(-100)
     if not (e >= 0 and e < 1) or here.sum() == 0:
         raise ValueError(f"{e=}")
