@@ -137,7 +137,8 @@ def python_reference() -> Corpus:
 
 
 NAMED_TEXTS: Mapping[str, Callable[[], Corpus]] = {"course": first_edition, "python": python_reference}
-"""Texts that have a name instead of a path; a file with the same name is `./course`."""
+"""Texts that have a name instead of a path; a file with the same name is `./course`. `TextSettings` in
+`companion.training.settings` has the default."""
 
 
 def read_corpus(paths: Sequence[str | Path], *, keep_repeats: bool = False) -> Corpus:

@@ -6,7 +6,8 @@ isolated_modules  modules that import each other, loaded separately from all oth
 workspace         the learner's folder and the state of each file in it
 parts             the parts of a stage: functions to check, with test cases and known mistakes
 checks            the parts of each stage, one module per stage
-check             checks a stage in a separate process (`check_process`) and finds the file with the fault
+check             checks a stage in a separate process (`check_process`)
+stage_at_fault    finds the earlier stage at fault, if the stage's own file is right
 first_difference  finds the first tensor that differs from the reference and the line that computed it
 trace             records the operations, function calls and module calls of a run
 compared_runs     compares the tensors of two recorded runs

@@ -16,11 +16,12 @@ import torch
 
 from companion.ground.time_limit import OutOfTime, at_most
 from companion_school.build.isolated_modules import World
-from companion_school.build.parts import OPEN, Part, parts, references
+from companion_school.build.parts import OPEN, Part, parts
+from companion_school.build.stage_at_fault import lies_in, tried
 from companion_school.build.stages import STAGES, Stage
 from companion_school.build.workspace import read_sources
-from companion_school.checking.call import Result, copied, in_this_process
-from companion_school.checking.examine import AnswerKey, Verdict, examine, key_of
+from companion_school.checking.call import Result, copied
+from companion_school.checking.examine import AnswerKey, key_of
 from companion_school.checking.operator_watch import forbidden_fault, forbidden_uses
 
 _GPU = "_on_a_GPU"
@@ -96,7 +97,7 @@ def examined(part: Part, sources: Mapping[str, str], files: Mapping[str, str], s
         seed: Seed of the test cases.
     """
     key = key_of(part.exercise(), seed)
-    verdict = _tried(part, key, sources, files)
+    verdict = tried(part, key, sources, files)
     found: dict[str, Any] = {"part": part.name, "result": verdict.result.value, "told": "", "lies_in": None}
     if verdict.result is Result.RIGHT:
         said = part.remark(World(sources, part.stage.module, files)) if part.remark else None
@@ -119,25 +120,6 @@ def examined(part: Part, sources: Mapping[str, str], files: Mapping[str, str], s
     return found | {"told": f"{verdict}{raised}"}
 
 
-def lies_in(part: Part, key: AnswerKey, sources: Mapping[str, str], files: Mapping[str, str]) -> int | None:
-    """Return the number of the earlier stage at fault, or None if the fault is in the stage's own file.
-
-    An earlier stage is at fault if the part becomes right when its reference replaces the learner's file. If several
-    are at fault together, return the first.
-    """
-    right = references(part.stage)
-    needs = part.stage.needs
-    if not needs or _tried(part, key, {**sources, **_of(right, needs)}, files).result is not Result.RIGHT:
-        return None
-    for number in needs:
-        if _tried(part, key, {**sources, **_of(right, (number,))}, files).result is Result.RIGHT:
-            return number
-    for at, number in enumerate(needs):  # several are at fault: find the first whose own file breaks the part
-        if _tried(part, key, {**sources, **_of(right, needs[at + 1 :])}, files).result is not Result.RIGHT:
-            return number
-    return needs[0]
-
-
 def raised_at(part: Part, key: AnswerKey, sources: Mapping[str, str], files: Mapping[str, str]) -> str | None:
     """Return the learner's line that raises in the first test case that raises, with its text, or None."""
     answer, names = part.answer(sources, files), {file: f"{module}.py" for module, file in files.items()}
@@ -151,14 +133,6 @@ def raised_at(part: Part, key: AnswerKey, sources: Mapping[str, str], files: Map
             last = frames[-1]
             return f"{names[last.filename]}, line {last.lineno}: {(last.line or '').strip()[:120]}"
     return None
-
-
-def _of(right: Mapping[str, str], numbers: tuple[int, ...]) -> dict[str, str]:
-    return {STAGES[number].module: right[STAGES[number].module] for number in numbers}
-
-
-def _tried(part: Part, key: AnswerKey, sources: Mapping[str, str], files: Mapping[str, str]) -> Verdict:
-    return examine(key, in_this_process(part.answer(sources, files), part.watched))
 
 
 def where(stage: Stage, folder: Path, guess: bool = True) -> str | None:

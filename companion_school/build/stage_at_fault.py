@@ -1,0 +1,38 @@
+"""Which stage is at fault if a part of a stage is not right: its own, or an earlier one that it uses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from companion_school.build.parts import Part, references
+from companion_school.build.stages import STAGES
+from companion_school.checking.call import Result, in_this_process
+from companion_school.checking.examine import AnswerKey, Verdict, examine
+
+
+def lies_in(part: Part, key: AnswerKey, sources: Mapping[str, str], files: Mapping[str, str]) -> int | None:
+    """Return the number of the earlier stage at fault, or None if the fault is in the stage's own file.
+
+    An earlier stage is at fault if the part becomes right when its reference replaces the learner's file. If several
+    are at fault together, return the first.
+    """
+    right = references(part.stage)
+    needs = part.stage.needs
+    if not needs or tried(part, key, {**sources, **_of(right, needs)}, files).result is not Result.RIGHT:
+        return None
+    for number in needs:
+        if tried(part, key, {**sources, **_of(right, (number,))}, files).result is Result.RIGHT:
+            return number
+    for at, number in enumerate(needs):  # several are at fault: find the first whose own file breaks the part
+        if tried(part, key, {**sources, **_of(right, needs[at + 1 :])}, files).result is not Result.RIGHT:
+            return number
+    return needs[0]
+
+
+def tried(part: Part, key: AnswerKey, sources: Mapping[str, str], files: Mapping[str, str]) -> Verdict:
+    """Return the verdict on a part with these sources."""
+    return examine(key, in_this_process(part.answer(sources, files), part.watched))
+
+
+def _of(right: Mapping[str, str], numbers: tuple[int, ...]) -> dict[str, str]:
+    return {STAGES[number].module: right[STAGES[number].module] for number in numbers}
