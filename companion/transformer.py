@@ -122,7 +122,7 @@ class Transformer(nn.Module):
         self._initialise()
 
     def _make_entrance(self, config: ModelConfig) -> None:
-        """Make the modules before the first block other than embeddings and positions; only a `Bert` has any."""
+        """Make the modules before the first block, apart from embeddings and positions. Only `Bert` has any."""
 
     def _make_exit(self, config: ModelConfig) -> None:
         """Make the modules after the last norm: an output table, if it is not tied to the embeddings, and a bias."""

@@ -29,12 +29,12 @@ def parser() -> Parser:
             "            AdamW's two moments), autocast's bf16 copies of the weights, and\n"
             "            the activations that autograd stores, either all of them or only\n"
             "            the inputs of each layer (activation checkpointing)\n"
-            "  devices   the smallest number that can train the model: 1 if a device can\n"
-            "            hold everything (data parallel), otherwise as many as --shard\n"
-            "            needs; in brackets, the number with activation checkpointing if\n"
-            "            it is smaller; a dash if no number is enough. A mixture of\n"
-            "            experts has a second row, with one expert per device\n"
-            "            (--expert-parallel)\n"
+            "  devices   the smallest number that can train the model. It is 1 if a\n"
+            "            device can hold everything (data parallel), otherwise as many\n"
+            "            as --shard needs. A number in brackets is for activation\n"
+            "            checkpointing, if that needs fewer. A dash means that no number\n"
+            "            is enough. A mixture of experts has a second row, with one\n"
+            "            expert per device (--expert-parallel)\n"
             "  FLOPs     by the rule 6 N D for N active parameters and D tokens, and\n"
             "            counted with attention; and the time that they take, which is\n"
             "            FLOPs / (devices x share x peak)\n\n"
@@ -59,12 +59,12 @@ def parser() -> Parser:
     parser.add_argument(
         "--config", type=str, default=None, metavar="FILE", help="JSON file with a ModelConfig to include"
     )
-    parser.add_argument("--devices", type=Count, default=8, help="number of devices that train")
+    parser.add_argument("--devices", type=Count, default=8, help="number of devices to train on")
     parser.add_argument(
         "--chip",
         type=str,
         default=None,
-        help="chips, such as h100 or a100-80gb (default: all memory sizes, and times on h100)",
+        help="chip, such as h100 or a100-80gb (default: all memory sizes, and times on an h100)",
     )
     parser.add_argument(
         "--share", type=PartOfOne, default=0.4, help="share of the chip's peak FLOPs that training reaches"

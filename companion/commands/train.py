@@ -100,9 +100,13 @@ def run(flags: Namespace, arguments: list[str]) -> int:
 
 
 def train(settings: RunSettings, arguments: list[str]) -> int:
-    """Start or resume the run with these settings, and return the exit code. Arguments and errors are those of `run`.
+    """Start or resume the run with these settings; if it is finished, only print its result.
+
+    Returns:
+        0 if the run is finished, 130 if it was stopped and saved, and 1 if it cannot go on, with the reason on stderr.
 
     Raises:
+        ValueError: If the input is invalid. Nothing is written then.
         Elsewhere: If another process of the run reports why it failed.
     """
     from companion.training.run import Halted, Run

@@ -101,7 +101,7 @@ def draft_called(name: str, words: NumberWords, device: torch.device) -> Draft:
     if name == "ngram":
         return Draft("ngram")
     if not (Path(name) / "run.json").is_file():
-        raise ValueError(f"--draft {name}: expected ngram, or the folder of a run of number-words")
+        raise ValueError(f"--draft {name}: expected ngram, or the folder of a number-words run")
     folder = run_folder(name, NumberWordsSettings)
     theirs = NumberWordsTask.of_record(folder.record()).words
     if theirs.vocabulary != words.vocabulary:

@@ -151,10 +151,11 @@ class Dialect:
 def dialect_files(folder: str | Path) -> dict[str, str]:
     """Return the `TEXT_FILES` of a published model's folder or of a fine-tuning run's, to be written to another folder.
 
-    If they are missing, the template `PLAIN` and the ids that end a text are added.
+    generation_config.json always gets the ids that end a text, from itself or from config.json. Without a chat
+    template, `PLAIN` is added, and tokenizer_config.json gets the tokens that it needs.
 
     Raises:
-        ValueError: if the folder has no tokenizer, or if a file is not text.
+        ValueError: if the folder has no tokenizer, no file has a valid `eos_token_id`, or a file is not text.
     """
     folder = Path(folder)
     files = {}

@@ -63,7 +63,11 @@ def _config(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
 
 def with_linear_layers(fields: Fields, config: ModelConfig) -> ModelConfig:
     """Return `config` with linear layers as the fields describe them, gated attention in the other layers, and
-    Qwen3-Next's norms."""
+    Qwen3-Next's norms.
+
+    Raises:
+        ValueError: If `full_attention_interval` is not a whole number >= 1, or a field is missing.
+    """
     every = fields.take("full_attention_interval")
     require_whole("full_attention_interval", every)
     usual = [LINEAR if (layer + 1) % every else GLOBAL for layer in range(layers_of(fields))]

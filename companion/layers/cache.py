@@ -203,7 +203,7 @@ class KVCache:
         In memory, each layer has d_head + d_v elements per kv_head and slot, or rank + d_rope per slot with latents. A
         local layer has only `rolling_cache.columns` of the slots, and also keeps all tokens of the last call until the
         next one, because only then is it known which of them were padding. A linear layer has
-        `recurrent_cache.state_numbers` elements in fp32 or wider, regardless of the number of slots.
+        `recurrent_cache.state_numbers` elements in fp32 or wider, a number that stops growing after a few slots.
         `companion.account` counts the bytes.
 
         Args:
@@ -215,7 +215,7 @@ class KVCache:
             bucket: See the class.
 
         Raises:
-            ValueError: If a size is below 1, or the cache does not fit in memory.
+            ValueError: If `config` is not a ModelConfig, a size is below 1, or the cache does not fit in memory.
         """
         check_kind("config", config, ModelConfig, "a ModelConfig, such as model.config")
         for name, value in (("batch", batch), ("slots", slots), ("bucket", bucket)):

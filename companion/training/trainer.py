@@ -264,8 +264,9 @@ class Trainer:
         """
         kept = self.model.state_dict(keep_vars=True)
         if kept.keys() != weights.keys():
-            wrong = sorted(kept.keys() ^ weights.keys())
-            raise ValueError(f"weights: expected this model's weights, got others; {wrong[0]} is only in one of them")
+            wrong = min(kept.keys() ^ weights.keys())
+            missing = "weights" if wrong in kept else "model"
+            raise ValueError(f"weights: expected this model's weights, but {wrong} is missing from the {missing}")
         parts = {name: self.parallel.part(tensor, weights[name], name) for name, tensor in kept.items()}
         load_optimizer_state(self.model, self.optimizer, state, self.parallel.part)
         with torch.no_grad():

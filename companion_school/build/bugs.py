@@ -18,7 +18,7 @@ from companion_school.build.stubs import reference
 
 @dataclass(frozen=True)
 class Bug:
-    """A bug that people write, as a patch of the reference.
+    """A common bug, as a patch to the reference.
 
     Attributes:
         stage: The stage whose check runs into the bug.

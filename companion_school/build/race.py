@@ -230,8 +230,8 @@ def _of_learner(folder: Path, code: World, minutes: float) -> list[Run]:
     try:
         return run_everywhere(code, minutes)
     except (NotImplementedError, ModuleNotFoundError) as error:
-        needs = "the stages 1 to 6, or all that your race.py uses"
-        raise ValueError(f"{folder}: expected {needs}; part of it is not written yet: {error}") from None
+        needs = "stages 1 to 6, or all that your race.py uses, to be finished"
+        raise ValueError(f"{folder}: expected {needs}; this is missing: {error}") from None
 
 
 def _result(name: str, minutes: float, made: Run) -> Result:

@@ -648,7 +648,7 @@ def _(tokens, real, mask_id, lots, how, anything):
         "gradients": "its answer goes into a model that learns",
     },
     hints=(
-        "Start from `layer_by_tensors` in the deeper notebook and move the norms: does the *residual* add to the normed or to the plain state?",
+        "Start from `layer_by_tensors` in the deeper notebook and move the norms: is the output added to the normed state or to the state before the norm?",
         "Queries, keys and values are all computed from the normed state.",
         "The mask hides keys, so it has the axes (batch, 1, 1, key): `real[:, None, None, :]`.",
     ),

@@ -521,7 +521,7 @@ def _(logits, m):
     if not (m > 0 and m <= 1):
         raise ValueError(f"{m=}")
     z = logits.tolist()
-    relative = [math.exp(score - max(z)) for score in z]  # the most probable token has 1
+    relative = [math.exp(score - max(z)) for score in z]  # 1 for the most probable token
     kept = [score if score >= m else 0.0 for score in relative]
     return torch.tensor([score / sum(kept) for score in kept], dtype=torch.float64)
 

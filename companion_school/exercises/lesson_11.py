@@ -105,9 +105,9 @@ def _():
     ),
 )
 def expert_layer_cost(d, d_ff, experts, top_k, shared):
-    """Return `(total, active, flops)`: all parameters, the active ones, and the FLOPs of one token's forward pass through a layer with `experts`
-    gated experts (three matrices of `d` x `d_ff` each), of which a token visits `top_k`; `shared` more networks of the same kind that
-    every token visits; and a router without bias. Count a multiplication and an addition as two FLOPs, and matrix products only.
+    """Return `(total, active, flops)` of a layer: all parameters, the active ones, and the FLOPs of one token's forward pass. The layer has
+    `experts` gated experts, of which a token visits `top_k`, and `shared` experts that every token visits. Each has three matrices of
+    `d` x `d_ff`. Its router has no bias. Count a multiplication and an addition as two FLOPs, and matrix products only.
 
     ```python
     >>> expert_layer_cost(2, 3, 4, 1, 0)
@@ -272,7 +272,7 @@ def _(d, d_ff, experts, top_k, shared):
     },
     hints=(
         "`best, chosen = logits.topk(k)`, both (token, top_k); the shares are a softmax of `best`.",
-        "Expert by expert, `rows, place = torch.where(chosen == e)` finds its tokens, and the column of their share.",
+        "For each expert `e`, `rows, place = torch.where(chosen == e)` gives the tokens that chose it, and the column of their share.",
         "Add, never assign: `out.index_add(0, rows, shares[rows, place, None] * answers)`.",
     ),
 )

@@ -753,8 +753,8 @@ def _(x, share, base):
 def card_numbers(card):
     """`card` is a `config.json` as a dictionary, with the fields of the example. Return three `int`s: all parameters, those active for a token,
     and the elements cached per token. Networks are gated. Count tables and matrices, but no norms and biases. Both tables count fully as active.
-    The first `first_k_dense_replace` layers have a dense network of `intermediate_size`. If `tie_word_embeddings` is true, one table serves both
-    ends.
+    The first `first_k_dense_replace` layers have a dense network of `intermediate_size`. If `tie_word_embeddings` is true, one table is both
+    the embedding and the output matrix.
 
     ```python
     >>> card_numbers({"vocab_size": 10, "hidden_size": 4, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,

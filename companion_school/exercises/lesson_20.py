@@ -802,7 +802,9 @@ def _told(now, old, gain, counts, clip):
     if now.dim() != 2 or not now.shape == old.shape == counts.shape or gain.shape != now.shape[:1]:
         raise ValueError("sizes do not match")
     if not len(now) or not counts.any(dim=1).all() or not 0 < clip < 1:
-        raise ValueError(f"{clip=}: expected answers with tokens that count, and a clip between 0 and 1")
+        raise ValueError(
+            f"{clip=}: expected at least one answer, each with tokens that count, and a clip between 0 and 1"
+        )
 
 
 def _ratio(now, old, counts):

@@ -423,7 +423,7 @@ def _(parameters, tokens, scores, floor, alpha, delta):
     difficulty=2,
     minutes=15,
     hints=(
-        "A fixed compute leaves one choice: tokens = compute / (6 parameters).",
+        "A fixed compute budget leaves one choice: tokens = compute / (6 parameters).",
         "At the best size alpha factor_1 / parameters^alpha = delta factor_2 / tokens^delta.",
         "Substitute the tokens and solve for the parameters: they are a power of (alpha factor_1) / (delta factor_2) times a power of compute / 6.",
     ),

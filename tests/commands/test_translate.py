@@ -264,7 +264,7 @@ def test_a_wrong_answer_is_called_wrong_and_the_right_one_is_given(at_home: Path
         ([""], "'' is not a German number name: it is empty"),
         (["zwei", "--beams", "0"], "--beams 0: expected a whole number >= 1"),
         (["zwei", "--beams", "2", "--draft", "ngram"], "--draft cannot be used together with --beams 2"),
-        (["zwei", "--draft", "nowhere"], "--draft nowhere: expected ngram, or the folder of a run of number-words"),
+        (["zwei", "--draft", "nowhere"], "--draft nowhere: expected ngram, or the folder of a number-words run"),
         (["zwei", "--draft", "runs/text"], "expected a run of the task number-words, got text"),
         (["zwei", "--run", "runs/text"], "expected a run of the task number-words, got text; try `companion generate`"),
         (["zwei", "--run", "nowhere"], "but it has no run.json; train a model first"),

@@ -67,7 +67,7 @@ _VERSION = re.compile(r"v?\d+(\.\d+)+\S*")
 
 
 def left_behind(name: str, value: Any) -> Policy | None:
-    """Return the policy of a field that changes no text of any model, or `None` for any other field.
+    """Return the policy of a field that does not affect the text of any model, or `None` for any other field.
 
     Such fields are notes of tools about themselves, version numbers of libraries, and dropout rates.
     """

@@ -54,7 +54,7 @@ def tiled_attention(
     products instead of two. Half precision is computed in fp32 within a tile. Second derivatives are computed with the
     plain formula, which stores all scores at once.
 
-    This implementation is written for readers, as one small product after another. In practice, use the fused kernels
+    This implementation is easy to read: it computes one small product after another. In practice, use the fused kernels
     of `attend`: they avoid the round trips to memory, which is what makes the method fast.
 
     Args:

@@ -307,7 +307,7 @@ def speculate(code, prompt, new, ahead, stop, guessing, vocab, choice):
     draft = {"lookup": lambda ids, n: code.lookup(ids, n, vocab), "wrong": wrong, "right": right}[guessing]
     told = list(code.speculate(own, draft, list(prompt), new, ahead, stop, seed=3, **choice))
     made = list(passes)
-    own.embedding.weight.data.zero_()  # all tokens are equally probable, so a draw that comes again gives the same one
+    own.embedding.weight.data.zero_()  # equal probabilities: a number used again repeats the token
     drawn = list(code.speculate(own, lambda ids, n: ([], one_hot([])), [1], 9, ahead, seed=3))
     return {"the text": [int(token) for token in told], "tokens in each pass": made,
             "each pass draws new random numbers": len({int(token) for token in drawn}) > 1}  # fmt: skip

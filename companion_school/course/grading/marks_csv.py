@@ -253,7 +253,7 @@ def first_results(out: Path, students: Sequence[str], *, again: bool) -> Results
     if lost and not again:
         some = ", ".join(lost[:3]) + (", ..." if len(lost) > 3 else "")
         raise ValueError(
-            f"--out {out}: it contains marks of {some}, who are not in these submissions; --regrade preserves them"
+            f"--out {out}: it contains marks of {some}, who are not in these submissions; --regrade keeps those marks"
         )
     return first if again else None
 

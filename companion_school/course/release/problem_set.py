@@ -142,5 +142,5 @@ def checked_name(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
         raise ValueError(f"PSET {shown(name)}: expected letters, digits, - and _, as in week2")
     if len(name) > LONGEST_NAME:
-        raise ValueError(f"PSET {shown(name)}: expected at most {LONGEST_NAME} letters, got {len(name)}")
+        raise ValueError(f"PSET {shown(name)}: expected at most {LONGEST_NAME} characters, got {len(name)}")
     return name

@@ -48,7 +48,7 @@ def queues(
     if len(moments) < 2 or moments != sorted(set(moments)):
         raise ValueError(f"steps: expected two or more increasing numbers, got {moments}")
     if not 0 <= start < len(moments):
-        raise ValueError(f"start: expected the number of one of {len(moments)} moments, got {start}")
+        raise ValueError(f"start: expected an index from 0 to {len(moments) - 1}, got {start}")
     if not 1 <= len(runs) <= 3:
         raise ValueError(f"runs: expected one to three, got {len(runs)}")
     chosen = {name: _choices(name, run, (len(moments), len(signs)), experts) for name, run in runs.items()}

@@ -87,7 +87,7 @@ def _fit(q: np.ndarray, k: np.ndarray, words: Sequence[str], cap: float, sizes: 
     if not cap > 0:
         raise ValueError(f"cap: expected a number above 0, got {cap!r}")
     if len(sizes) < 2 or min(sizes) < 1:
-        raise ValueError(f"sizes: expected two or more numbers from 1 on, got {list(sizes)}")
+        raise ValueError(f"sizes: expected two or more numbers, each at least 1, got {list(sizes)}")
 
 
 def _still(rows: dict[str, np.ndarray], words: Sequence[str], start: int) -> figures.Figure:
