@@ -13,12 +13,8 @@ from authoring.comparisons.cells import names_of
 from authoring.records.stored import stored
 from companion_school.study.real import real_model
 
-RUNS = (
-    ("straight", 15, 0),
-    ("straight", 15, 1),
-    ("straight", 30, 0),
-    ("with working", 15, 0),
-    ("with working", 30, 0),
+RUNS = tuple(
+    (kind, updates, start) for kind in ("straight", "with working") for updates in (15, 30) for start in (0, 1, 2)
 )
 """Kind of answers, number of updates and start of each run."""
 ASKED = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
