@@ -110,7 +110,10 @@ def test_a_file_of_settings_that_cannot_be_meant_is_refused(unchecked, home, cap
         (["sizing", "--context", "1" + "0" * 400], "--context 1000000000"),
         (["grade", ""], "FOLDER '': expected a value"),
         (["course", "export", ""], "FOLDER '': expected a value"),
-        (["course", "release", LONG, "--exercises", "2.3", "--out", "course"], "expected at most 100 characters, got 300"),
+        (
+            ["course", "release", LONG, "--exercises", "2.3", "--out", "course"],
+            "expected at most 100 characters, got 300",
+        ),
         (["course", "export", ".", "--to", LONG], "--to xxx"),
         (["course", "export", LONG], "FOLDER xxx"),
         (["course", "notebooks", LONG], "FOLDER xxx"),

@@ -177,7 +177,8 @@ def test_a_class_goes_from_its_release_to_the_gradebooks(tmp_path, capsys, monke
     command[1] = str(again)
     capsys.readouterr()
     assert (
-        main(command) == 2 and "who are not in these submissions; --regrade keeps those marks" in capsys.readouterr().err
+        main(command) == 2
+        and "who are not in these submissions; --regrade keeps those marks" in capsys.readouterr().err
     )
     assert len(rows_of((out / "marks.csv").read_text())) == 7
     assert main([*command, "--regrade"]) == 0
