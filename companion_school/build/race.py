@@ -231,7 +231,7 @@ def _of_learner(folder: Path, code: World, minutes: float) -> list[Run]:
         return run_everywhere(code, minutes)
     except (NotImplementedError, ModuleNotFoundError) as error:
         needs = "stages 1 to 6, or all that your race.py uses, to be finished"
-        raise ValueError(f"{folder}: expected {needs}; this is missing: {error}") from None
+        raise ValueError(f"{folder}: expected {needs}" + (f"; {error}" if str(error) else "")) from None
 
 
 def _result(name: str, minutes: float, made: Run) -> Result:

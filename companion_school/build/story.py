@@ -98,7 +98,8 @@ def tell(
     try:
         return _told(folder, code, minutes, _texts(data, say), place, say)
     except NotImplementedError as error:
-        raise ValueError(f"{folder}: expected the stages 1 to 7; part of it is not written yet: {error}") from None
+        because = f"; {error}" if str(error) else ""
+        raise ValueError(f"{folder}: expected stages 1 to 7 to be finished{because}") from None
 
 
 def _files(folder: Path, reference: bool, say: Callable[[str], None]) -> World:

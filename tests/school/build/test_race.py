@@ -209,7 +209,7 @@ def test_a_race_that_comes_back_late_is_kept_and_said_to_be_late(folder, monkeyp
 def test_without_a_race_of_its_own_a_folder_races_with_the_stages_1_to_6(tmp_path, monkeypatch):
     monkeypatch.setattr(race, "yardsticks", lambda *_: [])
     lay_stubs(tmp_path)
-    with pytest.raises(ValueError, match="expected the stages 1 to 6, .*; part of it is not written yet"):
+    with pytest.raises(ValueError, match="expected stages 1 to 6, .*, to be finished$"):
         race.race(tmp_path, 0.01, alone=True)
     take(tmp_path, [STAGES[number] for number in range(1, 7)])
     said = race.race(tmp_path, 0.05, alone=True)
