@@ -2,7 +2,12 @@
 
 import torch
 
-from companion import ModelConfig, Transformer
+from companion import AttentionConfig, EmbeddingConfig, FeedForwardConfig, ModelConfig, Transformer
+
+GROUPED = ModelConfig(
+    80, 64, 2, 40, AttentionConfig(4, 2), FeedForwardConfig(96, "swiglu"), embedding=EmbeddingConfig(tied=True)
+)
+"""A decoder with grouped keys and tied embeddings, whose widths are multiples of a group of int4."""
 
 
 def drawn(config: ModelConfig, seed: int = 0, std: float = 0.4) -> Transformer:

@@ -34,7 +34,7 @@ from companion_school.build.race_score import bits_per_byte
 from companion_school.build.stages import STAGES
 from companion_school.build.story import STORIES
 from companion_school.build.stubs import is_untouched, plain_race, stub
-from companion_school.build.workspace import read_sources
+from companion_school.build.workspace import read_sources, unfinished
 
 _NAMES = 26  # number of names that fit beside the plot
 BOARD, PICTURE, KEPT = "race_on_stories.json", "race.png", "race"
@@ -230,8 +230,7 @@ def _of_learner(folder: Path, code: World, minutes: float) -> list[Run]:
     try:
         return run_everywhere(code, minutes)
     except (NotImplementedError, ModuleNotFoundError) as error:
-        needs = "stages 1 to 6, or all that your race.py uses, to be finished"
-        raise ValueError(f"{folder}: expected {needs}" + (f"; {error}" if str(error) else "")) from None
+        raise unfinished(folder, "stages 1 to 6, or all that your race.py uses,", error) from None
 
 
 def _result(name: str, minutes: float, made: Run) -> Result:

@@ -27,7 +27,7 @@ from companion_school.build.keep import END, check_merges, keep
 from companion_school.build.parts import references
 from companion_school.build.stages import STAGES
 from companion_school.build.stubs import is_untouched
-from companion_school.build.workspace import read_sources
+from companion_school.build.workspace import read_sources, unfinished
 
 STAGE = STAGES[7]
 STORIES = 3000
@@ -98,8 +98,7 @@ def tell(
     try:
         return _told(folder, code, minutes, _texts(data, say), place, say)
     except NotImplementedError as error:
-        because = f"; {error}" if str(error) else ""
-        raise ValueError(f"{folder}: expected stages 1 to 7 to be finished{because}") from None
+        raise unfinished(folder, "stages 1 to 7", error) from None
 
 
 def _files(folder: Path, reference: bool, say: Callable[[str], None]) -> World:

@@ -138,6 +138,11 @@ def read_sources(folder: Path) -> dict[str, str]:
     return found
 
 
+def unfinished(folder: Path, stages: str, error: Exception) -> ValueError:
+    """Return the error for stages that a run needs and that are not finished, with what `error` says about them."""
+    return ValueError(f"{folder}: expected {stages} to be finished" + (f"; {error}" if str(error) else ""))
+
+
 def note_passed(folder: Path, stage: Stage, passed: bool) -> None:
     """Record that a stage's file, in its current state, passed its check or failed it."""
     known, file = _read_record(folder), folder / stage.file

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from models import drawn
+from models import GROUPED, drawn
 
-from companion.config.model import AttentionConfig, EmbeddingConfig, FeedForwardConfig, ModelConfig, MoEConfig
+from companion.config.model import AttentionConfig, EmbeddingConfig, FeedForwardConfig, MoEConfig
 from companion.generation.generate import complete
 from companion.generation.sampling import Sampling
 from companion.quantization.calibration import (
@@ -22,9 +22,6 @@ from companion.quantization.rounding import GROUP, in_four_bits, nearest_level
 from companion.quantization.weights import four_bit_layers, prepared, rounded_of, step_bytes
 from companion.transformer import Transformer
 
-PLAIN = ModelConfig(
-    80, 64, 2, 40, AttentionConfig(4, 2), FeedForwardConfig(96, "swiglu"), embedding=EmbeddingConfig(tied=True)
-)
 ONLY_HERE = pytest.mark.parametrize("form", ["int4"] if possible("int4", "cpu") else [])
 
 
@@ -126,11 +123,11 @@ def test_columns_are_balanced_by_powers_of_two_where_that_helps() -> None:
 @pytest.mark.parametrize(
     "config",
     [
-        PLAIN,
-        PLAIN.with_(attention=AttentionConfig(4, bias=True), embedding=EmbeddingConfig(tied=False), vocab=77),
-        PLAIN.with_(moe=MoEConfig(4, 2, shared=1, pattern=(False, True))),
-        PLAIN.with_(stack="encoder_decoder"),
-        PLAIN.with_(feed_forward=FeedForwardConfig(50)),
+        GROUPED,
+        GROUPED.with_(attention=AttentionConfig(4, bias=True), embedding=EmbeddingConfig(tied=False), vocab=77),
+        GROUPED.with_(moe=MoEConfig(4, 2, shared=1, pattern=(False, True))),
+        GROUPED.with_(stack="encoder_decoder"),
+        GROUPED.with_(feed_forward=FeedForwardConfig(50)),
     ],
     ids=["plain", "biases", "experts", "encoder-decoder", "a width of no whole groups"],
 )
@@ -160,7 +157,7 @@ def test_a_calibrated_model_is_nearer_at_the_same_bytes(config, form) -> None:
 @ONLY_HERE
 def test_levels_are_those_of_the_weights_that_were_read(form) -> None:
     """Levels apply to fused and to separate layers, but not to a weight that has changed since calibration."""
-    model = drawn(PLAIN, std=0.15).eval()
+    model = drawn(GROUPED, std=0.15).eval()
     torch.manual_seed(1)
     tokens = torch.randint(80, (8, 40))
     options = {"max_new_tokens": 12, "sampling": Sampling(0.0), "weights": form}
@@ -204,13 +201,13 @@ def test_what_cannot_be_is_named(unchecked) -> None:
         corrected_levels(weight, Moments(torch.eye(32)))
     with pytest.raises(ValueError, match=r"moments has shape \(64, 64\): expected finite numbers"):
         Moments(eye * float("nan"))
-    model = Transformer(PLAIN)
+    model = Transformer(GROUPED)
     with pytest.raises(ValueError, match=r"tokens has shape \(0, 4\): expected at least one row and one token"):
         calibrate(model, torch.zeros(0, 4, dtype=torch.long))
     with pytest.raises(ValueError, match="tokens"):
         calibrate(model, torch.rand(2, 4))
     with pytest.raises(ValueError, match="expected a model that generates text"):
-        calibrate(Transformer(PLAIN.with_(stack="encoder")), torch.ones(1, 4, dtype=torch.long))
-    narrow = Transformer(PLAIN.with_(d_model=40, feed_forward=FeedForwardConfig(50)))
+        calibrate(Transformer(GROUPED.with_(stack="encoder")), torch.ones(1, 4, dtype=torch.long))
+    narrow = Transformer(GROUPED.with_(d_model=40, feed_forward=FeedForwardConfig(50)))
     with pytest.raises(ValueError, match="expected linear layers whose input width is a multiple of 32"):
         calibrate(narrow, torch.ones(1, 4, dtype=torch.long))

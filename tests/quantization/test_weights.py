@@ -4,9 +4,9 @@ import weakref
 
 import pytest
 import torch
-from models import drawn
+from models import GROUPED, drawn
 
-from companion import ModelConfig, MoEConfig, Transformer
+from companion import MoEConfig, Transformer
 from companion.config.model import (
     AttentionConfig,
     EmbeddingConfig,
@@ -27,23 +27,20 @@ from companion.quantization.matmul_kernels import Made, Product, possible
 from companion.quantization.rounding import in_eight_bits
 from companion.quantization.weights import FORMS, prepared, step_bytes
 
-PLAIN = ModelConfig(
-    80, 64, 2, 40, AttentionConfig(4, 2), FeedForwardConfig(96, "swiglu"), embedding=EmbeddingConfig(tied=True)
-)
 LAYOUTS = {
-    "swiglu, grouped, tied": PLAIN,
-    "biases, learned positions, untied": PLAIN.with_(
+    "swiglu, grouped, tied": GROUPED,
+    "biases, learned positions, untied": GROUPED.with_(
         attention=AttentionConfig(4, bias=True),
         feed_forward=FeedForwardConfig(128, "gelu_tanh", bias=True),
         positions=PositionConfig("learned"),
         norm=NormConfig("layer", "post"),
         embedding=EmbeddingConfig(tied=False),
     ),
-    "a vocabulary that is no multiple of a block": PLAIN.with_(vocab=77, norm=NormConfig("rms", unit_offset=True)),
-    "experts": PLAIN.with_(moe=MoEConfig(4, 2, shared=1)),
-    "sizes that fit no kernel": PLAIN.with_(d_model=40, vocab=45, feed_forward=FeedForwardConfig(50)),
-    "encoder-decoder": PLAIN.with_(stack="encoder_decoder"),
-    "norms of heads, caps and a window": PLAIN.with_(
+    "a vocabulary that is no multiple of a block": GROUPED.with_(vocab=77, norm=NormConfig("rms", unit_offset=True)),
+    "experts": GROUPED.with_(moe=MoEConfig(4, 2, shared=1)),
+    "sizes that fit no kernel": GROUPED.with_(d_model=40, vocab=45, feed_forward=FeedForwardConfig(50)),
+    "encoder-decoder": GROUPED.with_(stack="encoder_decoder"),
+    "norms of heads, caps and a window": GROUPED.with_(
         attention=AttentionConfig(
             4, 2, qk_norm="head", score_width=5, score_cap=2.0, window=WindowConfig(6, (True, False))
         ),
@@ -51,10 +48,10 @@ LAYOUTS = {
         embedding=EmbeddingConfig(scaled=True, rounded=True, logit_cap=3.0),
         positions=PositionConfig(share=0.5, scaling=RotaryScaling("linear", 2.0), pattern=(True, False)),
     ),
-    "linear layers": PLAIN.with_(attention=AttentionConfig(4, linear=LinearConfig((True, False), d_v=12))),
-    "latents": PLAIN.with_(attention=AttentionConfig(4, latent=LatentConfig(32, 8, query_rank=64))),
-    "latents, queries of the stream": PLAIN.with_(attention=AttentionConfig(4, latent=LatentConfig(24, 8))),
-    "multipliers and lists of divisors": PLAIN.with_(
+    "linear layers": GROUPED.with_(attention=AttentionConfig(4, linear=LinearConfig((True, False), d_v=12))),
+    "latents": GROUPED.with_(attention=AttentionConfig(4, latent=LatentConfig(32, 8, query_rank=64))),
+    "latents, queries of the stream": GROUPED.with_(attention=AttentionConfig(4, latent=LatentConfig(24, 8))),
+    "multipliers and lists of divisors": GROUPED.with_(
         attention=AttentionConfig(4, 2, score_width=100.0),
         embedding=EmbeddingConfig(multiplier=12.0, logit_divisor=0.5),
         positions=PositionConfig(
@@ -62,10 +59,10 @@ LAYOUTS = {
         ),
         residual=0.22,
     ),
-    "norms of the whole width, after": PLAIN.with_(
+    "norms of the whole width, after": GROUPED.with_(
         attention=AttentionConfig(4, 2, qk_norm="width"), norm=NormConfig(placement="after")
     ),
-    "sinks, gates, and experts in some layers": PLAIN.with_(
+    "sinks, gates, and experts in some layers": GROUPED.with_(
         attention=AttentionConfig(4, 2, sinks=True, gate="width"), moe=MoEConfig(4, 2, shared=1, pattern=(False, True))
     ),
 }
@@ -122,7 +119,7 @@ def test_in_fp32_the_text_is_the_same(layout):
 def test_the_prompt_is_read_with_the_weights_as_they_are_and_what_is_written_in_the_form():
     """The rows are read together or in a server, with the coarsest format."""
     form = HERE[-1]
-    model, new = model_of(PLAIN.with_(embedding=EmbeddingConfig(tied=False))), 9
+    model, new = model_of(GROUPED.with_(embedding=EmbeddingConfig(tied=False))), 9
     prompts = torch.randint(80, (6, 24), generator=torch.Generator().manual_seed(4))
     texts = {}
     for reader in (model, prepared(model, form)):
@@ -141,7 +138,7 @@ def test_the_prompt_is_read_with_the_weights_as_they_are_and_what_is_written_in_
 
 
 def test_the_form_takes_its_share_of_the_bytes():
-    model = model_of(PLAIN)
+    model = model_of(GROUPED)
     whole = step_bytes(prepared(model, "fp32"))
     for form, share in (("fp16", 1 / 2), ("bf16", 1 / 2), ("int8", 1 / 4), ("int4", 1 / 8)):
         if form in HERE:
@@ -150,7 +147,7 @@ def test_the_form_takes_its_share_of_the_bytes():
 
 
 def test_a_model_in_training_mode_is_left_in_it():
-    model = Transformer(PLAIN.with_(dropout=0.3)).train()
+    model = Transformer(GROUPED.with_(dropout=0.3)).train()
     list(generate(model, [[1]], max_new_tokens=3, weights="fp32"))
     assert model.training and model.decoder.training
 
@@ -173,12 +170,12 @@ def test_whole_numbers_are_as_close_as_their_levels(form):
 
 
 def test_auto_takes_the_form_with_the_quickest_step(monkeypatch):
-    model = model_of(PLAIN)
+    model = model_of(GROUPED)
     slow = {"fp32": 4.0, "fp16": 3.0, "bf16": 1.0, "int8": 2.0}
     monkeypatch.setattr(forms, "_step_seconds", lambda made: slow[made.unembedding.product.form])
     assert prepared(model, "auto").unembedding.product.form == "bf16"
     monkeypatch.setattr(forms, "possible", lambda form, device: form != "bf16")
-    other = model_of(PLAIN, seed=1)
+    other = model_of(GROUPED, seed=1)
     assert prepared(other, "auto").unembedding.product.form == "int8"
 
 
@@ -188,7 +185,7 @@ def test_auto_measures_a_step_of_every_stack():
 
 
 def test_what_cannot_be_is_refused_by_name_before_anything_runs(monkeypatch, unchecked):
-    model = model_of(PLAIN)
+    model = model_of(GROUPED)
     with pytest.raises(
         ValueError, match="weights='int3': expected one of fast, fp32, fp16, bf16, int8, int4, auto, or None"
     ):
@@ -199,7 +196,7 @@ def test_what_cannot_be_is_refused_by_name_before_anything_runs(monkeypatch, unc
         match=r"weights='int8': PyTorch has no matrix product in this format for this .*\(cpu\); it has fp32",
     ):
         generate(model, [[1]], weights="int8")
-    reader = Transformer(PLAIN.with_(stack="encoder"))
+    reader = Transformer(GROUPED.with_(stack="encoder"))
     with pytest.raises(ValueError, match="weights='fp16': expected a model that generates text, got stack='encoder'"):
         prepared(reader, "fp16")
 

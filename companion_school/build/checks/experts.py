@@ -2,16 +2,12 @@
 
 import torch
 
+from companion_school.build.checks import USUAL
 from companion_school.build.elsewhere import elsewhere
 from companion_school.build.isolated_modules import default_dtype
 from companion_school.build.parts import part
 from companion_school.checking.derived_cases import LARGE
 from companion_school.checking.exercise import Case
-
-_USUAL = {
-    law: "only ordinary inputs are required"
-    for law in ("levels", "offset", "nan", "scale", "edge", "one", "dtype", "layout", "memory", "other", "tie")
-}
 
 
 @part(9, points=2, excused={"tie": "with tied scores, any may win", "one": "a token visits fewer experts than there are",
@@ -54,7 +50,7 @@ route.variant(
 )
 
 
-@part(9, points=2, excused=_USUAL)
+@part(9, points=2, excused=USUAL)
 def within(code, chosen, experts, capacity):
     """Which choices fit into the capacity, in order."""
     return code.within(chosen, experts, capacity)
@@ -119,7 +115,7 @@ within.variant(
 )
 
 
-@part(9, points=2, excused=_USUAL)
+@part(9, points=2, excused=USUAL)
 def balance(code, logits, top_k):
     """The Switch loss, which is 1 for an even load."""
     return code.balance(logits, top_k)
@@ -176,7 +172,7 @@ balance.variant(
 )
 
 
-@part(9, points=3, excused=_USUAL)
+@part(9, points=3, excused=USUAL)
 def Experts(code, x, router, gate, inner, outer, top_k, capacity):
     """The layer: a weighted sum of the outputs of each token's experts."""
     layer = code.Experts(x.shape[-1], inner.shape[2], len(gate), top_k, capacity)
@@ -266,7 +262,7 @@ Experts.variant(
 )
 
 
-@part(9, points=1, excused=_USUAL, seconds=60.0)
+@part(9, points=1, excused=USUAL, seconds=60.0)
 def put_experts(code, experts, top_k, capacity, ids):
     """A decoder with mixtures of experts: the shapes and spread of its weights, and its stored router logits."""
     model = code["model"]
@@ -319,7 +315,7 @@ put_experts.variant(
 )
 
 
-@part(9, points=1, excused=_USUAL)
+@part(9, points=1, excused=USUAL)
 def Experts_on_a_GPU(code, x, router, gate, inner, outer, top_k, capacity):
     """A layer of experts gives the same results on another device, such as a GPU."""
 

@@ -2,16 +2,14 @@
 
 import torch
 
+from companion_school.build.checks import LAWS
 from companion_school.build.elsewhere import elsewhere
 from companion_school.build.isolated_modules import run_with
 from companion_school.build.parts import part
 from companion_school.checking.derived_cases import LARGE
 from companion_school.checking.exercise import Case
 
-_USUAL = {
-    law: "only ordinary inputs, because a small model has ordinary weights"
-    for law in ("levels", "offset", "nan", "scale", "edge", "one", "dtype", "layout", "memory", "other", "tie")
-}
+_USUAL = dict.fromkeys(LAWS, "only ordinary inputs, because a small model has ordinary weights")
 
 
 def _weights(draw, vocab, d_model):

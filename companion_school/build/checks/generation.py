@@ -2,19 +2,15 @@
 
 import torch
 
+from companion_school.build.checks import USUAL
 from companion_school.build.elsewhere import elsewhere
 from companion_school.build.isolated_modules import default_dtype
 from companion_school.build.parts import part, references
 from companion_school.checking.derived_cases import LARGE
 from companion_school.checking.exercise import Case
 
-_NONE = {
-    law: "unusual inputs are not required"
-    for law in ("levels", "offset", "nan", "scale", "edge", "one", "dtype", "layout", "memory", "other", "tie")
-}
 
-
-@part(7, points=2, excused=_NONE)
+@part(7, points=2, excused=USUAL)
 def Cache(code, keys, values):
     """Stored keys and values are returned with the new ones after them."""
     cache, found = code.Cache(), []
@@ -72,7 +68,7 @@ Cache.variant(
 @part(
     7,
     points=4,
-    excused={k: v for k, v in _NONE.items() if k not in ("dtype", "nan")}
+    excused={k: v for k, v in USUAL.items() if k not in ("dtype", "nan")}
     | {"nan": "no score is NaN", "dtype": "one dtype"},
 )
 def probabilities(code, logits, temperature, top_k, top_p, min_p):
@@ -195,7 +191,7 @@ probabilities.variant(
 )
 
 
-@part(7, points=4, excused=_NONE, seconds=120.0)
+@part(7, points=4, excused=USUAL, seconds=120.0)
 def generate(code, weights, ids, new, stop, temperature, top_k, seed):
     """The loop: the same text with and without the cache, and what each pass reads."""
     model = code["model"]
@@ -334,7 +330,7 @@ generate.variant(
 )
 
 
-@part(7, points=1, excused=_NONE, seconds=60.0)
+@part(7, points=1, excused=USUAL, seconds=60.0)
 def generate_on_a_GPU(code, weights, ids, new, temperature):
     """A model on another device, such as a GPU, generates the same text."""
 

@@ -2,15 +2,11 @@
 
 import torch
 
+from companion_school.build.checks import USUAL
 from companion_school.build.isolated_modules import PlainCache, default_dtype, numbers_made, run_with
 from companion_school.build.parts import part
 from companion_school.checking.derived_cases import LARGE
 from companion_school.checking.exercise import Case
-
-_USUAL = {
-    law: "only ordinary inputs are required"
-    for law in ("levels", "offset", "nan", "scale", "edge", "one", "dtype", "layout", "memory", "other", "tie")
-}
 
 
 def _asked(draw, queries, keys, mask=None):
@@ -195,7 +191,7 @@ LatentAttention.variant(
 )
 
 
-@part(12, points=2, excused=_USUAL)
+@part(12, points=2, excused=USUAL)
 def LatentAttention_kept(code, x, weights, heads, rank, d_rope, pieces):
     """With a cache, a text can come in pieces. Latents and rotated keys are stored, and a step computes no keys."""
     cache, rows = PlainCache(), []
@@ -265,7 +261,7 @@ LatentAttention_kept.variant(
 )
 
 
-@part(12, points=1, excused=_USUAL, seconds=60.0)
+@part(12, points=1, excused=USUAL, seconds=60.0)
 def put_latents(code, rank, d_rope, ids):
     """A decoder with latent attention: the shapes and spread of its weights, and its logits piece by piece with
     caches."""
@@ -310,7 +306,7 @@ put_latents.variant(
 )
 
 
-@part(12, points=1, excused=_USUAL)
+@part(12, points=1, excused=USUAL)
 def bytes_kept(code, heads, kv_heads, layers, tokens, rank, d_rope, size):
     """The bytes in the caches of all layers, from a formula."""
     config = code["model"].Config(11, heads * 6, layers, heads, kv_heads, 5)
