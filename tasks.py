@@ -291,7 +291,7 @@ class Environment:
 
 
 def takes_cpu_build() -> bool:
-    """Return True for a Linux machine without an NVIDIA GPU, for which the package index has only the CUDA build."""
+    """Return True for a Linux machine without an NVIDIA GPU. The package index has only the CUDA build for Linux."""
     here = sys.platform == "linux" and platform.machine() == "x86_64"
     drivers = (Path("/proc/driver/nvidia/version"), Path("/dev/nvidiactl"), Path("/usr/lib/wsl/lib/libcuda.so.1"))
     return here and not (shutil.which("nvidia-smi") or any(driver.exists() for driver in drivers))

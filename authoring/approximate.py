@@ -26,7 +26,7 @@ def faults(code: str, later: Sequence[str]) -> Iterator[tuple[int, str]]:
 
     Args:
         code: The cell's code.
-        later: The later code cells of its section, in which its numbers may be bounded.
+        later: The later code cells of its section, which may bound its numbers.
     """
     tree = _parsed(code)
     if tree is None:

@@ -36,7 +36,7 @@ def imported(tree: ast.AST, inside: str = "") -> Iterator[tuple[str, str | None]
 def file_of(module: str, name: str | None) -> Path | None:
     """Return the file that defines what `from module import name` imports, or `None` outside the packages.
 
-    If a package re-exports the name, that is the file from which the package imports it.
+    If a package re-exports the name, that is the file that the package imports it from.
     """
     first, *rest = module.split(".")
     if first not in {package.name for package in PACKAGES}:
@@ -111,13 +111,13 @@ def imports_of(module: str) -> frozenset[str]:
 
 
 def part(module: str) -> str:
-    """Return the part of the packages to which a module belongs: a folder or a file of the library, or the school."""
+    """Return the part of the packages that a module belongs to: a folder or a file of the library, or the school."""
     folders = module.split("/")
     return "/".join(folders[:2]) if folders[0] == LIBRARY.name else folders[0]
 
 
 def parts() -> list[str]:
-    """Return the parts in an order in which each one imports only from those before it.
+    """Return the parts, ordered so that each one imports only from those before it.
 
     Raises `graphlib.CycleError` if two parts import from each other.
     """

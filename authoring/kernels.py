@@ -1,8 +1,8 @@
 """Kernels that start at once, by forking.
 
 Each of a hundred notebooks needs PyTorch and matplotlib, and loading them takes as long as running a short notebook. A
-server loads both once, and each kernel is forked from it as a separate process, in which the notebook still has to
-import what it uses. On systems without fork (Windows), kernels start as usual.
+server loads both once, and each kernel is forked from it as a separate process. The notebook still has to import what
+it uses there. On systems without fork (Windows), kernels start as usual.
 """
 
 import json

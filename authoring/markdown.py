@@ -100,7 +100,7 @@ def in_prose(change: Callable[[str], str], text: str) -> str:
 
 
 def formulas(text: str) -> list[tuple[int, str]]:
-    """Return the formulas of a Markdown text without their dollars, and the line (from 0) on which each begins."""
+    """Return the formulas of a Markdown text without their dollars, and the line (from 0) where each begins."""
     text = without_code(text)
     display = [(found.start(), found[1]) for found in DISPLAY.finditer(text)]
     blank = DISPLAY.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)

@@ -1,4 +1,4 @@
-"""A lesson's source: MyST Markdown as cells without outputs, and the line of the file on which each begins.
+"""A lesson's source: MyST Markdown as cells without outputs, and the line of the file where each begins.
 
 A question becomes a folded cell that asks it. A target starts a new cell so that links can lead there. Steps that need
 more than one source are left to `finish.py`: links, minutes and navigation.
@@ -34,7 +34,7 @@ class Source:
         path: The source's file.
         front: Its front matter.
         cells: The cells.
-        lines: Line of the file on which each cell begins, from 1.
+        lines: Line of the file where each cell begins, from 1.
         tables: Positions for the table of exercises, as (cell from 1, line of the cell from 0).
         targets: Index (from 0) of the cell that begins with each target `(name)=`.
         questions: The question of each cell that asks one, by the cell's index (from 0).

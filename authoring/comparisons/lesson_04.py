@@ -48,8 +48,8 @@ def elsewhere() -> dict[tuple[str, int, int], list[float]]:
 
 
 def translators() -> dict[tuple[str, int], list[float]]:
-    """Measure right held-out names (%), by which stacks have sinusoidal positions and by updates."""
-    lesson = SimpleNamespace(**names_of("04", "setup", "translator-start", "translator"))
+    """Measure right held-out names (%), by the stacks that have sinusoidal positions and by the number of updates."""
+    lesson = SimpleNamespace(**names_of("04", "setup", "translator-start"))
     names = [lesson.words.target.name(number) for number in lesson.held]
     found = {}
     for updates in (300, 600):

@@ -46,7 +46,7 @@ def read_out() -> Found:
 
 
 def formed() -> Found:
-    """Find the first measurement at which a reader's best induction score exceeds a half."""
+    """Find the first measurement where a reader's best induction score exceeds one half."""
     of, found = _measures(), Found()
     for updates in READERS:
         rows = [of.reader(start, updates)["rows"] for start in STARTS]

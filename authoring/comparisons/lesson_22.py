@@ -29,7 +29,7 @@ def rates() -> Found:
 
 
 def widths() -> Found:
-    """Read the loss on unseen stories from the record's runs, by width, way and rate.
+    """Read the loss on unseen stories from the record's runs, by width, method and rate.
 
     Wide models at the carried rate have all starts, and the other runs only the first.
     """

@@ -46,7 +46,7 @@ def box(ax: Axes, x: float, y: float, width: float, height: float, color: str) -
 
 
 def digest(*parts: Any) -> str:
-    """Return the digest of everything from which a picture is drawn: data as JSON, modules as the text of their
+    """Return the digest of everything that a picture is drawn from: data as JSON, modules as the text of their
     files."""
     texts = [part.read_text(encoding="utf-8") if isinstance(part, Path) else json.dumps(part) for part in parts]
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]

@@ -101,7 +101,7 @@ def _height(index: int, count: int) -> float:
 
 
 def course_inputs(lessons: Sequence[Lesson]) -> str:
-    """Return the digest of everything from which the course's picture is drawn."""
+    """Return the digest of everything that the course's picture is drawn from."""
     graph = Graph.of(lessons)
     titles = [(lesson.number, lesson.title) for lesson in lessons]
     return drawing.digest(titles, [graph.arrows, graph.columns], Path(__file__), Path(drawing.__file__))

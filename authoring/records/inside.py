@@ -105,7 +105,7 @@ class Measures:
         return rounded(stored(self.folder / f"story-{start}-{updates}.json", torch.no_grad()(make)))
 
     def film(self, start: int) -> dict[str, Any]:
-        """Return rows of [updates, share of the pairs in which the model names both heroes]."""
+        """Return rows of [updates, share of the pairs where the model names both heroes]."""
 
         def make() -> dict[str, Any]:
             pairs, rows = self.lesson["rivals"](self.lesson["unseen"], PAIRS), []

@@ -31,7 +31,7 @@ UPDATES = 800
 TWIN = SHORT
 """Updates of the twin with experts."""
 MEASURED = 500
-"""Held-out numbers on which the translator is measured."""
+"""Held-out numbers for measuring the translator."""
 
 
 def live(folder: Path, shipped: Path) -> dict[str, Any]:

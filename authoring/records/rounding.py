@@ -28,7 +28,8 @@ class Runs(LessonRuns):
     number, cells = "19", CELLS
 
     def __call__(self, start: int, updates: int) -> dict[str, Any]:
-        """Return one run's record: the percent by which each way of rounding increases bits per byte on new stories."""
+        """Return one run's record: the increase in bits per byte on new stories, in percent, for each rounding
+        method."""
         file = self.folder / f"{start}-{updates}.json"
 
         def make() -> dict[str, Any]:

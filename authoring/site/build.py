@@ -168,7 +168,7 @@ def _contents(names: Iterable[str], labels: dict[str, str], caption: str = "") -
 def _ways(course: Course, texts: dict[str, str], labels: dict[str, str]) -> dict[str, tuple[Way, Way]]:
     """Return the previous and the next page of each page.
 
-    Lessons follow lessons. From a page that belongs to a lesson, the previous page is that lesson.
+    Lessons follow lessons. For a page that belongs to a lesson, the previous page is the lesson itself.
     """
 
     def row(names: list[str]) -> dict[str, tuple[Way, Way]]:

@@ -1,4 +1,4 @@
-"""The other two pages on which the story model runs: the flow of a text, and a story that is written in turns.
+"""The other two pages that run the story model: the flow of a text, and a story that reader and model write in turns.
 
 Their texts are in `flow.md` and `chat.md`, so that they can be read, searched and printed without scripts. `flow.js`
 and `chat.js` put a part of the picture in place of each mark.

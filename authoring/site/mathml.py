@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree
 
-LONG = 18  # elements of an inline formula above which it may break across lines
+LONG = 18  # an inline formula with more elements than this may break across lines
 OPENS, CLOSES = "([{⌈⌊⟨", ")]}⌉⌋⟩"
 BREAKS = ("=", "<", ">", "≤", "≥", "≈", "≠", "∈", "→", "←", "⟶", "⟹", "⇒", "+", "−", "-", "⋅", "×", ",", ";", "⇔")
 SCRIPTS = ("msup", "msub", "msubsup")

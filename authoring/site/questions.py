@@ -25,7 +25,7 @@ def by_lesson() -> dict[str, list[Question]]:
 
 
 def place_of(pages: Iterable[Page], question: Question) -> str | None:
-    """Return the page and cell in which a question is asked, or `None`."""
+    """Return the page and cell where a question is asked, or `None`."""
     return next(
         (
             f"{page.name}.html#cell-{cell.id}"

@@ -1,6 +1,6 @@
 """The reference of both packages, from their docstrings, which are read without importing anything.
 
-There is a page for each folder, in an order in which each folder only imports from earlier ones. A page lists its
+There is a page for each folder, ordered so that each folder only imports from earlier ones. A page lists its
 modules, and each module its public names that have a docstring: the signature as it is written, then the docstring. The
 index is the map of the packages: each module with its first sentence and the lessons that import it. Exercises are left
 out, because they contain the solutions.

@@ -149,7 +149,7 @@ def other_threads() -> Finding:
 
 
 def other_machine() -> Finding:
-    """Compare the loss of a small training run with that on the machine on which the course was written."""
+    """Compare the loss of a small training run with the loss on the machine where the course was written."""
     loss, _ = train()
     off = abs(loss - LAST_LOSS)
     claim = f"the loss after {UPDATES} updates here and on a Xeon"

@@ -138,7 +138,7 @@ class Writer:
         return self.says.sampling if self.says.draws else Sampling(temperature=0)
 
     def options(self, rows: Sequence[Sequence[int]]) -> Options:
-        """Return what the model's settings say of texts that follow these prompts, as keyword arguments of `generate`.
+        """Return the model's settings for texts that follow these prompts, as keyword arguments of `generate`.
 
         For a translation, these include the rows, as its source.
         """
@@ -168,7 +168,7 @@ class Writer:
 
 
 def own_dtype(precision: str, device: torch.device) -> torch.dtype:
-    """Return the dtype in which a run generates: bf16 on a GPU if it was trained in bf16, otherwise fp32."""
+    """Return the dtype that a run generates in: bf16 on a GPU if it was trained in bf16, otherwise fp32."""
     import torch
 
     return torch.bfloat16 if precision == "bf16" and device.type == "cuda" else torch.float32

@@ -73,7 +73,7 @@ class RotaryScaling:
         magnitude: For yarn and longrope. `None` means 0.1 ln(s) + 1 for yarn, sqrt(1 + ln(s) / ln(C)) for longrope.
         whole: For yarn: round the ends of the ramp outwards to whole pairs.
         short: For longrope: one divisor for each rotated pair, the fastest first; all above 0.
-        long: The same for texts of more than C tokens.
+        long: As `short`, but for texts of more than C tokens.
 
     Raises:
         ValueError: If a field is invalid; the message names the field, its value and what was expected.
@@ -410,7 +410,7 @@ class PositionConfig:
         buckets: Only for relative: the number of biases per head; an even number. Half of the buckets are for single
             distances and half for ranges that widen logarithmically. A bidirectional stack uses half of them for each
             direction.
-        reach: Only for relative: the distance from which on all keys are in the last bucket.
+        reach: Only for relative: all keys at this distance or more are in the last bucket.
     """
 
     kind: Literal["sinusoidal", "learned", "rotary", "relative", "none"] = "rotary"
@@ -529,8 +529,8 @@ class MoEConfig:
         gating: How the router's logits become the weights of the chosen experts. With k = 1, the three kinds that
             renormalise give a weight of one, and the router gets no gradient.
             `"topk_softmax"`: softmax over the chosen logits (Mixtral); equals `"softmax_topk_renormalised"`.
-            `"softmax_topk"`: softmax over all experts, of which only the top k are used, so that the weights sum to
-            less than one (Switch, DeepSeek-V2).
+            `"softmax_topk"`: softmax over all experts. Only the top k weights are used, so they sum to less than one
+            (Switch, DeepSeek-V2).
             `"sigmoid"`: a sigmoid of each logit, divided by their sum (DeepSeek-V3).
             `"sigmoid_topk"`: a sigmoid of each logit, not renormalised (Llama 4).
         shared: Number of further experts that every token visits with weight one (DeepSeekMoE).

@@ -121,8 +121,8 @@ def check_makeable(config: object) -> None:
     """Check that a model fits into this machine's memory before it is built.
 
     Raises:
-        ValueError: If `config` is not a `ModelConfig`, or the model is larger than the memory of the device on which it
-            would be built (on "meta", which stores no data: larger than PyTorch can count). The message names the
+        ValueError: If `config` is not a `ModelConfig`, or the model is larger than the memory of the device that it
+            would be built on (on "meta", which stores no data: larger than PyTorch can count). The message names the
             largest size in the model's configuration.
     """
     check_kind("config", config, ModelConfig, "a ModelConfig")

@@ -87,7 +87,7 @@ def forward_flops(
     Linear layers are computed in chunks, by equations (6) and (7) of `companion.layers.linear_attention`. In each head,
     a chunk of n tokens costs 2 n^2 (2 d_k + d_v) + n (n - 1) d_v, without the d_k if each channel has its own decay,
     because those are not matrix products. Reading the matrix and writing it cost 6 n d_k d_v. After `cached` tokens, up
-    to 2 `recurrent_cache.BACK` of which are in a log, the matrix is only read. Occasionally the log is folded into the
+    to 2 `recurrent_cache.BACK` of them in a log, the matrix is only read. Occasionally the log is folded into the
     matrix, which takes 2 d_k d_v per token and is left out.
 
     For d_k = d_v = d / h, a plain feed-forward network and one token that makes t keys together with the `cached` ones,
@@ -97,9 +97,9 @@ def forward_flops(
         config: the model.
         tokens: number of new tokens per row.
         batch: number of rows.
-        cached: number of tokens already in the KV cache, to which the new ones also attend.
+        cached: number of tokens already in the KV cache; the new ones also attend to these.
         source: for an encoder-decoder, the source's length. With `cached > 0` the source counts as encoded already.
-        logits: the tokens for which the head runs.
+        logits: the tokens that the head runs for.
         causal: count only the pairs in decoder self-attention that the causal mask (and in local layers the window)
             allows. Otherwise local layers count the pairs that are computed: of new tokens with each other, and with
             the cached ones in the window of any of them.

@@ -35,7 +35,7 @@ class Chip:
 
     @property
     def balance(self) -> float:
-        """FLOPs per byte at which both limits meet: below it the memory is the limit, above it the arithmetic."""
+        """FLOPs per byte where both limits meet. Below this value the memory is the limit, above it the arithmetic."""
         return self.flops / self.bandwidth
 
     def attainable(self, intensity: float) -> float:

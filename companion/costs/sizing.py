@@ -34,7 +34,7 @@ LONGEST_ROW = 4096
 """Maximum length of a training row if the context is longer: pretraining does not start with rows of 32,768 tokens.
 """
 USABLE = 0.9
-"""Fraction of a device's memory that a model may fill, the rest is an allowance for what is not counted."""
+"""Fraction of a device's memory that a model may fill. The rest is an allowance for what is not counted."""
 MOST_DEVICES = 4_096
 """Maximum number of devices to consider."""
 TOKENS_PER_PARAMETER = 20
@@ -183,7 +183,7 @@ def device_bytes(
 ) -> DeviceBytes:
     """Return the memory of each of `devices` devices that train a model with AdamW in bf16.
 
-    With N parameters, of which E belong to experts (there are e of them), and K devices, the state takes
+    With N parameters, K devices, and e experts that have E of these parameters, the state takes
 
         data           16 N                          shard            16 N / K
         experts        16 (N - E) + 16 E / e         experts+shard    16 (N - E) / K + 16 E / e

@@ -68,7 +68,7 @@ class Question:
 
     @property
     def named_chip(self) -> Chip:
-        """The chip for which the training time is computed."""
+        """The chip whose training time is computed."""
         return CHIPS["h100" if self.chip is None else self.chip]
 
     def row(self, config: ModelConfig) -> int:
@@ -256,8 +256,8 @@ def account_data(config: ModelConfig) -> dict[str, Any]:
     It contains parameters by part, FLOPs per token, and bytes to hold, train and serve the model.
 
     Figures that do not apply to a model are left out; for example, an encoder generates nothing and has no cache.
-    `cache_token` is the size by which a cache grows with each token, `cache_text` the size that linear layers store for
-    a text of any length.
+    `cache_token` is the size that each token adds to a cache, and `cache_text` the size that linear layers store for a
+    text of any length.
     """
     counted, context = parameters(config), config.context
     source = context if config.stack == "encoder_decoder" else 0

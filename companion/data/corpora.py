@@ -191,7 +191,7 @@ def read_files(
         path: a file, folder or glob.
         read: reads one file.
         seen: files that have been read already, which are skipped; new ones are added.
-        not_text: collects the names of a folder's files for which `read` raises `UnicodeError`.
+        not_text: collects the names of a folder's files when `read` raises `UnicodeError` for them.
 
     Raises:
         ValueError: if the path matches nothing, a file cannot be read, or a file that was named explicitly is not text.

@@ -1,7 +1,7 @@
 """Text too large for memory: documents stay on disk, and batches come from parts that are tokenized as needed.
 
-A corpus in memory takes several times the size of its files, and minutes to tokenize. If files have `LARGE` bytes or
-more, they are cut into documents of at most `PIECE` bytes, for which only the position in the file and a checksum are
+A corpus in memory takes several times the size of its files, and minutes to tokenize. Files of `LARGE` bytes or more
+are cut into documents of at most `PIECE` bytes. For each of these, only the position in the file and a checksum are
 stored. Documents are shuffled once and divided into parts of about `PART` bytes. Training begins with the first part,
 while another thread prepares the next one. The ids of a part are stored in a file, so that it is tokenized only once.
 """
@@ -39,7 +39,7 @@ from companion.ground.atomic import write_atomic
 from companion.ground.waiting import counting
 
 LARGE = 64 * 2**20
-"""Total size of the files in bytes from which on text stays on disk."""
+"""Text stays on disk if its files have at least this many bytes in total."""
 PIECE = 2**16
 """Maximum size in bytes of a document that is part of a file."""
 PART = 4 * 2**20

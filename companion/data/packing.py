@@ -72,7 +72,7 @@ def best_fit(lengths: Sequence[int], room: int) -> list[int]:
 class _Epoch(NamedTuple):
     """Pieces of one epoch: `begin` in the text and `length`, window after window.
 
-    Window w has the pieces bounds[w] to bounds[w + 1]. `order` is the order in which windows are used.
+    Window w has the pieces bounds[w] to bounds[w + 1]. `order` is the order of the windows.
     """
 
     begin: npt.NDArray[np.int64]

@@ -597,12 +597,12 @@ class Reading:
 
     @property
     def keeps_who(self) -> bool:
-        """True if the text is a complete story in which persons and things are consistent, ignoring places."""
+        """True if the text is a complete story whose persons and things are consistent, ignoring places."""
         return self.whole and len(self.faults) == self.places
 
     @property
     def keeps(self) -> bool:
-        """True if the text is a complete story in which every role is consistent."""
+        """True if the text is a complete story and every role is consistent."""
         return self.whole and not self.faults
 
     def holds(self) -> dict[str, str]:

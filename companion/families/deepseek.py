@@ -166,7 +166,8 @@ def mixed_layers(fields: Fields, layers: int) -> list[bool]:
 
 
 def with_balanced_experts(fields: Fields, config: ModelConfig) -> ModelConfig:
-    """Return `config` with the experts of V3, which are scored by sigmoids, chosen by groups and balanced by a bias."""
+    """Return `config` with the experts of DeepSeek-V3: scored by sigmoids, chosen by groups and balanced by a bias.
+    Raises `ValueError` if a field is missing or invalid."""
     return with_experts(
         fields,
         config,

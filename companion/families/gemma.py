@@ -76,7 +76,7 @@ OF_GEMMA3 = OF_GEMMA2 | rows(
 def _gemma1(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
     """Read a configuration of the first Gemma.
 
-    Early files say `gelu` but mean the tanh approximation, with which the models were trained.
+    Early files say `gelu` but mean the tanh approximation, because the models were trained with it.
     """
     config = configuration(fields)
     if config.feed_forward.activation != "geglu_tanh" and fields.take("hidden_act") != "gelu":

@@ -66,7 +66,7 @@ def _gpt_oss(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
 def place(places: Places, config: ModelConfig) -> None:
     """Map all tensors.
 
-    The experts of a layer are stored as one tensor, (expert, in, out), in which the columns of the gate and up matrices
+    The experts of a layer are stored as one tensor, (expert, in, out), where the columns of the gate and up matrices
     alternate. OpenAI's releases store it in MXFP4.
     """
     place_all_but_networks(places, config)

@@ -144,7 +144,7 @@ def place_all_but_networks(
     """
     places.drop(lambda name: name.endswith(".rotary_emb.inv_freq"))
     places.vocabulary("model.embed_tokens.weight", tied=config.embedding.tied)
-    # The norms of a block, in the order in which it applies them.
+    # The norms of a block, in the order of their application.
     norms = {
         "pre": (("input_layernorm", "attention_norm"), ("post_attention_layernorm", "feed_forward_norm")),
         "after": (

@@ -54,7 +54,7 @@ def _save_file(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str,
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return contiguous tensors, no two of which share memory, even if a module appears in the model twice."""
+    """Return contiguous tensors that share no memory, even if a module appears in the model twice."""
     apart: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in tensors.items():
@@ -97,7 +97,7 @@ def load_tensors(
     Args:
         path: The file.
         device: The device of the tensors (default: the CPU).
-        dtype: The dtype to which floating-point tensors are converted (default: as stored).
+        dtype: The dtype that floating-point tensors are converted to (default: as stored).
 
     Raises:
         ValueError: If the file is missing, truncated or not a safetensors file.

@@ -46,7 +46,7 @@ class Blocks:
         return self.count - len(self._free)
 
     def take(self, count: int) -> list[int]:
-        """Take `count` free blocks, of which there must be enough, and forget their contents."""
+        """Take `count` free blocks and forget their contents. There must be enough free blocks."""
         taken = [self._free.popitem(last=False)[0] for _ in range(count)]
         for block in taken:
             self._users[block] = 1
@@ -120,8 +120,8 @@ class Blocks:
 class Places:
     """Slots for the recurrent states of a pool.
 
-    There is one for each of `texts` texts, and the same number for stored states at the ends of blocks, from which
-    other texts with the same prefix continue.
+    There is one for each of `texts` texts, and the same number for stored states at the ends of blocks, so that other
+    texts with the same prefix can continue from there.
     """
 
     def __init__(self, texts: int) -> None:
@@ -131,7 +131,7 @@ class Places:
         self._kept: OrderedDict[int, int] = OrderedDict()  # by prefix number, least recently used first
 
     def take(self) -> int:
-        """Take a slot that no text uses, of which there must be one."""
+        """Take a slot that no text uses. There must be such a slot."""
         return self._free.pop()
 
     def leave(self, place: int) -> None:

@@ -56,8 +56,7 @@ def keep_programs() -> Path | None:
 
     If `TORCHINDUCTOR_CACHE_DIR` is set, that folder is used instead.
 
-    Returns:
-        The folder, or `None` if it is not writable, in which case nothing changes.
+    Returns: The folder, or `None` if it is not writable; nothing changes then.
     """
     global _kept
     named = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
@@ -205,8 +204,8 @@ class Programs:
 
 
 def _usual(model: Transformer) -> bool:
-    """Return whether `_name` determines the model's code, which requires that there are no hooks and no parts from
-    other packages."""
+    """Return whether `_name` determines the model's code, that is, the model has no hooks and no parts from other
+    packages."""
     return all(
         type(module).__module__.startswith(("companion.", "torch.nn."))
         and not module._forward_hooks

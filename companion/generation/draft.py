@@ -120,7 +120,7 @@ class Draft:
             reach: length of the longest text, in tokens.
 
         Raises:
-            ValueError: if it cannot, naming what does not match.
+            ValueError: if the draft cannot propose tokens for `model`; the message names the mismatch.
         """
         models = [model, self.proposer] if isinstance(self.proposer, Transformer) else [model]
         back = recurrent_cache.BACK

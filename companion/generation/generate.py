@@ -65,13 +65,13 @@ def generate(
             that are not computed `"grouped"`, there is one compilation for each new routing, up to PyTorch's limit.
             A compilation takes from seconds to a minute. This is worthwhile for long continuations or many of them,
             unless `companion.generation.compiled_steps` stores the programs.
-        weights: the format in which decode steps read the weights (`companion.quantization.weights`): fp32, fp16, bf16,
+        weights: the format of the weights that decode steps read (`companion.quantization.weights`): fp32, fp16, bf16,
             int8, int4, or auto, the fastest on this machine. `"fast"` (default): the format of the weights' own dtype,
             which gives the same results up to rounding, if it saves time: from a million weights and 16 steps on, for
             up to six tokens per step, on a processor where it is faster. `None`: the weights unchanged. The weights are
             converted when the second token is requested. For every format, the model itself reads the prompts, so the
             first new token is the same as with `None`.
-        draft: the source of proposed tokens, of which the model verifies several at a time: `"ngram"`, `"own"` for the
+        draft: the source of proposed tokens; the model verifies several of these at a time: `"ngram"`, `"own"` for the
             model's own multi-token-prediction heads, a smaller model with the same vocabulary, or a `Draft`, which also
             sets the number of draft tokens and counts how many were accepted. The text stays the same; if a model
             samples the proposals, the distribution stays the same instead.

@@ -1,4 +1,4 @@
-"""Generation requests: the arguments of a call, in which all errors are found before anything runs (lesson 10)."""
+"""Generation requests: the arguments of a call, checked for all errors before anything runs (lesson 10)."""
 
 from __future__ import annotations
 

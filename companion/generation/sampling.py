@@ -70,8 +70,8 @@ def top_k(logits: Float[Tensor, "*batch vocab"], k: int) -> Float[Tensor, "*batc
 def top_p(logits: Float[Tensor, "*batch vocab"], p: float) -> Float[Tensor, "*batch vocab"]:
     """Restrict logits to the fewest most probable tokens whose probabilities sum to at least p (nucleus sampling).
 
-    The token with which the sum reaches p is included, so at least one always remains; all others become -inf (Holtzman
-    et al. 2020, section 3.1).
+    The token that brings the sum to p is included, so at least one always remains; all others become -inf (Holtzman et
+    al. 2020, section 3.1).
 
     Raises:
         ValueError: if p is not above 0 and at most 1.

@@ -83,7 +83,7 @@ class Handle:
         self._blocks: list[int] = []
         self._numbers: list[int] = []  # prefix number of each of its full blocks
         self._place = 0  # index of its recurrent state
-        self._border = 0  # prefix length at which to store its state for others; 0: nowhere
+        self._border = 0  # prefix length where its state is stored for others; 0: nowhere
 
     @property
     def prompt(self) -> list[int]:
@@ -115,7 +115,7 @@ class Handle:
         return list(self)
 
     def __iter__(self) -> Iterator[int]:
-        """Yield the new tokens, each as soon as it is written. Raises as `result` does."""
+        """Yield the new tokens, each as soon as it is written. Raise the same exceptions as `result`."""
         given = 0
         while True:
             yield from (new := self.tokens[given:])
@@ -187,7 +187,7 @@ class Server:
             context.
         block: tokens per block.
         budget: maximum tokens that a step reads, at least `rows`.
-        weights: the format in which steps read the weights, as in `generate`. Weights are converted when the first text
+        weights: the format of the weights that steps read, as in `generate`. Weights are converted when the first text
             arrives, and stay converted as long as there is any text.
 
     Attributes:
@@ -369,7 +369,7 @@ class Server:
         self._seen = seen
 
     def _placed(self, handle: Handle) -> bool:
-        """If there is room, give a text its blocks, some of which may be shared; return whether there was room."""
+        """If there is room, give a text its blocks, possibly including shared ones; return whether there was room."""
         ids, size = handle._text.ids, self.blocks.size
         blocks, numbers, state = self._found(handle)
         tokens = handle._text.given + handle._request.max_new_tokens - 1 if self._by_length else len(ids)

@@ -176,11 +176,11 @@ class _Given:
 
 
 class _Reader:
-    """A model with a cache for all rows, each of which can be rolled back separately.
+    """A model with a cache for all rows; each row can be rolled back separately.
 
     Attributes:
         stream: the stream at the positions verified last.
-        last: for each row, the index in `stream` from which its last token was drawn.
+        last: for each row, the index in `stream` that its last token was drawn from.
     """
 
     stream: Float[Tensor, "place d_model"]

@@ -44,7 +44,7 @@ def check_kind(name: str, value: object, kinds: type | tuple[type, ...], expecte
 
 
 def check_dtype(dtype: object) -> None:
-    """Check that a dtype is `None` or a possible dtype of a model's weights.
+    """Check that a dtype is `None` or one that a model's weights can have.
 
     Raises:
         ValueError: If it is neither.

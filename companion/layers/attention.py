@@ -1,4 +1,4 @@
-"""Attention, in which every query takes a weighted average of values (lessons 02 and 03).
+"""Attention: every query takes a weighted average of values (lessons 02 and 03).
 
 `attend` is the operation on projected heads. `Attention` is the layer around it, with projections, positions and a
 cache. The same layer is used for self-attention and cross-attention, causal or not, cached or not, with or without

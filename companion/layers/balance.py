@@ -20,9 +20,9 @@ from companion.layers.routing import RoutingStats
 def switch_loss(routing: RoutingStats, counts: Int[Tensor, "expert"] | None = None) -> Float[Tensor, ""]:
     """Compute expert * sum over e of f_e P_e (Fedus et al. 2022, eq. 4, with top_k choices per token).
 
-    f_e is the fraction of all choices that fell on expert e, and P_e is the mean over the tokens of the softmax over
-    *all* the router's logits; padding is left out of both. Counts have no gradient, so the gradient flows only through
-    P. It moves probability away from the experts that were chosen more often than others.
+    f_e is the fraction of all choices that fell on expert e. P_e is the probability of expert e, from the softmax over
+    *all* the router's logits, averaged over the tokens. Both leave out padding. Counts have no gradient, so the
+    gradient flows only through P. It moves probability away from the experts that were chosen more often than others.
 
     The loss is 1 when the load or the mean probabilities are uniform. It reaches its maximum, expert / top_k, when one
     of the experts that every token visits has all the probability. It can also be below 1, when the most chosen experts

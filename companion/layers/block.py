@@ -46,7 +46,7 @@ class Block(nn.Module):
         config: The model.
         causal: Let a token attend only to itself and to earlier tokens.
         cross: Add cross-attention to a source.
-        layer: Index of the block in its stack, from which `ModelConfig.layer` finds its window and positions.
+        layer: Index of the block in its stack. `ModelConfig.layer` uses it to find the block's window and positions.
     """
 
     def __init__(self, config: ModelConfig, *, causal: bool, cross: bool = False, layer: int = 0) -> None:

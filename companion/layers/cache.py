@@ -10,7 +10,7 @@ The tensors are allocated once and written in place; only `lengths` says how muc
 conversation share these tensors: an older handle stays valid for the tokens that it describes, and continuing from it
 overwrites what came later (`rewind` does so explicitly). To keep both continuations, `clone` the cache first.
 
-Local layers, in which tokens see a window of the most recent tokens, store only these tokens:
+Local layers, whose tokens see a window of the most recent tokens, store only these tokens:
 `companion.layers.rolling_cache`. Linear layers store a matrix instead of keys and values:
 `companion.layers.recurrent_cache`.
 """
@@ -274,10 +274,10 @@ class KVCache:
             raise ValueError(f"cache has {named(*got)}: expected {named(*expected)}, as this model has")
 
     def check(self, config: ModelConfig, writer: int) -> None:
-        """Check that this is a cache for a model of `config` that no other model has filled.
+        """Check that this cache fits a model of `config`, and that no other model has filled it.
 
         Raises:
-            ValueError: If it is not.
+            ValueError: If the cache has other sizes, or another model filled it.
         """
         self.check_layers(config, self.keys[0].shape[1] if self.keys else 0)
         seen, local = config.attention.window, self.local

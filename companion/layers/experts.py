@@ -61,7 +61,7 @@ def outputs(
     Args:
         networks: The networks.
         x: Their inputs, (..., row, d_model).
-        product: Computes x @ matrix + bias, for one matrix or for many at once.
+        product: Function that computes x @ matrix + bias, for one matrix or for many at once.
     """
     of_gate, of_inner, of_outer = networks.biases
     inner = product(x, networks.inner, of_inner)

@@ -81,14 +81,14 @@ def _settle(given: dict[str, Any]) -> None:
 class LinearAttention(nn.Module):
     """The gated delta rule and related rules (Yang, Kautz and Hatamizadeh 2024; Kimi Team 2025).
 
-    This layer replaces `Attention` if `config.linear` is given. With x the stream, each head uses its own part of every
-    vector:
+    This layer replaces `Attention` if `config.linear` is given. Let x be the stream. Each head uses its own part of
+    every vector:
 
         q, k, v   = silu(convolution(W x)), q and k then divided by their length, and q by sqrt(d_head)
         strength  = sigmoid(W_b x), or twice that with `negative`
         log decay = -exp(rate) softplus(W_a x + bias), one number per head or per row; or fixed
         o         = the recurrence of `companion.layers.linear_attention`
-        y         = W_o (RMSNorm(o) f(W_g x)), with f the function of the gate
+        y = W_o (RMSNorm(o) f(W_g x)), where f is the gate's function
 
     The modules `query` and `key` have width key_heads d_head, `value` has heads d_v, and a key head is shared by heads
     / key_heads matrices. `convolution` runs over the three side by side. `strength`, `decay` and `gate` are W_b, W_a

@@ -1,7 +1,8 @@
 """Latent attention, which caches one small vector per token instead of keys and values (lesson 15).
 
-With c the latent of a token, k its rotated key and q' the rotated part of a query, the score of a head is (q . U_k c +
-q' . k) / sqrt(width). The *expanded* form computes the key U_k c and the value U_v c of every head. The *absorbed* form
+Let c be the latent of a token, k its rotated key, and q' the rotated part of a query. The score of a head is (q . U_k c
++ q' . k) / sqrt(width). The *expanded* form computes the key U_k c and the value U_v c of every head. The *absorbed*
+form
 moves the matrices to the other side: q . U_k c = (U_k^T q) . c, and the weighted sum of values is U_v times that of
 latents. The cached vectors [c, k] then serve as a single key head that all query heads share, and c is its value. Both
 forms give the same result, up to rounding. `companion.layers.cache.LayerCache` stores the cached vectors.
@@ -31,8 +32,7 @@ def absorbs(sizes: ResolvedAttention, tokens: int, keys: int) -> bool:
     """Return whether the absorbed form is used for `tokens` new tokens that attend to `keys` cached ones.
 
     It is used if it takes no more floating-point operations than expanding all cached latents, which is the case for
-    one or a few tokens. For each head, with r the rank and w = d_head + d_v, the costs, without what both have in
-    common, are
+    one or a few tokens. Let r be the rank and w = d_head + d_v. The costs per head that the two forms do not share are
 
         expanded    2 r w for each key, and 2 w for each pair of token and key;
         absorbed    2 r w for each token, and 4 r for each pair.

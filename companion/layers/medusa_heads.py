@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class LaterHeads(nn.Module):
-    """Medusa heads, the i-th of which predicts the token i positions after the next one.
+    """Medusa heads. Head i predicts the token i positions after the next one.
 
     From the state h that predicts the next token, head i of `count`, counted from 1, computes
 

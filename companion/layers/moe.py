@@ -1,4 +1,4 @@
-"""Mixture of experts: many feed-forward networks, a few of which process each token (lesson 11).
+"""Mixture of experts: many feed-forward networks, and a few of them process each token (lesson 11).
 
 `routing` chooses the experts, and `experts` computes their outputs.
 """

@@ -10,7 +10,7 @@ this module only holds the tensors.
 
 A token sees the same keys and values in the same order as in a `KVCache`, so attention gives the same result.
 
-A linear layer has no blocks. Its pool has one place for each text instead, which stores the text's matrices after its
+A linear layer has no blocks. Its pool has one slot for each text instead, which stores the text's matrices after its
 last token. Tokens are never removed here, so no log is needed, unlike in `companion.layers.recurrent_cache`.
 """
 
@@ -86,7 +86,7 @@ class PagedState(StateCache):
     Attributes:
         matrices: Matrices of all texts, which are updated.
         tails: Last convolution inputs of all texts, which are updated.
-        places: Place of each row.
+        places: Index of each row's matrices in `matrices`.
         new: Which tokens of the call are not padding at the end of a row; `None` means all.
     """
 
@@ -120,13 +120,13 @@ class PagedCache(KVCache):
         keys: One tensor per layer that is not linear, (block, slot, kv_head, d_head). Block 0 is never assigned and
             stays zero.
         values: As `keys`, (block, slot, kv_head, d_v); empty with latents, as in a `KVCache`.
-        states: State of the linear layers, with one row for each place and no log; `None` if there are none.
+        states: State of the linear layers, with one row for each text and no log; `None` if there are none.
         size: Tokens per block.
         table: Blocks of each row.
         into: Where the new tokens go, as in a `PagedLayer`.
         taken: Which tokens are written, as in a `PagedLayer`.
         ends: Number of tokens of each row after the call, (batch,).
-        places: Place of each row's matrices; empty without linear layers.
+        places: Index of each row's matrices; empty without linear layers.
         windows: Width of the window of each layer that is not linear; `None` if it sees all.
     """
 
@@ -154,7 +154,8 @@ class PagedCache(KVCache):
         """Make a pool without rows, with block 0 and `blocks` further blocks of `size` tokens each.
 
         In memory, each layer has d_head + d_v elements per kv_head and slot, or rank + d_rope per slot with latents. A
-        linear layer has `recurrent_cache.state_numbers` elements for each place, without a log, in fp32 or wider.
+        linear layer has `recurrent_cache.state_numbers` elements for each of its texts, without a log, in fp32 or
+        wider.
 
         Args:
             config: The model.
@@ -217,8 +218,8 @@ class PagedCache(KVCache):
             held: Number of stored tokens of each row.
             new: Number of new tokens of each row, at least one; later tokens of the call are padding and are not
                 written.
-            places: Place of each row's matrices, with linear layers. A row without stored tokens starts from zeros,
-                regardless of the contents of its place.
+            places: Index of each row's matrices, with linear layers. A row without stored tokens starts from zeros,
+                whatever its matrices contain.
         """
         size, device, tokens = self.size, self.lengths.device, max(new)
         ends = [start + count for start, count in zip(held, new, strict=True)]
@@ -254,7 +255,7 @@ class PagedCache(KVCache):
             store[new] = store[old]
 
     def copy_state(self, old: int, new: int) -> None:
-        """Copy the matrices at place `old` to place `new`."""
+        """Copy the matrices with index `old` to index `new`."""
         assert self.states is not None
         for store in self.states.tensors:
             store[new] = store[old]
@@ -328,5 +329,5 @@ class PagedCache(KVCache):
         ]
 
     def advance(self, tokens: int, writer: int | None = None) -> PagedCache:
-        """Return the cache after the call, in which rows contain only their real tokens."""
+        """Return the cache after the call, whose rows contain only their real tokens."""
         return replaced(self, lengths=self.ends, writer=writer)

@@ -191,7 +191,7 @@ def rotation(angles: Float[Tensor, "... token pair"], dtype: torch.dtype, magnit
     Args:
         angles: Angles, (token, pair) or (batch, token, pair).
         dtype: Type of the tensors to be rotated.
-        magnitude: Factor that stretches what is rotated; with 1 it is a pure rotation.
+        magnitude: Factor for the rotated components; 1 gives a pure rotation.
     """
     if angles.ndim == 3:
         angles = angles[:, None]  # (batch, 1, token, pair): all heads of a row have the same angles
@@ -321,7 +321,7 @@ def _kept_by_pair(width: int, base: float, scaling: RotaryScaling, omega: Tensor
 
 
 def magnitude_of(scaling: RotaryScaling) -> float:
-    """Return the factor by which rotation also stretches queries and keys.
+    """Return the factor that rotation also multiplies queries and keys by.
 
     For yarn it is sqrt(1 / t) of Peng et al. 2023, eq. 22. For longrope it is as in Ding et al. 2024, section 3.3. For
     the others it is 1.

@@ -98,10 +98,10 @@ def last_real(
 
 
 def refuse_gradients(raw: Tensor, written: Writes) -> None:
-    """Check that no gradient is being recorded, which writing in place would break.
+    """Check that no gradient is being recorded, because writing in place would break it.
 
     Raises:
-        ValueError: If there is one.
+        ValueError: If a gradient is being recorded.
     """
     if torch.is_grad_enabled() and (raw.requires_grad or written.u.requires_grad):
         raise ValueError("cache: in-place writes would break the gradient; call it under torch.no_grad()")

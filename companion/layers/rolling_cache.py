@@ -1,4 +1,4 @@
-"""Cache of local layers, in which tokens see a window of the most recent tokens (lesson 12).
+"""Cache of local layers, whose tokens see a window of the most recent tokens (lesson 12).
 
 If the window is much shorter than the maximum length of the text, a local layer's tensors work like ring buffers. They
 have columns for the window and `BACK` tokens on either side of it, and when they are full, the last columns move to the

@@ -20,7 +20,7 @@ def wilson(right: int, total: int, confidence: float = 0.95) -> tuple[float, flo
     low as 84 %.
 
     Raises:
-        ValueError: if 0 <= right <= total, total >= 1 or 0 < confidence < 1 is violated.
+        ValueError: unless 0 <= right <= total, total >= 1 and 0 < confidence < 1.
     """
     if total < 1 or not 0 <= right <= total:
         raise ValueError(f"right={right!r}, total={total!r}: expected 0 <= right <= total and at least one in total")

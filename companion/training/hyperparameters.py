@@ -145,7 +145,7 @@ class TrainingConfig(Learning):
 
 
 def largest_rate(beta1: float) -> float:
-    """Return the largest learning rate for which AdamW's first step can be represented in fp32."""
+    """Return the largest learning rate whose first AdamW step can be represented in fp32."""
     return LARGEST * (1 - beta1)
 
 

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 class Limits(NamedTuple):
-    """Number of logits up to which the cross-entropy is computed at once, and the sizes of chunks if there are more.
+    """Maximum number of logits whose cross-entropy is computed at once, and the sizes of chunks if there are more.
 
     Attributes:
-        whole: logits up to which there are no chunks.
+        whole: maximum number of logits without chunks.
         chunk: logits whose exponentials are computed at once.
         made: logits that the head computes at once, where they are not all stored.
     """
@@ -39,7 +39,7 @@ class Limits(NamedTuple):
 
 
 ON_CPU = Limits(whole=2**22, chunk=2**18)
-"""A chunk of 1 MB in fp32 stays in a core's cache; from 16 MB on, chunks halve the time."""
+"""On a CPU, a chunk of 1 MB in fp32 stays in a core's cache; for logits of 16 MB or more, chunks halve the time."""
 ELSEWHERE = Limits(whole=2**26, chunk=2**24, made=2**28)
 """Limits memory to 256 MB in fp32 at once, and to 512 MB of logits in bf16."""
 

@@ -37,9 +37,9 @@ def hidden_matrices(model: nn.Module) -> set[str]:
     """Return the names of the matrices that map a stream or a hidden vector to another one.
 
     These are the matrices of attention, feed-forward networks, routers and experts (whose matrices are stacked in
-    tensors with three axes). They do not include embeddings and heads, one side of which is the vocabulary, nor filters
-    over a few tokens: each row of a `ShortConvolution` is for one channel, so it is not a product of all inputs with
-    all outputs.
+    tensors with three axes). They do not include embeddings and heads, because one of their axes is the vocabulary. Nor
+    do they include filters over a few tokens: each row of a `ShortConvolution` is for one channel and does not connect
+    all inputs with all outputs.
     """
     filters = {id(module.weight) for module in model.modules() if isinstance(module, ShortConvolution)}
     inside = {name for name in decayed(model) if name.startswith(("encoder.", "decoder."))}
@@ -186,7 +186,7 @@ class MuonWithAdamW:
 
     @property
     def state(self) -> dict[Tensor, dict[str, Any]]:
-        """The optimizer state by parameter, as in any optimizer."""
+        """State of each parameter, as in `torch.optim.Optimizer.state`."""
         found = dict(self.adamw.state)
         for p, parts in self.pieces.items():
             kept = [self.muon.state[part][MOMENTUM] for part in parts if MOMENTUM in self.muon.state.get(part, {})]

@@ -1,4 +1,4 @@
-"""Batches prepared ahead of time by another thread, in memory from which a GPU copies asynchronously."""
+"""Batches prepared ahead of time by another thread, in memory that a GPU can copy from asynchronously."""
 
 from __future__ import annotations
 

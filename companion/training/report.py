@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def head(task: Task, trainer: Trainer, folder: RunFolder, peak: Peak | None = None) -> str:
-    """Describe what will be trained and on which data and machine, with the machine's `peak` if it is known."""
+    """Describe what will be trained, the data and the machine, with the machine's `peak` if it is known."""
     config = task.config
     stacks = "2 x " if config.stack == "encoder_decoder" else ""
     rows = [

@@ -545,7 +545,7 @@ class NumberWordsSettings(Settings):
 
 @dataclass(frozen=True)
 class TuneSettings(RunSettings):
-    """Settings of a fine-tuning run, in which an existing model learns to answer.
+    """Settings of a fine-tuning run, which teaches an existing model to answer.
 
     Raises:
         ValueError: in the same cases as `RunSettings`, and if neither or both of `data` and `problems` are set, if the

@@ -34,8 +34,8 @@ from companion.training.seeds import derived_seed
 from companion.transformer import Transformer
 
 LARGE = 2**20
-"""Number of parameters from which the faster, fused optimizer is used on a CPU too. Smaller models, such as those of
-the lessons, use the plain one everywhere, so that printed results have the same digits.
+"""Minimum number of parameters for the faster, fused optimizer on a CPU. Smaller models, such as those of the lessons,
+use the plain one everywhere, so that printed results have the same digits.
 """
 
 

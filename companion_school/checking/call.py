@@ -62,7 +62,7 @@ class Outcome:
             gets no gradient), or None if the case does not ask for gradients.
         changed: Positions of the arguments that the call wrote into.
         spoiled: The call changed the result of an earlier call.
-        shared: Positions of the arguments with which the result shares memory.
+        shared: Positions of the arguments that the result shares memory with.
         peak: Peak memory of the call in bytes, without its arguments; 0 unless the case limits it.
         result: MISSING if the answer is not written yet, TIMEOUT if the call did not end, CRASHED if its process
             died, REFUSED if it used something forbidden; otherwise None.

@@ -116,7 +116,7 @@ def _read(text: Any, tensors: dict[str, torch.Tensor]) -> Any:
 
 
 def _key(key: Any) -> Any:
-    """Return the key of a dict. Raises `ValueError` for one of which many with the same hash can be made."""
+    """Return the key of a dict. Raises `ValueError` for a value if many others with the same hash can be made."""
     parts = key if isinstance(key, tuple) else (key,)
     for part in parts:
         small = isinstance(part, int) and abs(part) < _LARGEST_KEY

@@ -79,8 +79,8 @@ def law_cases(
         exercise: The exercise.
         cases: Its own cases.
         call: Returns the `Outcome` of the reference on a case.
-        others: The same for the known alternative solutions. A case with a stretched axis on which one of them differs
-            from the reference is dropped, because the statement does not settle its result.
+        others: The same for the known alternative solutions. If one of them differs from the reference on a case with a
+            stretched axis, the case is dropped, because the statement does not settle its result.
 
     Returns:
         The derived cases; empty if there is nothing to vary.

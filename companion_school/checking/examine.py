@@ -88,7 +88,7 @@ class AnswerKey:
 
     Attributes:
         names: Names of the answer's arguments.
-        cases: The cases in the order in which they are tried.
+        cases: The cases in the order that they are tried.
         expected: Returns the outcome of a right answer on the case with this index.
         mistakes: For each known mistake, its message and a function that returns its outcome on a case.
         groups: Group number of each case (see `credit`); empty if all cases earn their points together.
@@ -423,7 +423,7 @@ def _known(key: AnswerKey, call: Call, index: int, outcome: Outcome) -> str | No
 
 
 def _both(first: Sequence[bool], second: Sequence[bool]) -> int:
-    """Count the positions at which both are true."""
+    """Count the positions where both are true."""
     return sum(a and b for a, b in zip(first, second, strict=True))
 
 

@@ -362,8 +362,8 @@ def exercise(
             "dtype", "other", "tie", "scale", "edge" and "large" (`derived_cases`), "memory" (the result may be an
             argument or a view into one) and "layout" (the arguments are in memory in the order of their axes).
         right: Names of what belongs to *right* here and not to *robust*, as it would by default; each with the reason.
-            A name is "gradients" (for an exercise about gradients or whose answer goes into a model), "type", "memory",
-            "again", "refusals", a law, a property that cases show, or "all".
+            A name is "gradients" (if the exercise is about gradients, or its answer is used in a model), "type",
+            "memory", "again", "refusals", a law (see `derived_cases`), a property that cases show, or "all".
         robust: Names of what belongs to *robust* here and not to *right*; each with the reason. A name is one of the
             laws "one", "other", "tie" and "edge", or a property that cases show.
         limits: For each argument, by name, the values that the statement compares it with, or a function of all

@@ -132,7 +132,7 @@ def not_run(name: str, answer: Any, cells: Sequence[str]) -> str:
     Args:
         name: Name of the function.
         answer: The current object of that name, from an earlier cell, or None.
-        cells: Texts of the notebook's cells in the order in which they ran, as in IPython's `In`.
+        cells: Texts of the notebook's cells in the order that they ran, as in IPython's `In`.
 
     Returns:
         The explanation; empty if the cell defined the function, or if that cannot be determined.

@@ -48,5 +48,5 @@ def keyed(secret: bytes, *what: str) -> bytes:
 
 
 def hidden_seeds(secret: bytes, id: str) -> list[int]:
-    """Return the seeds from which an exercise's hidden cases are drawn."""
+    """Return the seeds of an exercise's hidden cases."""
     return [hidden_seed(secret, id, number) for number in range(HIDDEN_SEEDS)]

@@ -59,7 +59,7 @@ def check(id: str | float, answer: Callable[..., Any] | None = None) -> None:
 
 
 def take_over(id: str | float) -> None:
-    """Lay your answer to an exercise into the file of your own transformer of which it is a part.
+    """Write your answer to an exercise into the file of your own transformer that it belongs to.
 
     It is checked first, and nothing that you have written is overwritten. `from companion_school.exercises import
     take_over`. Raises `NotYet` if the answer is not right, and `ValueError` if it belongs nowhere, if the part has been

@@ -18,8 +18,8 @@ FILE = "progress.json"
 
 @dataclass(frozen=True)
 class Record:
-    """Progress in one exercise: the number of checks, the hints and solution that were read, and the days on which it
-    was first right and first robust."""
+    """Progress in one exercise: the number of checks, the hints and solution that were read, and the days when it was
+    first right and first robust."""
 
     checks: int = 0
     hints: int = 0
@@ -38,7 +38,7 @@ def _write(known: dict[str, Record]) -> None:
 
 
 def note_check(id: str, passed: bool, robust: bool = False) -> None:
-    """Record that an answer was checked. The days on which it was first right and first robust do not change."""
+    """Record that an answer was checked. The days when it was first right and first robust do not change."""
     known = read_progress()
     record = known.get(id, Record())
     today = date.today().isoformat()

@@ -122,7 +122,7 @@ def patched(
     first: int,
     off: Collection[str] = (),
 ) -> Float[Tensor, "column token vocab"]:
-    """Compute one pass per state, in which that state replaces the residual stream at one position.
+    """Compute one pass per state, with that state in place of the residual stream at one position.
 
     Args:
         model: The model.

@@ -89,7 +89,7 @@ class Asked:
             other: Ids of the other pass: `tokens` and `source`.
             off: Heads and experts that are off in both passes.
             first: First patched position.
-            end: Last patched position, at which the logits are read.
+            end: Last patched position, where the logits are read.
             pair: Ids of the two tokens to compare.
             ids: `tokens` and `source`.
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from IPython.display import JSON
 
 _WRONG: dict[str, list[str]] = {}
-"""Wrong answers of this session by the question's key, from which `answer` decides on a hint or the answer."""
+"""Wrong answers in this session, by the question's key. `answer` uses them to decide between a hint and the answer."""
 
 
 class Shown:

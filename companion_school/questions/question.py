@@ -60,7 +60,7 @@ class Question:
         text: The question, in Markdown.
         answers: All choices, or the right number and known mistakes; empty for a prediction.
         otherwise: Feedback on a number that no answer matches.
-        outcome: The actual outcome, with which the reader compares a prediction.
+        outcome: The actual outcome, which the reader compares with a prediction.
         choices: Possible outcomes, if a prediction can be graded. Only problem sets show them.
         reasons: Possible reasons, if a prediction can be graded. Only problem sets show them.
         alone: Points in a problem set for a prediction with the right choice but a wrong reason.

@@ -1,4 +1,4 @@
-"""Spaced repetition: the reader's answers, and the days on which questions are due again.
+"""Spaced repetition: the reader's answers, and the days when questions are due again.
 
 Answers are stored in `questions.json`, next to the file of the progress in the exercises. It contains the day of each
 answer and whether it was right. For the latest answer to each question it also contains the text, so that a notebook
@@ -34,7 +34,7 @@ class State:
 
     Attributes:
         answers: Number of answers so far.
-        due: Day on which to ask it again, or None if it has not been answered yet or is settled.
+        due: Day when it is asked again, or None if it has not been answered yet or is settled.
         settled: True if it is not asked again.
     """
 
@@ -109,7 +109,7 @@ def note_answer(question: Question, right: bool, day: date | None = None, text: 
         question: The question.
         right: True if the answer was right or, for a prediction, as expected.
         day: Day of the answer (default: today).
-        text: The answer itself, of which at most `LONGEST` characters are stored.
+        text: The answer itself; at most `LONGEST` characters of it are stored.
     """
     known = _read_rows()
     earlier = [row._replace(text="") for row in known.get(question.key, [])]

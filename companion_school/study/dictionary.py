@@ -22,7 +22,7 @@ class Lookup(nn.Module):
 
     Args:
         start: Seed of the weights. Embeddings have variance 1, and the matrices preserve it.
-        divisor: Number by which the scores are divided; the square root of the width is 8.
+        divisor: Number that divides the scores; the square root of the width is 8.
     """
 
     def __init__(self, start: int, divisor: float) -> None:

@@ -1,8 +1,8 @@
 """A transformer that fits on a sheet of paper: every weight of lesson 00, with one decimal each.
 
-It has ten words, vectors of width 4, two heads of width 2, and four experts of which each token uses two: 224
-parameters. The lesson calculates with them by hand, and `model` loads them into the companion's `Transformer`. The
-tests use the same copy.
+It has ten words, vectors of width 4, two heads of width 2, and four experts (each token uses two): 224 parameters. The
+lesson calculates with them by hand, and `model` loads them into the companion's `Transformer`. The tests use the same
+copy.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ SENTENCES = (
     *("is the boss happy", "is the world good", "is the ai new"),
     *("hello boss", "hello world", "hello world ai is new", "hello boss the ai is new"),
 )
-"""The ten sentences on which `trained` was trained."""
+"""The ten sentences that `trained` was trained on."""
 
 # fmt: off
 _NUMBERS: dict[str, list] = {

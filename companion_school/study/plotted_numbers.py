@@ -52,7 +52,8 @@ def _of_axes(ax: Axes) -> Iterator[tuple[str, Numbers]]:
 
 
 def _is_data(line: Line2D, ax: Axes) -> bool:
-    """Return False for a line across the axes, as `axhline` draws one, which has one coordinate in axes units."""
+    """Return False for a line across the axes, such as one drawn by `axhline`, which has one coordinate in axes
+    units."""
     return all(line.get_transform().contains_branch_seperately(ax.transData))
 
 

@@ -26,7 +26,7 @@ LANGUAGE = {
     "pygments_lexer": "ipython3",
     "version": sys.version.split()[0],
 }
-"""What the kernel says of its language."""
+"""Language information that the kernel reports."""
 RECORD = ".copied.json"  # in the reader's folder; digests of each file as it was copied: of its cells, and of all of it
 SKIPPED = (".lab", ".ipynb_checkpoints", "__pycache__", "INSTRUCTORS.md", "PLAN.md")
 

@@ -53,7 +53,7 @@ recording: dict[str, Any] | None = None
 
 
 Load = Callable[[Path], Any]
-"""What reads a model from its folder: by default the library."""
+"""Function that reads a model from its folder (default: the library's)."""
 
 
 @cache

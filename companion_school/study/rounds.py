@@ -99,9 +99,8 @@ def rounds(
         periods: Shortest and longest round, in symbols. Each text draws its own.
         length: Number of predictions per text.
 
-    Returns:
-        Texts of `length` + 1 symbols, the last of which is only predicted; and a mask of the first `length` positions
-        after which the next symbol can be known.
+    Returns: Texts of `length` + 1 symbols, whose last symbol is only predicted; and a mask of the first `length`
+        positions that is true where the next symbol can be known.
     """
     period = torch.randint(periods[0], periods[1] + 1, (batch,), generator=generator)
     order = torch.rand(batch, SYMBOLS, generator=generator).argsort(dim=-1)  # all symbols in random order

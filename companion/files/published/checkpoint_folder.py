@@ -256,7 +256,7 @@ def load_published(
     Args:
         folder: The folder.
         device: The device of the tensors (`None`: the CPU).
-        dtype: The dtype to which floating-point tensors are converted (default: as stored).
+        dtype: The dtype that floating-point tensors are converted to (default: as stored).
         headers: Whether to read only shapes and dtypes, as tensors on the device "meta".
 
     Raises:

@@ -64,7 +64,7 @@ class Family:
     unread: bool = False
 
     def ours(self, name: str) -> str:
-        """Return the name by which `place` knows a published tensor."""
+        """Return the name that `place` uses for a published tensor."""
         for theirs, known in self.pieces.items():
             name = name.replace(theirs, known)
         return self.rename(name)

@@ -1,7 +1,7 @@
 """Rotary positions, their scaling, and windows in the configurations of LLaMA and its relatives (lesson 13).
 
 Up to version 4 of `transformers`, the base is in `rope_theta` and a scaling in `rope_scaling`. From version 5 on, both
-are in `rope_parameters`, of which Gemma 3 and OLMo 3 have one for each kind of layer. Meanings and defaults follow
+are in `rope_parameters`; Gemma 3 and OLMo 3 have one for each kind of layer. Meanings and defaults follow
 `modeling_rope_utils` in `transformers`.
 """
 
@@ -300,7 +300,7 @@ def _scaling_said(config: ModelConfig, scaling: RotaryScaling) -> dict[str, Any]
 
 
 def sharpened(fields: Fields) -> float:
-    """Return the factor by which DeepSeek multiplies attention scores when frequencies are scaled.
+    """Return DeepSeek's factor for attention scores when frequencies are scaled.
 
     It is m^2 with m = 0.1 mscale_all_dim ln(factor) + 1, as in the released code, and 1 without `mscale_all_dim`. Call
     `positions` first, because this does not check the fields.

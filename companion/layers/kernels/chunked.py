@@ -35,7 +35,7 @@ def in_chunks(
         q: Queries, the last of which is at the last key, (batch, head, query, d_head).
         k: Keys, (batch, kv_head, key, d_head).
         v: Values, (batch, kv_head, key, d_v).
-        mask: A mask that is causal, and the window.
+        mask: The causal mask, with the window of the layer if it has one.
 
     Returns:
         The weighted averages, (batch, head, query, d_v).

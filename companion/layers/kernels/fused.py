@@ -19,7 +19,8 @@ FEW = 16
 """Maximum number of queries for which scores are computed a second time instead of copying keys."""
 LEAST = 2**12
 """Minimum number of pairs of a query and a key for which it pays to pad q, k and v to the same width, because fused
-kernels support only equal widths. They are four to fourteen times as fast, on two cores from 256 to 1,024 tokens."""
+kernels support only equal widths. On two cores, fused kernels are four to fourteen times as fast for 256 to 1,024
+tokens."""
 
 
 def fused(
@@ -34,8 +35,8 @@ def fused(
 ) -> Float[Tensor, "batch head query d_v"]:
     """Compute `attend` without softcapping.
 
-    Causality that is not part of the table never needs a large one. PyTorch needs none for equally many queries and
-    keys, and has a GPU kernel for fewer queries than keys. Otherwise queries are computed in chunks.
+    Causality that is not part of the mask's table never requires a table of all pairs. PyTorch needs none for equally
+    many queries and keys, and has a GPU kernel for fewer queries than keys. Otherwise queries are computed in chunks.
     """
     if sinks is not None:
         return _with_sinks(q, k, v, mask, sinks, partial(fused, dropout=dropout), score_width)
@@ -78,8 +79,9 @@ def _with_sinks(
     Queries get one more component, s sqrt(width), which is 1 in the key of the sink and 0 in all others. So the
     operator needs no mask for the sink, and gives its gradient.
 
-    With few queries, as in generation, keys are not copied to make room for the sink. Without it weights are e^z / Z,
-    with Z their sum; with it, the output is multiplied by Z / (Z + e^s) = sigmoid(ln Z - s).
+    With few queries, as in generation, keys are not copied to make room for the sink. Without the sink, the weights are
+    e^z / Z, where Z is the sum of e^z over the keys. To include the sink, the output is multiplied by Z / (Z + e^s) =
+    sigmoid(ln Z - s).
     """
     table, _, causal, window = mask
     if not causal and q.shape[2] <= FEW:

@@ -42,7 +42,7 @@ class Spread(Dispatch):
 class Exchanged(Spread):
     """Token dispatcher for expert parallelism.
 
-    Each process of a group has some of the experts, to which tokens are sent.
+    Each process of a group has some of the experts, and tokens are sent to their experts.
 
     Args:
         rows_of_all, own_rows: as in `Spread`.

@@ -49,7 +49,7 @@ def check_launch() -> None:
     """Check the launcher's variables: this process's number, how many there are, and the address of the first one.
 
     Raises:
-        ValueError: if it is impossible.
+        ValueError: if the variables contradict each other or are not valid numbers.
     """
     if not launched():
         return

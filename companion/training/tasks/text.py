@@ -71,7 +71,8 @@ class TextTask(Task):
 
     @classmethod
     def open(cls, settings: TextSettings, folder: RunFolder | None = None) -> TextTask:
-        """Read the text, and a run's tokenizer. Raises `ValueError` for an impossible model or an invalid text."""
+        """Read the text and, with a `folder`, the tokenizer of the run in it. Raises `ValueError` for an invalid model
+        or text."""
         settings.model_config(settings.vocab)  # fail early if the model is invalid
         if folder is not None:
             return cls(settings, Text.read(settings), folder.tokenizer())
@@ -110,7 +111,7 @@ class TextTask(Task):
         """Training batches.
 
         Raises:
-            ValueError: if the text is shorter than the context, most of which would never be used.
+            ValueError: if the text is shorter than the context, because most of the context would never be used.
         """
         made = TrainingBatches if self.settings.packing == "ring" else PackedBatches
         settings, context = self.settings, self.config.context

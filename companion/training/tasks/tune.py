@@ -1,4 +1,4 @@
-"""Fine-tuning tasks, in which a model that continues texts learns to answer (lesson 20).
+"""Fine-tuning tasks, which teach a model that continues texts to answer (lesson 20).
 
     SupervisedTask   the answers of conversations, token by token (Ouyang et al. 2022, InstructGPT, section 3.5)
     PreferenceTask   the better of two answers (Rafailov et al. 2023, DPO)
@@ -53,7 +53,7 @@ from companion.training.trainer import Trainer
 from companion.transformer import Transformer
 
 DRAWN = 4000
-"""Number of problems of a checkable task from which supervised fine-tuning and preference optimization learn."""
+"""Number of problems of a checkable task that supervised fine-tuning and preference optimization learn from."""
 MEASURED, MEASURED_BRIEFLY = 500, 100
 """Number of held-out problems, or conversations, for the evaluation of a finished run, and for those during the run."""
 LEARNED = 0.5
@@ -67,7 +67,7 @@ RATES = {"sft": 1e-3, "dpo": 1e-4, "grpo": 5e-5}
 
 @dataclass(frozen=True)
 class Tuned:
-    """Result of evaluating a fine-tuned model: scores by name, the first of which selects the best checkpoint."""
+    """Result of evaluating a fine-tuned model: scores by name. The first one selects the best checkpoint."""
 
     scores: dict[str, float]
     counted: tuple[int, int] | None = None
@@ -308,7 +308,7 @@ class TuneTask(Task):
 
     @contextmanager
     def reference(self, model: Transformer) -> Iterator[Transformer]:
-        """Yield the model from which `model` started; with adapters, that is the model itself without them."""
+        """Yield the model that `model` started from, which with adapters is the model itself without them."""
         if low_rank_layers(model):
             with without_adapters(model):
                 yield model

@@ -57,7 +57,7 @@ def write_bundle(
         name: Name of the problem set or project.
         ids: Numbers of its exercises, questions and written answers; empty for a project.
         settings: Contents of its PSET.toml.
-        secret: The instructor's secret, from which the hidden cases are drawn.
+        secret: The instructor's secret, which determines the hidden cases.
         file: The zip file to write.
         items: Contents of the file with the instructor's own written answers; empty if there are none.
 

@@ -2,8 +2,8 @@
 
 The environment variable `AUTOGRADER` names the folder that Gradescope sets up (default: /autograder). In it, `source`
 holds the unpacked zip file, `submission` the student's files, and `submission_metadata.json` says who submitted and
-when. The result is written to `results/results.json`. About the hidden cases, students see what
-`companion grade` tells them, but only after the marks are published.
+when. The result is written to `results/results.json`. For the hidden cases, students see the same feedback as from
+`companion grade`, but only after the marks are published.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ def clone_all(table: Path, to: Path) -> Iterator[tuple[str, str]]:
 
     Args:
         table: CSV file with the columns student_id and repository.
-        to: Output folder, in which each student gets a folder.
+        to: Output folder, with a subfolder for each student.
 
     Yields:
         Each student's id with an error message, which is "" if the clone succeeded.

@@ -1,1 +1,2 @@
-"""Examinations on paper and their marking keys. The numbers in the questions follow from the instructor's secret."""
+"""Examinations on paper and their marking keys. The numbers in the questions are derived from the instructor's
+secret."""

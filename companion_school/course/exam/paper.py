@@ -120,7 +120,7 @@ def as_page(title: str, pieces: Sequence[str], rooms: Sequence[int] = ()) -> str
 
     Args:
         title: Title of the page.
-        pieces: Markdown texts, of which the first is the header.
+        pieces: Markdown texts; the first is the header.
         rooms: Blank space below each of the other pieces, in em. Missing entries mean none.
     """
     from latex2mathml.converter import convert

@@ -260,7 +260,7 @@ def read_texts(files: Sequence[tuple[str, bytes]], wanted: Sequence[str]) -> dic
 
     Args:
         files: Names and contents; Python files are skipped.
-        wanted: The lines, each of which ends with the id of a written answer.
+        wanted: The lines; each ends with the id of a written answer.
 
     Returns:
         The text under each line, empty if there is none, cut after `LONGEST_TEXT` characters.

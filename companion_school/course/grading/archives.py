@@ -22,7 +22,7 @@ def unpack(archive: Path, into: Path, kinds: Sequence[str], *, inner_zips: bool 
 
     Args:
         archive: The zip file.
-        into: Folder in which the new folder is created.
+        into: Folder where the new folder is created.
         kinds: File name suffixes, such as ".py".
         inner_zips: True for an archive of a whole class. Zip files and the files that record submission times
             (.yml, .txt) are then unpacked too, and the size limit is 50 times larger.
@@ -67,7 +67,7 @@ def _write(opened: zipfile.ZipFile, entry: zipfile.ZipInfo, place: Path, most: i
 
 
 def _index_size(archive: Path) -> int:
-    """Return the size in bytes of a zip's central directory, all of which `zipfile` would read into memory.
+    """Return the size in bytes of a zip's central directory, because `zipfile` would read all of it into memory.
 
     A zip64 directory (for archives of more than 4 GB) is rejected, because `zipfile` would use that one instead.
     """

@@ -174,7 +174,7 @@ def hidden_key(hidden: AnswerKey, public: AnswerKey, variants: Sequence[Answer])
     """Select the hidden cases to use.
 
     Cases with the arguments of a public case are left out, because a lookup table of public results would pass them.
-    About one seed in fifty yields a case on which an answer known to be right has a fault; such cases are left out too.
+    About one seed in fifty yields a case where an answer known to be right has a fault. Such cases are left out too.
     Each remaining case is described in the words of the public case at the same index, so that no number drawn from the
     hidden seed is revealed.
 
@@ -289,7 +289,7 @@ def try_answer(
         program: The answer.
         wanted: The keys whose cases to run.
         failed: For each group, True if it has already failed and is not to be run.
-        order: Returns the order in which to run a number of cases (default: their own order).
+        order: Returns the order for running a number of cases (default: their own order).
 
     Returns:
         The first verdict on the cases that decide the points, and for each group True if it passed.

@@ -39,7 +39,7 @@ def grade(
     Args:
         handed: The submissions.
         chosen: The exercises to grade.
-        secret: The instructor's secret, from which the hidden cases are drawn.
+        secret: The instructor's secret, which determines the hidden cases.
         written: The written answers to collect.
         stages: For a project, the stages to grade instead of exercises.
         jobs: Number of submissions graded at the same time.

@@ -188,7 +188,7 @@ def _read_names(file: Path, people: Mapping[str, Row]) -> dict[str, str]:
 
 
 def _spellings(person: Row) -> set[str]:
-    """Return the forms in which platforms write a person: email, and first and last name in both orders."""
+    """Return the forms that platforms use for a person: email, and first and last name in both orders."""
     first, last, email = (_letters(person[name]) for name in ("first_name", "last_name", "email"))
     return {name for name in (email, first + last, last + first) if name and ((first and last) or name == email)}
 

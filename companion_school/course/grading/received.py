@@ -95,7 +95,7 @@ class Sources:
             place: Name of the student's file or folder among the submissions.
             home: Path of that file or folder.
             files: The files to grade.
-            stamp: File in which nbgrader recorded the time; None if the folder was not collected by nbgrader.
+            stamp: File where nbgrader recorded the time; None if the folder was not collected by nbgrader.
             named: Time in the name of the file or folder; empty if it has none.
             late: True if the name says that the submission was late.
 

@@ -1,4 +1,4 @@
-"""Stored results of grading: results.json, from which all tables and feedback pages are generated.
+"""Stored results of grading: results.json, the source of all tables and feedback pages.
 
 `companion grade` writes results.json. Changes that people make later are stored beside it in files of their own, and
 are applied each time the tables and pages are generated:
@@ -373,7 +373,7 @@ def settle(
 
     Args:
         results: Results of grading.
-        given: Marks of written answers. A mark counts only for the text for which it was given.
+        given: Marks of written answers. A mark counts only for the text that it was given for.
         overrides: Changes by hand.
         rule: Rule for late work; without one there is no penalty.
         spent: Late days used up in other problem sets, by student.

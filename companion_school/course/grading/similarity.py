@@ -35,7 +35,7 @@ ALIKE = 0.92
 """Minimum similarity for two answers to count as alike: the ratio of `difflib.SequenceMatcher` over their tokens."""
 
 LONG = 200
-"""Length in tokens from which an answer's similarity to the course's own is no longer put down to chance."""
+"""Minimum length in tokens of an answer whose similarity to the course's own is not attributed to chance."""
 
 COURSE = "(the course's own answer)"
 _LONGEST = 100_000  # characters; longer programs are not parsed

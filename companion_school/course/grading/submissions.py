@@ -94,7 +94,7 @@ class Handed:
         time_from: Source of the time, or why it is unknown.
         fault: Why there is nothing to grade; None if there is.
         others: Names of files and folders that were handed in too but are not graded.
-        place: Name of the student's entry in the folder of submissions, by which a platform matches feedback.
+        place: Name of the student's entry in the folder of submissions, which a platform uses to match feedback.
     """
 
     student: str

@@ -92,7 +92,7 @@ def _named(ids: Sequence[str], secret: bytes) -> Task:
 
 
 def _asked_as(item: Asked, id: str) -> Asked:
-    """Return an item with the number under which it was handed out, by which a student's answer is found."""
+    """Return an item with the number that it was handed out with, which identifies a student's answer."""
     return replace(item, id=id) if id in MOVED else item
 
 

@@ -30,7 +30,7 @@ from companion_school.course.points import is_constant
 LONG = 24
 """Minimum number of characters, without spaces, of a line of code that counts as a leak."""
 WORD = 8
-"""Length in bytes of the prefix by which longer pieces are searched."""
+"""Length in bytes of the prefix that is searched for in place of a longer piece."""
 _BITS = 20
 _MARKERS = ("BEGINHIDDENTESTS", "BEGINSOLUTION")
 

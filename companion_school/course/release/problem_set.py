@@ -39,7 +39,7 @@ class ProblemSet:
     numbers: tuple[Numbers, ...] = ()
 
     def dealt(self, secret: bytes) -> ProblemSet:
-        """Return the set with its questions as exercises, whose choices are shuffled as the secret determines."""
+        """Return the set with its questions as exercises. The secret determines the order of their choices."""
         made = [as_exercise(question, secret) for question in self.questions]
         # The numbers here are for no student in particular; each sheet has its own.
         made += [own_numbers.as_exercise(question, secret, "") for question in self.numbers]

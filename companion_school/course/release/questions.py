@@ -66,7 +66,7 @@ def find_gradable(id: str) -> Question:
 
 
 def as_exercise(question: Question, secret: bytes) -> Exercise:
-    """Return the question as an exercise, whose choices are shuffled as the secret determines."""
+    """Return the question as an exercise, with its choices in an order that the secret determines."""
     if question.kind == "predict":
         return _prediction(question, secret)
     assert question.right is not None
@@ -164,7 +164,7 @@ def fixed_result(name: str, expected: Value, **about: Any) -> Exercise:
 
 
 def _shuffled(answers: Sequence[Answer], secret: bytes, *what: str) -> list[Answer]:
-    """Shuffle the answers in an order that follows from the secret and `what`."""
+    """Shuffle the answers in an order that the secret and `what` determine."""
     shuffled = list(answers)
     random.Random(keyed(secret, *what)).shuffle(shuffled)
     return shuffled

@@ -1,4 +1,4 @@
-"""Written answers: the prompts, and the rubrics by which a person marks them. They are defined in `items.toml`."""
+"""Written answers: the prompts, and the rubrics that a person marks them with. They are defined in `items.toml`."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ class Written:
         return self.levels[0].points
 
     def level(self, points: float) -> Level:
-        """Return the level with this number of points; halfway between two levels, one that names both.
+        """Return the level with this number of points; for points halfway between two levels, return one that names
+        both.
 
         Raises:
             ValueError: The rubric has no such level.

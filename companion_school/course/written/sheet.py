@@ -1,4 +1,4 @@
-"""Marking sheet: a CSV file with the texts of a class, in which a marker fills in points and comments.
+"""Marking sheet: a CSV file with the texts of a class, where a marker fills in points and comments.
 
     student_id, item, text_id, text, points, comment
 

@@ -12,7 +12,7 @@ from companion_school.study import figures
 from companion_school.study.live import moving
 
 WIDTHS = (1, 4, 16, 64, 256, 1024)
-MOST_WITH_PARTS = 4  # most words for which the still figure shows the products; more would not fit
+MOST_WITH_PARTS = 4  # maximum number of words whose products the still figure shows; more would not fit
 
 
 def collapse(

@@ -10,7 +10,7 @@ from companion_school.study.live import moving
 QUESTIONS = (50, 100, 200, 400, 800, 1600, 3200, 6400, 12800)
 POINTS = (1, 2, 3, 5, 10)
 DIFFER = (5, 10, 20, 30, 45)
-"""Percent of the questions on which exactly one of the two models is right."""
+"""Percentage of the questions that exactly one of the two models answers correctly."""
 Z = 1.96
 
 
@@ -25,8 +25,8 @@ def comparing(
     Args:
         first: Share of right answers of the first model.
         questions: Number of questions at the start, one of `QUESTIONS`.
-        points: Percentage points by which the second model is better at the start, one of `POINTS`.
-        differ: Percent of the questions on which exactly one model is right at the start, one of `DIFFER`.
+        points: Lead of the second model at the start, in percentage points, one of `POINTS`.
+        differ: Percentage of the questions that exactly one model answers correctly at the start, one of `DIFFER`.
         caption: The sentence under the figure, with its number.
 
     Raises:

@@ -136,7 +136,7 @@ def _gated(config: ModelConfig) -> bool:
 
 
 def _changed(before: ModelConfig, after: ModelConfig) -> list[str]:
-    """Return the parts of the diagram in which two models differ."""
+    """Return the parts of the diagram that differ between two models."""
     pairs = {
         "positions": (before.positions.kind, after.positions.kind),
         "norm": (before.norm.kind, after.norm.kind),

@@ -94,7 +94,7 @@ class Step(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """A timetable, in units of the time in which the weights are read once.
+    """A timetable, in units of the time that it takes to read the weights once.
 
     Attributes:
         steps: The steps.
@@ -119,8 +119,8 @@ def timetable(texts: Sequence[tuple[float, int, int]], *, seats: int, way: str, 
         seats: Number of seats (batch slots).
         way: "static": a batch begins only when all seats are empty; "continuous": a text takes a seat as soon as it is
             free; "in chunks": continuous, and no step reads more than `chunk` tokens of a prompt.
-        together: Number of tokens that a step can process in the time in which the weights are read. More tokens take
-            proportionally longer.
+        together: Number of tokens that a step can process in the time that it takes to read the weights. More tokens
+            take proportionally longer.
         chunk: Largest number of prompt tokens of a text per step, for "in chunks".
     """
     waiting, sits = list(range(len(texts))), {}  # type: ignore[var-annotated]

@@ -1,4 +1,4 @@
-"""Moving figure of a compute budget: what a scaling law says of models of every size (lesson 23)."""
+"""Moving figure of a compute budget: the predictions of a scaling law for models of every size (lesson 23)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def budget(
 
     Raises:
         ValueError: There is no law or more than six, two have the same floor, the compute is not positive, a run has
-            another budget, or `law` is no index of a law.
+            another budget, or `law` is not the index of a law.
     """
     floors = [one[0] for one in laws]
     if not 1 <= len(laws) <= 6 or len(set(floors)) < len(floors):

@@ -17,7 +17,7 @@ _DIGITS = string.digits + string.ascii_lowercase
 
 
 def cut(tokenizer: BytePairTokenizer, text: str, *, caption: str = "") -> None:
-    """Show a box in which the reader types a text that is split into tokens; a handle sets the number of merges.
+    """Show a box where the reader types a text that is split into tokens; a handle sets the number of merges.
 
     Args:
         tokenizer: The tokenizer. The figure contains its merges with 6 bytes each, so it should have at most about

@@ -33,7 +33,7 @@ def lanes(
     it. The reader can change the decoder's output after each token.
 
     Args:
-        target: Two to five different tokens, to which `<eos>` is appended.
+        target: Two to five different tokens; `<eos>` is appended to them.
         says: First output after `<bos>` and after each token: one of the tokens or `<eos>`.
         slots: Number of slots when running free, from the length of the target with `<eos>` to eight.
         start: Number of slots that are filled at first; default: all.

@@ -32,7 +32,7 @@ LENGTH = struct.Struct("<q")
 LARGEST = 2**20
 """Bytes of a message from a student's process; results of exercises are far smaller."""
 NOTEBOOK = "your notebook"
-"""What errors call the file that an answer stands in."""
+"""Name of the file that contains an answer, as shown in error messages."""
 
 
 def _load(name: str, file: Path) -> Any:

@@ -33,7 +33,7 @@ from companion_school.course.grading.sandbox import child, wall
 
 MOST_TEXT, MOST_PARTS, MOST_DEPTH, MOST_WHOLE = 500, 100_000, 20, 2**63
 MOST_BYTES = 16 * 2**20
-"""Of all results of a part together, which are here at the same time."""
+"""Maximum size of all results of a part together, because they are all in memory at the same time."""
 
 T = TypeVar("T")
 _START_SECONDS = 120.0
@@ -72,7 +72,7 @@ class Limits:
 
 
 def busy() -> float:
-    """Return the factor, from 1 to 4, by which time limits are stretched while other processes use this machine.
+    """Return the factor, from 1 to 4, that stretches time limits while other processes use this machine.
 
     Limits are in seconds of wall-clock time, so that an answer that sleeps also ends. If more processes want to run
     than there are processors, a right answer needs more of these seconds than it would on an idle machine.
@@ -130,7 +130,7 @@ class Run:
 
 
 class Worker:
-    """A process in which answers run, as a context manager. `behind` is the wall (default: the best one on this
+    """A process that runs answers, as a context manager. `behind` is the wall (default: the best one on this
     system)."""
 
     def __init__(self, limits: Limits, behind: wall.Wall | None = None) -> None:

@@ -3,7 +3,7 @@
 Three walls share the interface `Wall`, and `choose` takes the first one that works on this system:
 
 - `Bubblewrap`: the code runs under `bwrap` (Linux), without network and home folder, in a process space of its own, and
-  with a read-only system of which only Python and its libraries are visible.
+  with a read-only system that shows only Python and its libraries.
 - `AnotherUser`: the code runs as a user without files and capabilities. This is for graders that run as root where
   `bwrap` does not work, as in most containers. Files that only root may read are out of reach.
 - `NoWall`: only limits on time, memory, processes and files. It is used only on request.
@@ -136,7 +136,7 @@ class Bubblewrap(Wall):
         _kernel("unshare", _NEW_MOUNTS | _NEW_IPC)
         ctypes.CDLL(None).umount2(b"/proc/sys", _DETACH)  # bwrap makes this read-only
         _without_shared_memory()
-        _kernel("umount2", b"/proc", _DETACH)  # through which a part could inspect the worker
+        _kernel("umount2", b"/proc", _DETACH)  # a part could inspect the worker through it
         own = 0 if has_other_users else _NEW_USERS  # keyrings are per user
         _room_for_files("/tmp", writes)
         _without_namespaces("/tmp", own)
@@ -251,7 +251,7 @@ def spare_users(mapped: str) -> range:
     """
     ends = [int(first) + int(many) for first, _, many in (line.split() for line in mapped.splitlines())]
     last = max(ends, default=2**32) - 2  # the last id is that of "nobody"
-    if last < 2000:  # a namespace with a single user, in which a process cannot change its user
+    if last < 2000:  # a namespace with a single user, where a process cannot change its user
         last = 2**32
     first = 1_900_000_000 if last > 2_100_000_000 else max(1000, last - _MOST_USERS)
     return range(first, min(first + _MOST_USERS * 2**12, last))
@@ -285,7 +285,7 @@ def _copies_of_the_course() -> tuple[str, ...]:
 
 @cache
 def _open_folders() -> tuple[str, ...]:
-    """Return the folders near the root in which every user may create files."""
+    """Return the folders near the root where every user may create files."""
     found, waiting = [], [("/", 0)]
     while waiting:
         folder, depth = waiting.pop()
