@@ -36,7 +36,7 @@ from companion.commands.parser import Parser, add_commands, refuse_nameless
 from companion.commands.preflight import REFUSED, refusal
 from companion.ground.atomic import NotWritten
 from companion.ground.installed import how_to_get, install_line
-from companion.ground.waiting import bars
+from companion.ground.waiting import bars, loading
 from companion.training.settings import TextSettings
 
 COMMANDS = {
@@ -149,7 +149,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags = chosen[command]
     try:
         refuse_nameless(parser.typed(chosen))
-        with bars():
+        with bars(), loading("torch"):
             return _run(command, flags, arguments)
     except BrokenPipeError as error:
         return _unsaid(error)

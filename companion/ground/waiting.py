@@ -11,8 +11,12 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from itertools import chain, islice
 from threading import Event, Thread
+from types import ModuleType
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -97,6 +101,47 @@ def started(things: Iterable[T], what: str) -> Iterator[T]:
     with waiting(what):
         first = [*islice(rest, 1)]
     return chain(first, rest)
+
+
+@contextmanager
+def loading(package: str) -> Iterator[None]:
+    """Show with `waiting` that this package is being imported, if its first import happens in this block.
+
+    PyTorch takes two seconds on a quiet machine and a quarter of a minute on a busy one. Commands import it late, each
+    in another place, so the import itself reports.
+    """
+    shown = _ShownImport(package)
+    sys.meta_path.insert(0, shown)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(shown)
+
+
+class _ShownImport(MetaPathFinder):
+    """Finds one package where the other finders do, and wraps its import in `waiting`."""
+
+    def __init__(self, package: str):
+        self.package, self.asks = package, False
+
+    def find_spec(self, fullname: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if fullname != self.package or self.asks:
+            return None
+        self.asks = True
+        try:
+            spec = find_spec(fullname)
+        finally:
+            self.asks = False
+        if spec is None or spec.loader is None:
+            return spec
+        load = spec.loader.exec_module
+
+        def shown(module: ModuleType) -> None:
+            with waiting(f"loading {fullname}"):
+                load(module)
+
+        spec.loader.exec_module = shown  # type: ignore[method-assign]
+        return spec
 
 
 def _seen() -> bool:

@@ -1,7 +1,12 @@
 """A progress bar is shown on a terminal, and nothing in a pipe or for a program."""
 
+import importlib
 import io
+import os
+import pty
 import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -150,3 +155,27 @@ def test_a_wait_without_parts_says_how_long_it_is_by_now_and_goes_when_it_is_ove
         raise KeyError  # an error ends the bar as well
     shown = terminal.getvalue()
     assert shown.count("the long way: 00:0") >= 2 and shown.endswith("\r") and shown.split("\r")[-2].isspace()
+
+
+def test_a_command_says_that_it_is_loading_a_package(tmp_path, monkeypatch) -> None:
+    (tmp_path / "slow_package.py").write_text("import time\n\ntime.sleep(0.2)\nvalue = 7\n", "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("sys.stderr", terminal := Terminal())
+    monkeypatch.setattr(waiting, "DELAY", 0.0)
+    finders = list(sys.meta_path)
+    with waiting.bars(), waiting.loading("slow_package"):
+        assert importlib.import_module("slow_package").value == 7
+    assert "\rloading slow_package: 00:0" in terminal.getvalue() and sys.meta_path == finders
+    with waiting.loading("no_such_package"), pytest.raises(ModuleNotFoundError, match="no_such_package"):
+        importlib.import_module("no_such_package")
+    assert sys.meta_path == finders
+
+
+def test_the_first_thing_that_a_command_shows_is_that_it_is_loading_pytorch() -> None:
+    controller, terminal = pty.openpty()
+    lines = ("from companion.commands.main import main", "from companion.ground import waiting")
+    code = "\n".join([*lines, "waiting.DELAY = 0", "main(['account', 'no-such-model'])"])
+    subprocess.run([sys.executable, "-c", code], stderr=terminal, check=True)
+    os.close(terminal)
+    shown = os.read(controller, 10_000).decode()
+    assert shown.lstrip("\r").startswith("loading torch: 00:0") and "error: name='no-such-model'" in shown, shown
