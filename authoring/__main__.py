@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from authoring import said
+from authoring import quoted_outputs
 from authoring.contract import check, known_of
 from authoring.lesson import lessons, with_deeper
 from authoring.question import SourceError
@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
                 print(f"  {part.title}: {part}")
             if lesson.parts:
                 print(f"  {lesson.minutes} minutes in all")
-            for line, number, cell in said.by_hand(lesson.source.read_text(encoding="utf-8"), lesson.built):
+            for line, number, cell in quoted_outputs.by_hand(lesson.source.read_text(encoding="utf-8"), lesson.built):
                 print(f"  {lesson.source.name}, line {line}: {number}, which {cell!r} shows too; is it a result?")
     except SourceError as error:
         print(error)

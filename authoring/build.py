@@ -10,7 +10,7 @@ that depends on time or chance is stored.
 A notebook is executed if its code has changed, or if the last `make test-notebooks` found a cell that now prints
 something else. That result is in pytest's cache, and no committed file depends on the version of a package. Changes of
 questions need no execution, because their output follows from the source, and neither do changes of the scripts and
-styles in the outputs of figures (carried.py).
+styles in the outputs of figures (figure_updates.py).
 
 The line {{ exercises }} is replaced by the table of the lesson's exercises (exercises.py). The questions of all lessons
 are collected in companion_school/questions/questions.json.
@@ -38,11 +38,11 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
 
-from authoring import carried, figures, form, said
+from authoring import figure_contract, figure_updates, lesson_contract, quoted_outputs
 from authoring.lesson import ROOT, Lesson, lessons, stages, with_deeper
 from authoring.notation import meanings
+from authoring.notebook_contract import Fault, Known, fault
 from authoring.question import SourceError, cell_of
-from authoring.rules import Fault, Known, fault
 from companion.ground.atomic import write_atomic
 from companion_school import questions
 from companion_school.course.release.notebook_cells import KERNEL
@@ -173,7 +173,7 @@ def _question_difference(lesson: Lesson, stored: list[NotebookNode]) -> Differen
 
 def _figure_difference(lesson: Lesson, stored: list[NotebookNode]) -> Difference | None:
     for number, (cell, line) in enumerate(zip(stored, lesson.lines, strict=True), 1):
-        if cell.cell_type == "code" and carried.up_to_date(cell.outputs) != cell.outputs:
+        if cell.cell_type == "code" and figure_updates.up_to_date(cell.outputs) != cell.outputs:
             return Difference("the script or the style of its figure is not the package's", number, line, runs=False)
     return None
 
@@ -200,7 +200,7 @@ def _with_outputs(lesson: Lesson, executed: list[NotebookNode]) -> list[Notebook
         copy = NotebookNode(cell)
         if cell.cell_type == "code":
             match = next(old)
-            copy.outputs, copy.execution_count = carried.up_to_date(match.outputs), match.execution_count
+            copy.outputs, copy.execution_count = figure_updates.up_to_date(match.outputs), match.execution_count
             if data := shown.get(cell.source):
                 result = nbformat.v4.new_output("execute_result", data=data, execution_count=match.execution_count)
                 copy.outputs = [result]
@@ -223,7 +223,7 @@ def refused(lesson: Lesson, known: Known) -> list[Fault]:
     """Return faults that are visible in the source and prevent a build: too many minutes, or a second meaning."""
     if lesson.is_stage:
         return []
-    rules = [form.second_meaning] if lesson.is_deeper else form.BEFORE_BUILDING
+    rules = [lesson_contract.second_meaning] if lesson.is_deeper else lesson_contract.BEFORE_BUILDING
     return [found for rule in rules for found in rule(lesson, known)]
 
 
@@ -233,12 +233,12 @@ def _refuse(lesson: Lesson, faults: Sequence[Fault]) -> None:
 
 
 def _handle_faults(lesson: Lesson, cells: Sequence[NotebookNode]) -> list[Fault]:
-    """Return the faults of controls in executed cells (figures.py), above all a missing still figure."""
+    """Return the faults of controls in executed cells (figure_contract.py), above all a missing still figure."""
     return [
         fault(lesson, what, number)
         for number, cell in enumerate(cells, 1)
         for output in cell.get("outputs", [])
-        for what in figures.faults("".join(output.get("data", {}).get("text/html", "")))
+        for what in figure_contract.faults("".join(output.get("data", {}).get("text/html", "")))
     ]
 
 
@@ -298,7 +298,7 @@ def build(lesson: Lesson, *, rerun: bool = False, known: Known | None = None) ->
     else:
         return f"{lesson.name}: up to date"
     _refuse(lesson, _handle_faults(lesson, cells))
-    _refuse(lesson, [Fault(what, None, line) for line, what in said.faults(lesson.said, cells)])
+    _refuse(lesson, [Fault(what, None, line) for line, what in quoted_outputs.faults(lesson.said, cells)])
     text = _assemble(cells)
     old = lesson.notebook.read_text(encoding="utf-8") if lesson.notebook.exists() else None
     if text != old:

@@ -11,12 +11,12 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from authoring import deeper, form, rules
+from authoring import deeper_contract, lesson_contract, notebook_contract
 from authoring.imports import LIBRARY
 from authoring.lesson import Lesson, with_deeper
 from authoring.markdown import equations
 from authoring.notation import meanings
-from authoring.rules import Fault, Known
+from authoring.notebook_contract import Fault, Known
 
 _LOOSE = Path(__file__).with_name("not_compared.toml")
 BESIDE_THE_MODEL = (
@@ -59,6 +59,6 @@ def known_of(lesson: Lesson, course: Sequence[Lesson]) -> Known:
 
 def check(lesson: Lesson, known: Known) -> list[Fault]:
     """Return all faults of a lesson or a deeper notebook, in the order of their places."""
-    own = deeper.RULES if lesson.is_deeper else form.RULES
-    faults = [fault for rule in (*own, *rules.COMMON) for fault in rule(lesson, known)]
+    own = deeper_contract.RULES if lesson.is_deeper else lesson_contract.RULES
+    faults = [fault for rule in (*own, *notebook_contract.COMMON) for fault in rule(lesson, known)]
     return sorted(faults, key=lambda fault: (fault.cell or 0, fault.line or 0))

@@ -6,7 +6,7 @@ in its prose and each role becomes a link. Three things are inserted: the head, 
 
     {ref}`coins`, {ref}`the coins <coins>`              a place in the same notebook, by its target
     {deeper}`why only rotations will do <05#rotations>` a section of a lesson's deeper notebook, with its minutes
-    {out}`0.33 <trained>`                               a number that the cell of this name has printed (said.py)
+    {out}`0.33 <trained>`                               a number that the cell of this name printed (quoted_outputs.py)
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from nbformat import NotebookNode
 from authoring.markdown import headings, in_prose
 from authoring.minutes import Part, parts
 from authoring.question import SourceError
-from authoring.said import Said
+from authoring.quoted_outputs import Said
 from authoring.source import Source, read_source
 from companion_school.build.stages import STAGES, Stage
 from companion_school.build.stubs import due
@@ -280,7 +280,7 @@ def _with_minutes(text: str, here: list[Part], source: Source) -> str:
 
 
 def _resolver(source: Source, said: list[Said]) -> Callable[[str, int], str]:
-    """Return a function that resolves the roles in a text, given the line on which the text begins.
+    """Return a function that resolves the roles in a text, given the line where the text begins.
 
     It also adds the statements of `{out}` roles to `said`.
     """

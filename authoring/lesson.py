@@ -24,7 +24,7 @@ from authoring.imports import modules_named
 from authoring.markdown import Heading, headings, without_code
 from authoring.minutes import Part
 from authoring.notation import atoms, plain
-from authoring.said import Said
+from authoring.quoted_outputs import Said
 from companion_school.questions.question import Question
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -101,7 +101,7 @@ class Lesson:
 
     @property
     def lines(self) -> list[int]:
-        """The line of the source on which each cell begins."""
+        """The line of the source where each cell begins."""
         return self._finished.lines
 
     @property
@@ -209,7 +209,7 @@ class Lesson:
 
     @cached_property
     def touches(self) -> tuple[int, ...]:
-        """The lessons from which it takes only one thing, from the other sentences of "You need"."""
+        """The lessons that it takes only one thing from, according to the other sentences of "You need"."""
         return tuple(n for n in self._named(self._need_sentences[1:]) if n not in self.needs)
 
     @property

@@ -11,7 +11,7 @@ import pytest
 from course import lessons
 
 from authoring.lesson import LessonError, assertion_lines, claimed, with_deeper
-from authoring.pages import differ
+from authoring.pages import where_texts_differ
 from authoring.pages.claims import VERDICTS, decided, decisions, render, sentence
 
 HERE = Path(__file__).parent
@@ -136,7 +136,7 @@ def test_an_assertion_that_is_not_there_or_is_meant_twice_is_found(monkeypatch):
     entry = {"cell": "00_one_token_by_hand", "says": "ids become vectors"}
     for named, found in (("X.shape == (4, 3)", "found 0"), ("torch.equal( ...", "found 2")):
         monkeypatch.setattr(differ, "mapped", lambda named=named: {"S2-03": entry | {"asserts": [named]}})
-        monkeypatch.setattr("authoring.pages.claims.mapped", differ.mapped)
+        monkeypatch.setattr("authoring.pages.claims.mapped", where_texts_differ.mapped)
         with pytest.raises(LessonError, match=rf"S2-03: .*expected one assertion.*{found}"):
             decisions("S2-03", lessons())
 

@@ -12,7 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from authoring.lesson import NOTEBOOKS, Lesson, LessonError, built_lessons
-from authoring.pages import claims, differ, explorer, front, glossary, map, notation, plan, readme, sizing, start
+from authoring.pages import (
+    claims,
+    explorer,
+    front,
+    glossary,
+    map,
+    notation,
+    plan,
+    readme,
+    sizing,
+    start,
+    where_texts_differ,
+)
 from authoring.pages.drawing import digest_in
 from companion.ground.atomic import write_atomic
 
@@ -50,7 +62,7 @@ PAGES = (
     Page(front.FILE, front.draw, front.inputs),
     Page(map.COURSE, map.draw_course, map.course_inputs),
     Page(map.FILE, map.render),
-    Page(differ.FILE, differ.render),
+    Page(where_texts_differ.FILE, where_texts_differ.render),
     Page(claims.FILE, claims.render),
     Page(notation.FILE, notation.render),
     Page(glossary.FILE, glossary.render),

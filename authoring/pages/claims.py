@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from authoring.lesson import Lesson, LessonError, asserted, with_deeper
-from authoring.pages.differ import Correction, entries, escaped, ledger, mapped
+from authoring.pages.where_texts_differ import Correction, entries, escaped, ledger, mapped
 
 FILE = "claims.md"
 VERDICTS = {

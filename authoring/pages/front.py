@@ -16,7 +16,7 @@ import matplotlib
 import nbformat
 from PIL import Image, ImageChops, ImageDraw, ImageFont, PngImagePlugin
 
-from authoring.figures import figures_in, words
+from authoring.figure_contract import figures_in, words
 from authoring.lesson import NOTEBOOKS, Lesson, LessonError
 from authoring.pages import drawing
 
@@ -56,7 +56,7 @@ def _pictures(lessons: Sequence[Lesson]) -> list[tuple[bytes, str]]:
 
 
 def inputs(lessons: Sequence[Lesson]) -> str:
-    """Return the digest of everything from which the picture is made."""
+    """Return the digest of everything that the picture is made from."""
     parts = [(hashlib.sha256(png).hexdigest(), caption) for png, caption in _pictures(lessons)]
     return drawing.digest(parts, Path(__file__))
 

@@ -6,7 +6,7 @@ import json
 import nbformat
 import pytest
 
-from authoring import build, carried, exercises
+from authoring import build, exercises, figure_updates
 from companion_school.study.live import moving
 
 
@@ -88,7 +88,7 @@ def test_what_nbval_found_different_is_executed_once(copied, monkeypatch, tmp_pa
 
 def test_a_changed_style_of_figures_is_found_and_needs_no_execution(copied, monkeypatch):
     before = copied.notebook.read_text(encoding="utf-8")
-    monkeypatch.setattr(carried, "STYLE", ".ext-figure{color:green}")
+    monkeypatch.setattr(figure_updates, "STYLE", ".ext-figure{color:green}")
     assert "the script or the style of its figure is not the package's" in str(build.difference(copied))
     monkeypatch.setattr(build, "execute", None)
     assert "outputs kept, written" in build.build(copied)
@@ -106,7 +106,7 @@ def test_a_moving_figure_gets_the_script_of_now_and_keeps_its_data():
     )
     shown = nbformat.v4.new_output("display_data", data={"text/html": old, "text/plain": "words"})
     printed = nbformat.v4.new_output("stream", text="<style>old</style>")
-    new, same = carried.up_to_date([shown, printed])
+    new, same = figure_updates.up_to_date([shown, printed])
     html = new.data["text/html"]
     assert "OF YORE" not in html and moving.script("hover") in html and moving.style() in html
     assert '<script type="application/json">{"a":1}</script>' in html and new.data["text/plain"] == "words"

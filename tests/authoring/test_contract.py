@@ -11,7 +11,7 @@ import pytest
 from nbformat.v4 import new_output
 from nbval.plugin import get_sanitize_patterns
 
-from authoring import approximate, build, contract, rules
+from authoring import approximate, build, contract, notebook_contract
 from authoring.lesson import Lesson, assertion_lines
 
 EQUATION = "$$\nv = n\n\\tag{2.1}\n$$\n"
@@ -49,7 +49,7 @@ def changed(small_lesson, tmp_path):
 
 
 def texts(lesson, **known):
-    return [str(fault) for fault in contract.check(lesson, rules.Known(symbols=SYMBOLS, **known))]
+    return [str(fault) for fault in contract.check(lesson, notebook_contract.Known(symbols=SYMBOLS, **known))]
 
 
 def test_a_good_lesson_has_no_fault(changed):

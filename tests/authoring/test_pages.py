@@ -15,7 +15,7 @@ from authoring import imports
 from authoring.lesson import NOTEBOOKS, ROOT, Lesson, LessonError
 from authoring.notation import atoms, meanings, plain, second_meanings
 from authoring.pages import __main__ as command
-from authoring.pages import differ, drawing, front, glossary, map, notation, readme, start
+from authoring.pages import drawing, front, glossary, map, notation, readme, start, where_texts_differ
 
 LESSONS = built_lessons()
 MARKDOWN = [page.path for page in command.PAGES if page.path.suffix == ".md"]
@@ -144,28 +144,34 @@ def test_symbols_of_a_row_are_told_apart(cell, symbols):
 
 
 def test_every_claim_that_is_corrected_is_listed_once():
-    listed = Counter(claim for entry in differ.entries() for claim in entry["claims"])
+    listed = Counter(claim for entry in where_texts_differ.entries() for claim in entry["claims"])
     assert {claim for claim, count in listed.items() if count > 1} == set()
-    assert differ.due() <= set(listed), f"not in {differ.SOURCE.name}: {sorted(differ.due() - set(listed))}"
-    assert set(listed) <= set(differ.ledger())
+    assert where_texts_differ.due() <= set(listed), (
+        f"not in {where_texts_differ.SOURCE.name}: {sorted(where_texts_differ.due() - set(listed))}"
+    )
+    assert set(listed) <= set(where_texts_differ.ledger())
 
 
 def test_what_cannot_be_decided_is_listed_once():
-    undecided = [claim for entry in differ.entries("undecided") for claim in entry["claims"]]
-    assert sorted(undecided) == sorted(claim for claim, verdict in differ.ledger().items() if verdict == "N")
+    undecided = [claim for entry in where_texts_differ.entries("undecided") for claim in entry["claims"]]
+    assert sorted(undecided) == sorted(
+        claim for claim, verdict in where_texts_differ.ledger().items() if verdict == "N"
+    )
 
 
 def test_every_correction_of_a_taught_claim_leads_to_a_cell_or_a_test():
-    rows = [line for line in differ.render(LESSONS).splitlines() if line.startswith("| ")]
-    for entry in differ.entries():
-        places = [differ.mapped()[claim] for claim in entry["claims"] if claim in differ.mapped()]
+    rows = [line for line in where_texts_differ.render(LESSONS).splitlines() if line.startswith("| ")]
+    for entry in where_texts_differ.entries():
+        places = [
+            where_texts_differ.mapped()[claim] for claim in entry["claims"] if claim in where_texts_differ.mapped()
+        ]
         if any("test" in place or place.get("cell") in {x.name for x in LESSONS} for place in places):
             [row] = [row for row in rows if row.startswith(f"| {entry['often']} |")]
             assert re.search(r"\]\([^)]+(#cell-id=\w+|\.py)\)", row.rpartition(" | ")[2]), entry["claims"]
 
 
 def test_page_names_no_row_of_the_ledger():
-    assert re.findall(r"\bS\d-\d\d\b", differ.render(LESSONS)) == []
+    assert re.findall(r"\bS\d-\d\d\b", where_texts_differ.render(LESSONS)) == []
 
 
 # --- notation, glossary, map, README

@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,11 +15,12 @@ from benchmarks import cuda_graphs, gpu
 from benchmarks.compare import OURS, Comparison, Row
 from benchmarks.sizes import ON_A_GPU
 from benchmarks.timing import Spread
-from companion import KVCache, ModelConfig
+from companion import ModelConfig
 from companion.config.model import AttentionConfig, FeedForwardConfig
 from companion.costs import account
 from companion.costs.chips import Chip
 from companion.generation.generate import complete
+from companion.generation.prefill_decode import decode
 from companion.generation.sampling import Sampling
 
 ROOT = Path(__file__).parents[2]
@@ -39,11 +39,11 @@ def test_the_rehearsal_writes_the_page_that_it_prints(tmp_path, capsys):
     ]
     _, processes, kernels, collected = (part["found"] for part in record["parts"])
     assert [json.loads(line) for line in (tmp_path / "tests.jsonl").read_text().splitlines()] == collected
-    found = re.fullmatch(r"0 of (\d+) tests passed, (\d+) skipped", collected[0]["remark"])
+    found = re.fullmatch(r"0 of (\d+) tests passed, (\d+) skipped", collected[0]["text"])
     assert found and int(found[1]) == int(found[2]) >= 53
     said = "a layer of a compiled decode step has 13 kernels: 1 attention, 5 fused, 7 products"
-    assert kernels[0] == {"remark": said}
-    losses = [float(one["remark"].split(": ")[1]) for one in processes if "loss" in one.get("remark", "")]
+    assert kernels[0] == {"text": said}
+    losses = [float(one["text"].split(": ")[1]) for one in processes if "loss" in one.get("text", "")]
     assert len(losses) == 3 and losses[0] == pytest.approx(losses[2], abs=1e-4)
 
 
@@ -56,7 +56,7 @@ def test_every_other_part_is_rehearsed_too(tmp_path, monkeypatch):
         *found[name], end = map(json.loads, (tmp_path / name).read_text().splitlines())
         assert end == {"end": ""}
     torch._dynamo.reset()
-    assert min(found["ceiling"][0]["chip"]) > 0 and "ours" in found["memory"][0]["remark"]
+    assert min(found["ceiling"][0]["chip"]) > 0 and "ours" in found["memory"][0]["text"]
     titles = [one["comparison"]["title"] for one in found["training"]]
     assert ["compiled" in title for title in titles] == [False, True, True] and "Muon" in titles[2]
     [decoded] = [one["comparison"] for one in found["decode"]]
@@ -117,37 +117,27 @@ def test_the_others_go_on_within_the_time_of_all_and_each_is_written_as_it_comes
 
 
 def test_the_goals_by_hand():
-    made = Comparison("decode", "a text", "tiny", 5000, 1.0, 1.0, "memory")
+    made = Comparison("decode", "a text", "tiny", 5000, 1.0, "memory")
     for name, share in ((OURS, 0.3), ("ours, CUDA graphs", 0.84), ("theirs", 0.9)):
         one = Spread(1.0, 1.0, 1.0)
         made.rows.append(Row(name, (1.0,), one, one, 5000.0, share))
-    part = {"name": "decode", "seconds": 61.2, "status": "done", "why": ""}
-    part["found"] = [{"comparison": json.loads(json.dumps(asdict(made)))}, {"remark": "so"}]
-    page = gpu.page(part, goals=True)
-    assert page.startswith("decode (61 s): done\na text; tiny") and page.endswith("\nso")
-    assert "goal: 85% of the limit, 84%: missed" in page and "goal" not in gpu.page(part, goals=False)
+    assert gpu.goal_of(made) == "\ngoal: 85% of the limit, 84%: missed"
+    made.part = "prefill"
+    assert gpu.goal_of(made) == ""
 
 
 def test_recorded_steps_write_the_text_of_plain_ones(monkeypatch):
     """Replaying a graph runs the same operations on the same memory, so the stand-in runs them again."""
     monkeypatch.setattr(
-        cuda_graphs.RecordedDecode, "_record", lambda self, last: SimpleNamespace(replay=lambda: self._once(last))
+        cuda_graphs.RecordedStep, "_record", lambda self, tokens, cache: SimpleNamespace(replay=self.once)
     )
-    config = ModelConfig(29, 12, 2, 40, AttentionConfig(3, 1), FeedForwardConfig(20))
+    config = ModelConfig(29, 12, 2, 80, AttentionConfig(3, 1), FeedForwardConfig(20))
     model = drawn(config).eval()
-    expected = complete(model, [[5, 3, 1]], max_new_tokens=30, sampling=Sampling(0.0))[0]
-    with torch.inference_mode():
-        prompt = torch.tensor([[5, 3, 1]])
-        out = model(prompt, cache=KVCache.create(config, 1, 40, bucket=8))
-        recorded = cuda_graphs.RecordedDecode(model, out.logits[:, -1].argmax(-1), out.cache)
-        for _ in range(2):  # twice, each time from the beginning
-            text = [recorded.tokens.item()] + [recorded.advance().item() for _ in range(29)]
-            assert text == expected and len(recorded._graphs) == 4
-            again = model(prompt, cache=KVCache.create(config, 1, 40, bucket=8))
-            recorded.start(again.logits[:, -1].argmax(-1), again.cache)
-    write = cuda_graphs.RecordedWriter(model, cuda_graphs.decode)
-    for _ in range(2):  # with the graph that exists already
-        assert write(prompt, 30) == expected
+    write = cuda_graphs.RecordedWriter(model, decode)
+    for given, new in (([5, 3, 1], 30), ([7, 2, 9, 4], 20), ([5, 3, 1], 70)):  # the second text uses the first's graph
+        expected = complete(model, [given], max_new_tokens=new, sampling=Sampling(0.0))[0]
+        assert write(torch.tensor([given]), new) == expected
+    assert len(write._recorded) == 2
 
 
 @pytest.mark.parametrize(

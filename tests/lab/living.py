@@ -7,7 +7,7 @@ import json
 import time
 
 import numpy as np
-from inside import ENGINE, PASS, base64_of, differences, texts_of
+from explorer_tensors import ENGINE, PASS, base64_of, differences, texts_of
 from playwright.sync_api import Page
 
 from companion_school.explorer.models import NAMES, live_file, load_live

@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from inside import ENGINE, PASS, base64_of, differences, texts_of
+from explorer_tensors import ENGINE, PASS, base64_of, differences, texts_of
 from scripts import BROWSER, run
 
 from companion.data.number_names import language

@@ -14,7 +14,7 @@ import pytest
 import torch
 from live_examples import EXAMPLES, KEYS, QUERIES, SENTENCE
 
-from authoring.figures import faults, figures_in, words
+from authoring.figure_contract import faults, figures_in, words
 from companion import AttentionConfig, FeedForwardConfig, ModelConfig, account, chips
 from companion.costs.chips import published_chip
 from companion.data.tokenizer import BytePairTokenizer

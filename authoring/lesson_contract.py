@@ -14,7 +14,7 @@ from authoring.lesson import Lesson, assertion_lines
 from authoring.markdown import PARSER, formulas
 from authoring.minutes import LONGEST_IN_ALL, LONGEST_LESSON, LONGEST_SITTING, Part
 from authoring.notation import second_meanings, symbols, unknown_letters
-from authoring.rules import Fault, Known, fault, line_at, numbered, title
+from authoring.notebook_contract import Fault, Known, fault, line_at, numbered, title
 from authoring.source import FOLDED
 
 SITTINGS = range(2, 5)

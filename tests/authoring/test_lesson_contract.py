@@ -5,7 +5,7 @@ import re
 import pytest
 from nbformat.v4 import new_output
 
-from authoring import build, contract, minutes, rules
+from authoring import build, contract, minutes, notebook_contract
 from authoring.lesson import with_deeper
 from authoring.question import SourceError
 
@@ -22,7 +22,7 @@ MIND = "You may think that the longest step decides alone. It does not: 9 of 14.
 
 
 def texts(lesson, symbols=SYMBOLS):
-    known = rules.Known(contract.companion_names(), symbols=symbols)
+    known = notebook_contract.Known(contract.companion_names(), symbols=symbols)
     return [str(fault) for fault in contract.check(lesson.again(), known)]
 
 
@@ -208,7 +208,7 @@ TWO_MEANINGS = {"v": {2: "the mean square", 5: "a velocity"}}
 def test_a_lesson_that_breaks_the_form_is_refused_with_its_place(small, capsys, old, new, symbols, message):
     before = small().notebook.read_bytes()
     broken = small(old, new, built=False)
-    known = rules.Known(symbols=symbols)
+    known = notebook_contract.Known(symbols=symbols)
     with pytest.raises(build.BuildError) as caught:
         build.build(broken, known=known)
     assert re.search(rf"02_small: 02_small\.md, cell \d+, source {message}", str(caught.value)), caught.value

@@ -1,6 +1,7 @@
 """The rules for every notebook (README.md), as functions from a lesson and what it is compared with to `Fault`s.
 
-Rules for lessons only are in form.py and those for deeper notebooks in deeper.py. contract.py applies them.
+Rules for lessons only are in lesson_contract.py and those for deeper notebooks in deeper_contract.py. contract.py
+applies them.
 """
 
 from __future__ import annotations
@@ -13,9 +14,8 @@ from dataclasses import dataclass, field
 
 from nbformat import NotebookNode
 
-from authoring import approximate
-from authoring import said as outputs_said
-from authoring.figures import figure_faults, shows_figure
+from authoring import approximate, quoted_outputs
+from authoring.figure_contract import figure_faults, shows_figure
 from authoring.lesson import Lesson, assertion_lines, comments
 from authoring.markdown import DISPLAY, PARSER, TAG, equations, headings, without_code
 from authoring.source import FOLDED
@@ -173,7 +173,7 @@ def _exists(of: str, index: str, there: Mapping[str, set[str]]) -> bool:
 
 
 def figures(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """Check that every figure is finished, numbered and described (figures.py) and followed by a sentence about it."""
+    """Check that every figure is finished, numbered, described (figure_contract.py) and followed by a sentence."""
     for number, what in figure_faults(lesson.built, lesson.prefix):
         yield fault(lesson, what, number)
     for number, cell in numbered(lesson, "code"):
@@ -303,8 +303,8 @@ def images(lesson: Lesson, known: Known) -> Iterator[Fault]:
 
 
 def said(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """Check that statements in the text about outputs agree with the outputs (said.py)."""
-    for line, what in outputs_said.faults(lesson.said, lesson.built):
+    """Check that statements in the text about outputs agree with the outputs (quoted_outputs.py)."""
+    for line, what in quoted_outputs.faults(lesson.said, lesson.built):
         yield Fault(what, None, line)
 
 

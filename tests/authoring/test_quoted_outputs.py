@@ -2,7 +2,7 @@
 
 import nbformat
 
-from authoring.said import by_hand
+from authoring.quoted_outputs import by_hand
 
 SOURCE = """# A lesson
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from authoring.form import bound, claims, folded_code, notation, second_meaning, widths
 from authoring.lesson import Lesson
+from authoring.lesson_contract import bound, claims, folded_code, notation, second_meaning, widths
 from authoring.markdown import PARSER, headings
-from authoring.rules import Fault, Known, fault, numbered, title
+from authoring.notebook_contract import Fault, Known, fault, numbered, title
 
 
 def sections(lesson: Lesson, known: Known) -> Iterator[Fault]:
