@@ -49,17 +49,11 @@ def parser() -> Parser:
             "  companion account gpt2 bert-base --json    for a program"
         ),
     )
-    parser.add_argument(
-        "name", nargs="*", type=str, default=[], metavar="NAME", help="published models instead of a run"
-    )
+    parser.add_argument("name", nargs="*", default=[], metavar="NAME", help="published models instead of a run")
     add_run(parser)
     add_checkpoint(parser)
-    parser.add_argument(
-        "--config", type=str, default=None, metavar="FILE", help="JSON file with a ModelConfig instead of a run"
-    )
-    parser.add_argument(
-        "--chip", type=str, default=None, help="chip, such as h100 or a100-80gb (default: this machine)"
-    )
+    parser.add_argument("--config", metavar="FILE", help="JSON file with a ModelConfig instead of a run")
+    parser.add_argument("--chip", help="chip, such as h100 or a100-80gb (default: this machine)")
     parser.add_argument("--json", action="store_true", help=JSON)
     return parser
 

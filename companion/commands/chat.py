@@ -60,7 +60,7 @@ def parser() -> Parser:
     )
     add_run(parser, "folder of a tuned run (default: the newest in runs/)", best=True)
     add_checkpoint(parser, download=True)
-    parser.add_argument("--system", type=str | None, default=None, metavar="TEXT", help="system message")
+    parser.add_argument("--system", metavar="TEXT", help="system message")
     add_tokens(parser, "maximum tokens per answer (default: what fits, at most 512)")
     parser.add_fields(Sampling)
     parser.add_argument(

@@ -72,31 +72,19 @@ def parser() -> Parser:
     add_checkpoint(parser)
     parser.add_argument(
         "--data",
-        type=str,
         nargs="+",
         default=[],
         metavar="PATH",
-        help=(
-            "text: what to measure on instead of the held-out text: files, folders, globs, course or python (see "
-            "companion train --help)"
-        ),
+        help="text: what to measure on instead of the held-out text: files, folders, globs, course or python (see "
+        "companion train --help)",
     )
     parser.add_argument(
-        "--numbers",
-        type=Count | None,
-        default=None,
-        help="number-words: number of held-out names to translate (default: 2,000)",
+        "--numbers", type=Count | None, help="number-words: number of held-out names to translate (default: 2,000)"
     )
-    parser.add_argument(
-        "--beams",
-        type=Count | None,
-        default=None,
-        help="number-words: number of beams (default: 1, greedy)",
-    )
+    parser.add_argument("--beams", type=Count | None, help="number-words: number of beams (default: 1, greedy)")
     parser.add_argument(
         "--context",
         type=Count | None,
-        default=None,
         help=f"checkpoint: tokens per window (default: the model's context, at most {LONGEST:,})",
     )
     parser.add_weights()

@@ -57,20 +57,17 @@ def parser() -> Parser:
             "to talk to the model on this machine: companion chat, companion explore (extra 'school')"
         ),
     )
-    parser.add_argument("folder", type=str, metavar="FOLDER", help="output: a new or empty folder, or a new file")
+    parser.add_argument("folder", metavar="FOLDER", help="output: a new or empty folder, or a new file")
     add_run(parser, best=True)
     add_checkpoint(parser)
     parser.add_argument(
         "--as",
-        type=str,
-        default=None,
         metavar="KIND",
         help="model_type of the architecture to write (default: the simplest that has all parts of the model)",
     )
     parser.add_argument(
         "--gguf",
         type=Literal["F32", "F16", "BF16", "Q8_0"] | None,
-        default=None,
         help="write a GGUF file with matrices in this type; Q8_0 uses one byte per element and a scale for every 32",
     )
     parser.add_dtype()

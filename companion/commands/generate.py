@@ -77,7 +77,7 @@ def parser() -> Parser:
         help="answer in a conversation: the prompts are its turns, formatted with the checkpoint's chat template; the "
         "user has the first and the last turn and alternates with the model",
     )
-    parser.add_argument("--system", type=str | None, default=None, metavar="TEXT", help="chat: system message")
+    parser.add_argument("--system", metavar="TEXT", help="chat: system message")
     add_run(parser, best=True)
     add_checkpoint(parser, download=True)
     parser.add_dtype("as stored; on a GPU, the precision in which a run was trained")
@@ -86,23 +86,16 @@ def parser() -> Parser:
     parser.add_argument(
         "--repetition-penalty",
         type=Number | None,
-        default=None,
         help="above 1: lower the probability of tokens that the text already contains",
     )
     parser.add_argument(
         "--stop", action="append", type=str, default=[], help="string that ends the text; may be repeated"
     )
     parser.add_argument("--seed", type=CountFromZero, default=0, help="random seed; the same seed gives the same text")
-    parser.add_argument(
-        "--beams",
-        type=Count | None,
-        default=None,
-        help="beam search with this many beams",
-    )
+    parser.add_argument("--beams", type=Count | None, help="beam search with this many beams")
     parser.add_argument(
         "--length-penalty",
         type=Number | None,
-        default=None,
         help="beams: divide the log-probability of each text by its length raised to this power (default: 1)",
     )
     parser.add_device()
@@ -115,8 +108,6 @@ def parser() -> Parser:
     parser.add_weights(writes=True)
     parser.add_argument(
         "--draft",
-        type=str,
-        default=None,
         metavar="ngram|own|FOLDER",
         help="speculative decoding, which changes neither the text nor its distribution; ngram: propose what followed "
         "the same tokens earlier in the text; own: the model's multi-token-prediction heads; FOLDER: a run or "

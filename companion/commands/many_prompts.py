@@ -43,14 +43,12 @@ def add_prompts(parser: Parser) -> None:
     """Add `--prompts` and `--at-once` to a parser."""
     parser.add_argument(
         "--prompts",
-        type=str | None,
-        default=None,
         metavar="FILE",
         help="file with many prompts, one per line, that are continued in batches; prints one line of JSON for each. A "
         ".jsonl file contains objects with a prompt and, optionally, tokens, seed, stop, temperature and other "
         "settings",
     )
-    parser.add_argument("--at-once", type=Count | None, default=None, help="prompts: batch size (default: 32)")
+    parser.add_argument("--at-once", type=Count | None, help="prompts: batch size (default: 32)")
 
 
 def read_prompts(name: str) -> list[Asked]:

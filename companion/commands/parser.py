@@ -69,9 +69,9 @@ class Parser(ArgumentParser):
             (file or sys.stderr).flush()
 
     def add_argument(self, *names: Any, **settings: Any) -> Any:
-        """Add an argument as usual, with a type that may be a number with limits."""
-        if "type" in settings:
-            settings["type"] = flag_type(settings["type"])
+        """Add an argument as usual; it is a text, unless `type` names another type, which may be one with limits."""
+        if "type" in settings or "action" not in settings:
+            settings["type"] = flag_type(settings.get("type", str))
         return super().add_argument(*names, **settings)
 
     def add_fields(self, kind: Any) -> None:
@@ -79,17 +79,15 @@ class Parser(ArgumentParser):
         hints = get_type_hints(kind, include_extras=True)
         for f in fields(kind):
             flag, help = f"--{f.name.replace('_', '-')}", f.metadata["help"]
-            self.add_argument(flag, type=hints[f.name] | None, default=None, help=help)
+            self.add_argument(flag, type=hints[f.name] | None, help=help)
 
     def add_device(self) -> None:
-        self.add_argument("--device", type=str, default="auto", help=DEVICE)
+        self.add_argument("--device", default="auto", help=DEVICE)
 
     def add_dtype(self, default: str = "as stored") -> None:
         """Add `--dtype`. `default` describes the default in the help."""
         kind = Literal["fp32", "bf16", "fp16"] | None
-        self.add_argument(
-            "--dtype", type=kind, default=None, help=f"dtype to convert the weights to (default: {default})"
-        )
+        self.add_argument("--dtype", type=kind, help=f"dtype to convert the weights to (default: {default})")
 
     def add_weights(self, *, writes: bool = False) -> None:
         """Add `--weights`, `--calibrate` and `--levels`.
@@ -105,10 +103,9 @@ class Parser(ArgumentParser):
         else:
             kind = Literal["fp32", "fp16", "bf16", "int8", "int4", "auto"] | None
             help += " (default: as stored)"
-        self.add_argument("--weights", type=kind, default=None, help=help)
+        self.add_argument("--weights", type=kind, help=help)
         self.add_argument(
             "--calibrate",
-            type=str,
             nargs="+",
             default=[],
             metavar="PATH",
@@ -117,8 +114,6 @@ class Parser(ArgumentParser):
         )
         self.add_argument(
             "--levels",
-            type=str | None,
-            default=None,
             metavar="FILE",
             help="int4: output file for the values that --calibrate chooses; without --calibrate, input file",
         )
@@ -262,7 +257,7 @@ def add_run(
     parser: Parser, help: str = "folder of a run (default: the newest in runs/)", *, best: bool = False
 ) -> None:
     """Add `--run` to a parser, and with `best` also `--best`."""
-    parser.add_argument("--run", type=str, default=None, metavar="FOLDER", help=help)
+    parser.add_argument("--run", metavar="FOLDER", help=help)
     if best:
         parser.add_argument(
             "--best",
@@ -276,8 +271,6 @@ def add_checkpoint(parser: Parser, *, download: bool = False) -> None:
     """Add `--checkpoint` to a parser, and with `download` also `--download`."""
     parser.add_argument(
         "--checkpoint",
-        type=str,
-        default=None,
         metavar="MODEL",
         help="published model instead of a run: a folder, a GGUF file, or a model name that companion get accepts",
     )
@@ -291,7 +284,7 @@ def add_checkpoint(parser: Parser, *, download: bool = False) -> None:
 
 def add_tokens(parser: Parser, help: str) -> None:
     """Add `--tokens`, which `--max-new-tokens` names as well, to a parser."""
-    parser.add_argument("--tokens", "--max-new-tokens", dest="tokens", type=Count | None, default=None, help=help)
+    parser.add_argument("--tokens", "--max-new-tokens", dest="tokens", type=Count | None, help=help)
 
 
 def add_commands(parser: Parser, dest: str, title: str, commands: Iterable[tuple[str, Parser, str]]) -> None:

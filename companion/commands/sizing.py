@@ -53,32 +53,21 @@ def parser() -> Parser:
             "  companion sizing gpt2 gpt2-xl --json    the same and more, for every chip"
         ),
     )
-    parser.add_argument(
-        "names", nargs="*", type=str, default=[], metavar="NAME", help="published models (default: all)"
-    )
-    parser.add_argument(
-        "--config", type=str, default=None, metavar="FILE", help="JSON file with a ModelConfig to include"
-    )
+    parser.add_argument("names", nargs="*", default=[], metavar="NAME", help="published models (default: all)")
+    parser.add_argument("--config", metavar="FILE", help="JSON file with a ModelConfig to include")
     parser.add_argument("--devices", type=Count, default=8, help="number of devices to train on")
     parser.add_argument(
-        "--chip",
-        type=str,
-        default=None,
-        help="chip, such as h100 or a100-80gb (default: all memory sizes, and times on an h100)",
+        "--chip", help="chip, such as h100 or a100-80gb (default: all memory sizes, and times on an h100)"
     )
     parser.add_argument(
         "--share", type=PartOfOne, default=0.4, help="share of the chip's peak FLOPs that training reaches"
     )
     parser.add_argument(
-        "--tokens",
-        type=Positive | None,
-        default=None,
-        help="number of training tokens (default: 20 per active parameter)",
+        "--tokens", type=Positive | None, help="number of training tokens (default: 20 per active parameter)"
     )
     parser.add_argument(
         "--context",
         type=Count | None,
-        default=None,
         help="sequence length in training and capacity of the cache (default: the model's context; in training at most "
         "4096)",
     )

@@ -40,12 +40,7 @@ def parser() -> Parser:
         ),
     )
     parser.add_argument(
-        "names",
-        nargs="*",
-        type=str,
-        default=[],
-        metavar="NAME",
-        help="number names (default: read them from standard input)",
+        "names", nargs="*", default=[], metavar="NAME", help="number names (default: read them from standard input)"
     )
     add_run(parser, "folder of a number-words run (default: the newest in runs/)", best=True)
     parser.add_argument(
@@ -56,8 +51,6 @@ def parser() -> Parser:
     )
     parser.add_argument(
         "--draft",
-        type=str,
-        default=None,
         metavar="ngram|FOLDER",
         help="speculative decoding: ngram proposes what followed the same tokens earlier; a run of a smaller model "
         "with the same tokenizer proposes its own continuation; the translations stay the same",

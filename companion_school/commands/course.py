@@ -92,86 +92,42 @@ def _release_parser() -> Parser:
             "      --due 2026-11-30T23:59+01:00 --late '10% a day, at most 50%'"
         ),
     )
-    parser.add_argument("pset", type=str, metavar="PSET", help="name of the problem set (letters, digits, - and _)")
+    parser.add_argument("pset", metavar="PSET", help="name of the problem set (letters, digits, - and _)")
     parser.add_argument(
-        "--exercises",
-        type=str,
-        nargs="+",
-        default=[],
-        metavar="N.N",
-        help="exercises, which keep the order of the course",
+        "--exercises", nargs="+", default=[], metavar="N.N", help="exercises, which keep the order of the course"
     )
     parser.add_argument(
-        "--questions",
-        type=str,
-        nargs="+",
-        default=[],
-        metavar="N.X",
-        help="questions from the lessons, such as 2.a 2.b",
+        "--questions", nargs="+", default=[], metavar="N.X", help="questions from the lessons, such as 2.a 2.b"
     )
     parser.add_argument(
         "--written",
-        type=str,
         nargs="+",
         default=[],
         metavar="N.NAME",
         help="written questions that a person marks, such as 14.curves",
     )
     parser.add_argument(
-        "--numbers",
-        type=str,
-        nargs="+",
-        default=[],
-        metavar="N.NAME",
-        help="questions with different numbers for each student",
+        "--numbers", nargs="+", default=[], metavar="N.NAME", help="questions with different numbers for each student"
     )
     parser.add_argument(
-        "--roster",
-        type=str,
-        default=None,
-        metavar="FILE",
-        help="CSV file with a column id: students who get a sheet of numbers",
+        "--roster", metavar="FILE", help="CSV file with a column id: students who get a sheet of numbers"
     )
     _add_project(parser)
-    parser.add_argument("--out", type=str, default=None, metavar="FOLDER", help="output folder (created if missing)")
+    parser.add_argument("--out", metavar="FOLDER", help="output folder (created if missing)")
     parser.add_argument(
-        "--gradescope",
-        type=str,
-        default=None,
-        metavar="FILE.zip",
-        help="also write an autograder, a zip file to upload to Gradescope",
+        "--gradescope", metavar="FILE.zip", help="also write an autograder, a zip file to upload to Gradescope"
+    )
+    parser.add_argument("--repository", metavar="FOLDER", help="also write a template repository for GitHub")
+    parser.add_argument("--due", metavar="TIME", help="due date with its time zone, such as 2026-11-30T23:59+01:00")
+    parser.add_argument("--late", metavar="RULE", help="penalty for late work, such as '10% a day, at most 50%'")
+    parser.add_argument(
+        "--grace", metavar="TIME", help="grace period without a penalty, such as '15 minutes' (default: none)"
     )
     parser.add_argument(
-        "--repository", type=str, default=None, metavar="FOLDER", help="also write a template repository for GitHub"
-    )
-    parser.add_argument(
-        "--due",
-        type=str,
-        default=None,
-        metavar="TIME",
-        help="due date with its time zone, such as 2026-11-30T23:59+01:00",
-    )
-    parser.add_argument(
-        "--late", type=str, default=None, metavar="RULE", help="penalty for late work, such as '10% a day, at most 50%'"
-    )
-    parser.add_argument(
-        "--grace",
-        type=str,
-        default=None,
-        metavar="TIME",
-        help="grace period without a penalty, such as '15 minutes' (default: none)",
-    )
-    parser.add_argument(
-        "--own-items",
-        type=str,
-        default=None,
-        metavar="FILE",
-        help="TOML file with written questions of your own, for --written",
+        "--own-items", metavar="FILE", help="TOML file with written questions of your own, for --written"
     )
     parser.add_argument(
         "--seed-file",
-        type=str,
-        default=None,
         metavar="SECRET",
         help="file with your secret seed (default: FOLDER/secret.seed, created if missing)",
     )
@@ -180,16 +136,10 @@ def _release_parser() -> Parser:
 
 def _add_project(parser: Parser) -> None:
     parser.add_argument(
-        "--build",
-        type=str,
-        default=None,
-        metavar="STAGES",
-        help="make a project from these stages of Your own transformer, such as 2-7",
+        "--build", metavar="STAGES", help="make a project from these stages of Your own transformer, such as 2-7"
     )
     parser.add_argument(
         "--notebooks",
-        type=str,
-        default=None,
         metavar="FOLDER",
         help="folder with the course's notebooks, whose stage guides become part of a project (default: found next to "
         "the package)",
@@ -211,13 +161,9 @@ def _export_parser() -> Parser:
             "  companion course export marks/week2 --pages feedback.zip"
         ),
     )
-    parser.add_argument("folder", type=str, metavar="FOLDER", help="folder with marks; subfolders are included")
-    parser.add_argument(
-        "--to", type=str, default=None, metavar="FILE", help="output table (default: FOLDER/grades.csv)"
-    )
-    parser.add_argument(
-        "--roster", type=str, default=None, metavar="FILE", help="CSV file with the columns id, names and email"
-    )
+    parser.add_argument("folder", metavar="FOLDER", help="folder with marks; subfolders are included")
+    parser.add_argument("--to", metavar="FILE", help="output table (default: FOLDER/grades.csv)")
+    parser.add_argument("--roster", metavar="FILE", help="CSV file with the columns id, names and email")
     _add_platform(parser)
     return parser
 
@@ -226,14 +172,11 @@ def _add_platform(parser: Parser) -> None:
     """Add the flags for the tables and pages of learning platforms."""
     parser.add_argument(
         "--into",
-        type=str,
-        default=None,
         metavar="TABLE",
         help="exported gradebook of Canvas or grading worksheet of Moodle, in which the grades are filled in",
     )
     parser.add_argument(
         "--columns",
-        type=str,
         nargs="+",
         default=[],
         metavar="A=B",
@@ -241,8 +184,6 @@ def _add_platform(parser: Parser) -> None:
     )
     parser.add_argument(
         "--pages",
-        type=str,
-        default=None,
         metavar="FILE.zip",
         help="write the feedback pages of one set to a zip file, which Moodle or Canvas can return to students",
     )
@@ -262,22 +203,14 @@ def _alike_parser() -> Parser:
             "  companion course alike submissions/ --exercises 2.3 2.4 --export answers/"
         ),
     )
-    parser.add_argument("folder", type=str, metavar="FOLDER", help="folder of submissions")
-    parser.add_argument("--exercises", type=str, nargs="+", default=[], metavar="N.N", help="exercises to compare")
+    parser.add_argument("folder", metavar="FOLDER", help="folder of submissions")
+    parser.add_argument("--exercises", nargs="+", default=[], metavar="N.N", help="exercises to compare")
+    parser.add_argument("--build", metavar="STAGES", help="stages of a project to compare instead")
     parser.add_argument(
-        "--build", type=str, default=None, metavar="STAGES", help="stages of a project to compare instead"
-    )
-    parser.add_argument(
-        "--assignment",
-        type=str,
-        default=None,
-        metavar="NAME",
-        help="subfolder of each student's folder that contains the submission",
+        "--assignment", metavar="NAME", help="subfolder of each student's folder that contains the submission"
     )
     parser.add_argument(
         "--export",
-        type=str,
-        default=None,
         metavar="FOLDER",
         help="instead, write the answers as files for a tool that compares files, such as JPlag",
     )
@@ -296,12 +229,12 @@ def _oral_parser() -> Parser:
             "      --to oral.md"
         ),
     )
-    parser.add_argument("folder", type=str, metavar="FOLDER", help="folder of submissions")
-    parser.add_argument("--exercises", type=str, nargs="+", default=[], metavar="N.N", help="exercises to ask about")
-    parser.add_argument("--pset", type=str, default=None, help="problem set or project, as for companion grade")
-    parser.add_argument("--seed-file", type=str, default=None, metavar="SECRET", help="file with your secret seed")
+    parser.add_argument("folder", metavar="FOLDER", help="folder of submissions")
+    parser.add_argument("--exercises", nargs="+", default=[], metavar="N.N", help="exercises to ask about")
+    parser.add_argument("--pset", help="problem set or project, as for companion grade")
+    parser.add_argument("--seed-file", metavar="SECRET", help="file with your secret seed")
     parser.add_argument("--each", type=Count, default=3, help="number of questions per student")
-    parser.add_argument("--to", type=str, default="oral.md", metavar="FILE", help="output file")
+    parser.add_argument("--to", default="oral.md", metavar="FILE", help="output file")
     return parser
 
 
@@ -314,8 +247,8 @@ def _clone_parser() -> Parser:
         ),
         epilog="examples:\n  companion course clone repositories.csv --to submissions/",
     )
-    parser.add_argument("table", type=str, metavar="LIST", help="CSV file with the columns student_id and repository")
-    parser.add_argument("--to", type=str, default="submissions", metavar="FOLDER", help="output folder")
+    parser.add_argument("table", metavar="LIST", help="CSV file with the columns student_id and repository")
+    parser.add_argument("--to", default="submissions", metavar="FOLDER", help="output folder")
     return parser
 
 
@@ -338,12 +271,10 @@ def _verify_parser() -> Parser:
             "  companion course verify --seeds 10 5.3 build.3"
         ),
     )
-    parser.add_argument(
-        "exercises", nargs="*", type=str, default=[], metavar="ID", help="exercises, such as 5.3 (default: all)"
-    )
+    parser.add_argument("exercises", nargs="*", default=[], metavar="ID", help="exercises, such as 5.3 (default: all)")
     parser.add_argument("--mutants", action="store_true", help="try each reference with one change at a time")
     parser.add_argument(
-        "--seeds", type=Count, default=None, metavar="N", help="try right answers on N hidden seeds and on other sizes"
+        "--seeds", type=Count, metavar="N", help="try right answers on N hidden seeds and on other sizes"
     )
     parser.add_argument("--json", action="store_true", help="print the counts and every fault as JSON")
     parser.add_argument("--jobs", type=Count, default=2, help="number of parallel processes")
@@ -365,13 +296,9 @@ def _notebooks_parser() -> Parser:
             "                                        output"
         ),
     )
-    parser.add_argument(
-        "folder", nargs="?", type=str, default="notebooks", metavar="FOLDER", help="folder of the lessons"
-    )
+    parser.add_argument("folder", nargs="?", default="notebooks", metavar="FOLDER", help="folder of the lessons")
     parser.add_argument("--check", action="store_true", help="write nothing, only report which notebook is stale")
-    parser.add_argument(
-        "--solved", type=str, default=None, metavar="FOLDER", help="write the solved notebooks into this folder instead"
-    )
+    parser.add_argument("--solved", metavar="FOLDER", help="write the solved notebooks into this folder instead")
     return parser
 
 

@@ -23,7 +23,7 @@ def parser() -> Parser:
         ),
         epilog="examples:\n  companion course list\n  companion course list 2 3",
     )
-    made.add_argument("lessons", type=str, nargs="*", default=[], metavar="LESSON", help="lessons (default: all)")
+    made.add_argument("lessons", nargs="*", default=[], metavar="LESSON", help="lessons (default: all)")
     return made
 
 

@@ -27,12 +27,12 @@ def parser() -> Parser:
             "      --seed-file course/secret.seed --out course/"
         ),
     )
-    made.add_argument("name", type=str, metavar="NAME", help="name of the exam (letters, digits, - and _)")
-    made.add_argument("--lessons", type=str, default="all", metavar="LESSONS", help="lessons, such as 0-4 or 2,3,5-7")
+    made.add_argument("name", metavar="NAME", help="name of the exam (letters, digits, - and _)")
+    made.add_argument("--lessons", default="all", metavar="LESSONS", help="lessons, such as 0-4 or 2,3,5-7")
     made.add_argument("--each", type=Count, default=4, help="number of questions per lesson")
     made.add_argument("--versions", type=Count, default=1, help="number of versions of the paper")
-    made.add_argument("--out", type=str, default=None, metavar="FOLDER", help="output folder (created if missing)")
-    made.add_argument("--seed-file", type=str, default=None, metavar="SECRET", help="file with your secret seed")
+    made.add_argument("--out", metavar="FOLDER", help="output folder (created if missing)")
+    made.add_argument("--seed-file", metavar="SECRET", help="file with your secret seed")
     return made
 
 

@@ -56,21 +56,14 @@ def parser() -> Parser:
     )
     parser.add_argument(
         "folder",
-        type=str | None,
         nargs="?",
-        default=None,
         metavar="FOLDER",
         help="run or published model: a folder, a GGUF file, or a model name that companion get accepts",
     )
-    parser.add_argument("--text", type=str | None, default=None, help=f'text to begin with (default: "{TEXT}")')
+    parser.add_argument("--text", help=f'text to begin with (default: "{TEXT}")')
+    parser.add_argument("--out", metavar="FILE", help="output file (default: explorer.html)")
     parser.add_argument(
-        "--out", type=str | None, default=None, metavar="FILE", help="output file (default: explorer.html)"
-    )
-    parser.add_argument(
-        "--port",
-        type=CountFromZero | None,
-        default=None,
-        help="port for a page that Python serves (default: a free one)",
+        "--port", type=CountFromZero | None, help="port for a page that Python serves (default: a free one)"
     )
     return parser
 

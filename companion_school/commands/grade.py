@@ -51,19 +51,14 @@ def parser() -> Parser:
             "      --robust 0.25"
         ),
     )
-    parser.add_argument("folder", type=str, metavar="FOLDER", help="folder of submissions")
-    parser.add_argument("--seed-file", type=str, default=None, metavar="SECRET", help="file with your secret seed")
-    parser.add_argument("--exercises", type=str, nargs="+", default=[], metavar="N.N", help="exercises to grade")
+    parser.add_argument("folder", metavar="FOLDER", help="folder of submissions")
+    parser.add_argument("--seed-file", metavar="SECRET", help="file with your secret seed")
+    parser.add_argument("--exercises", nargs="+", default=[], metavar="N.N", help="exercises to grade")
     parser.add_argument(
-        "--pset",
-        type=str,
-        default=None,
-        help="problem set to grade instead: its name, its notebook, or the folder of the notebook",
+        "--pset", help="problem set to grade instead: its name, its notebook, or the folder of the notebook"
     )
     parser.add_argument(
         "--build",
-        type=str,
-        default=None,
         metavar="STAGES",
         help="project to grade instead: stages of Your own transformer, such as 2-7; expects a folder or a zip file "
         "per student",
@@ -71,21 +66,14 @@ def parser() -> Parser:
     parser.add_argument(
         "--race",
         type=Positive,
-        default=None,
         metavar="MINUTES",
         help="for a project: train every race.py for this long, one after the other, and write the table board.csv",
     )
     parser.add_argument(
-        "--assignment",
-        type=str,
-        default=None,
-        metavar="NAME",
-        help="assignment name to write in the marks (default: the name of --pset)",
+        "--assignment", metavar="NAME", help="assignment name to write in the marks (default: the name of --pset)"
     )
     parser.add_argument(
         "--times",
-        type=str,
-        default=None,
         metavar="TABLE",
         help="CSV file with the columns student_id and time: submission times that cannot be found otherwise",
     )
@@ -96,9 +84,7 @@ def parser() -> Parser:
 def _add_how(parser: Parser) -> None:
     """Add the flags that say how to grade, as opposed to what to grade."""
     parser.add_argument("--jobs", type=Count, default=2, help="number of submissions graded in parallel")
-    parser.add_argument(
-        "--out", type=str, default="marks", metavar="FOLDER", help="output folder for marks.csv and feedback/"
-    )
+    parser.add_argument("--out", default="marks", metavar="FOLDER", help="output folder for marks.csv and feedback/")
     parser.add_argument(
         "--time",
         type=Positive,

@@ -25,9 +25,7 @@ def parser() -> Parser:
             "  companion review --list       when each question is due"
         ),
     )
-    parser.add_argument(
-        "lessons", nargs="*", type=str, default=[], metavar="LESSON", help="lesson numbers (default: all)"
-    )
+    parser.add_argument("lessons", nargs="*", default=[], metavar="LESSON", help="lesson numbers (default: all)")
     parser.add_argument(
         "--all",
         action="store_true",

@@ -24,17 +24,13 @@ def parser() -> Parser:
         ),
         epilog="examples:\n  companion course slides 05\n  companion course slides 05 06 --out slides/",
     )
-    made.add_argument("lessons", type=str, nargs="+", metavar="NN", help="lessons, such as 05")
+    made.add_argument("lessons", nargs="+", metavar="NN", help="lessons, such as 05")
     made.add_argument(
-        "--notebooks",
-        type=str,
-        default=None,
-        metavar="FOLDER",
-        help="folder of the lessons' notebooks (default: found next to the package)",
+        "--notebooks", metavar="FOLDER", help="folder of the lessons' notebooks (default: found next to the package)"
     )
-    made.add_argument("--out", type=str, default="slides", metavar="FOLDER", help="output folder (created if missing)")
+    made.add_argument("--out", default="slides", metavar="FOLDER", help="output folder (created if missing)")
     made.add_argument(
-        "--reveal", type=str, default=REVEAL, metavar="URL", help="URL of reveal.js 4 (default: the copy on unpkg.com)"
+        "--reveal", default=REVEAL, metavar="URL", help="URL of reveal.js 4 (default: the copy on unpkg.com)"
     )
     return made
 

@@ -27,19 +27,16 @@ def collect_parser() -> Parser:
             "  companion course mark sheet.csv --into marks/week14"
         ),
     )
-    parser.add_argument("folder", type=str, metavar="FOLDER", help="folder of submissions")
-    parser.add_argument(
-        "--pset", type=str, default=None, help="problem set: its name, its notebook, or the folder of the notebook"
-    )
+    parser.add_argument("folder", metavar="FOLDER", help="folder of submissions")
+    parser.add_argument("--pset", help="problem set: its name, its notebook, or the folder of the notebook")
     parser.add_argument(
         "--written",
-        type=str,
         nargs="+",
         default=[],
         metavar="N.NAME",
         help="written questions to collect instead, such as 14.curves",
     )
-    parser.add_argument("--to", type=str, default=None, metavar="SHEET", help="output file")
+    parser.add_argument("--to", metavar="SHEET", help="output file")
     parser.add_argument("--blind", action="store_true", help="leave out the names of the students")
     return parser
 
@@ -61,8 +58,8 @@ def mark_parser() -> Parser:
             "  companion course mark --into marks/week14"
         ),
     )
-    parser.add_argument("sheet", type=str, nargs="?", default=None, metavar="SHEET", help="marking sheet with points")
-    parser.add_argument("--into", type=str, default=None, metavar="FOLDER", help="folder that `companion grade` wrote")
+    parser.add_argument("sheet", nargs="?", metavar="SHEET", help="marking sheet with points")
+    parser.add_argument("--into", metavar="FOLDER", help="folder that `companion grade` wrote")
     return parser
 
 
