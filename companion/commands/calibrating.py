@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
 
-from companion.commands.preflight import must_be_writable
+from companion.ground.atomic import must_be_writable
 
 if TYPE_CHECKING:
     from companion.transformer import Transformer

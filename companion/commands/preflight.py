@@ -1,7 +1,4 @@
-"""Checks before a command writes anything: whether the path is writable.
-
-A failed check raises `ValueError`, which becomes one sentence and exit code 2.
-"""
+"""Sentences about paths that cannot be used, and a trial of a disk before a command works for a long time."""
 
 from __future__ import annotations
 
@@ -47,29 +44,6 @@ def refusal(error: OSError, given: Mapping[str, Any]) -> str:
     flag = named[max(named)] if named else ""
     reason = (error.strerror or str(error)).lower()
     return f"{flag}{plain(place)}: cannot be used ({reason}); expected a usable path"
-
-
-def must_be_writable(place: str | Path, flag: str, given: str | None = None) -> None:
-    """Check, before any work, that a folder at `place` or a file in it can be written.
-
-    Args:
-        place: The path of the folder.
-        flag: The flag that named the path, for messages.
-        given: The text that the user typed (default: `place`).
-
-    Raises:
-        ValueError: If a parent is not a folder or cannot be written to.
-    """
-    name = f"{flag} {plain(str(place if given is None else given))}"
-    path = Path(place).expanduser().absolute()
-    try:
-        above = next(folder for folder in (path, *path.parents) if folder.exists())
-    except OSError as error:
-        raise ValueError(f"{name}: cannot be written to ({(error.strerror or str(error)).lower()})") from None
-    if not above.is_dir():
-        raise ValueError(f"{name}: expected a folder or the path of a new one, but {above} is not a folder")
-    if not os.access(above, os.W_OK | os.X_OK):
-        raise ValueError(f"{name}: expected a writable folder, but {above} is not writable")
 
 
 def try_to_write(place: Path, flag: str) -> None:

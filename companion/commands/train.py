@@ -11,7 +11,6 @@ from typing import Any, Literal, get_type_hints
 from jsonargparse import ActionConfigFile, Namespace
 
 from companion.commands.parser import Parser
-from companion.commands.preflight import must_be_writable
 from companion.commands.settings_file import read_settings
 from companion.commands.train_help import SEVERAL, TEXT, USUAL
 from companion.ground.number_limits import flag_type
@@ -111,7 +110,6 @@ def train(settings: RunSettings, arguments: list[str]) -> int:
     """
     from companion.training.run import Halted, Run
 
-    must_be_writable(settings.folder(), "--out")
     try:
         with Run.open(settings, arguments) as run:
             if run.finished:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from companion.ground.display import readable_bytes
+from companion.ground.fields import plain
 
 T = TypeVar("T")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -42,6 +43,29 @@ def writing(path: str | Path, needed: int) -> Iterator[None]:
         failure = NotWritten(f"{path} could not be written: {why}")
         failure.errno = error.errno
         raise failure from error
+
+
+def must_be_writable(place: str | Path, flag: str, given: str | None = None) -> None:
+    """Check, before any work, that a folder at `place` or a file in it can be written.
+
+    Args:
+        place: The path of the folder.
+        flag: The flag that named the path, for messages.
+        given: The text that the user typed (default: `place`).
+
+    Raises:
+        ValueError: If a parent is not a folder or cannot be written to.
+    """
+    name = f"{flag} {plain(str(place if given is None else given))}"
+    path = Path(place).expanduser().absolute()
+    try:
+        above = next(folder for folder in (path, *path.parents) if folder.exists())
+    except OSError as error:
+        raise ValueError(f"{name}: cannot be written to ({(error.strerror or str(error)).lower()})") from None
+    if not above.is_dir():
+        raise ValueError(f"{name}: expected a folder or the path of a new one, but {above} is not a folder")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise ValueError(f"{name}: expected a writable folder, but {above} is not writable")
 
 
 def sync_folder(folder: str | Path) -> None:

@@ -23,6 +23,7 @@ from tqdm.auto import tqdm
 
 from companion.config.model import ModelConfig
 from companion.costs.chips import Peak, training_peak
+from companion.ground.atomic import must_be_writable
 from companion.ground.device import find_device, find_precision, versions
 from companion.ground.display import printable
 from companion.training.distributed.launch import check_launch, command, processes_launched, start_processes
@@ -306,15 +307,15 @@ def _folder(settings: RunSettings) -> RunFolder:
     settings, so that runs with different settings do not collide.
 
     Raises:
-        ValueError: if the folder contains something other than a run.
+        ValueError: if the folder contains something other than a run, or cannot be written to.
     """
     usual = settings.folder()
     for number in count(1):
         folder = RunFolder(usual if number == 1 else usual.with_name(f"{usual.name}-{number}"))
-        folder.check_ours()
-        if settings.out is not None or not folder.exists:
-            return folder
-        if not (changed := differences(recorded(folder.record()), settings)):
+        taken = settings.out is None and folder.exists
+        if not taken or not (changed := differences(recorded(folder.record()), settings)):
+            must_be_writable(folder.path, "--out")
+            folder.check_ours()
             return folder
         hint = f"; --out {folder.path} makes it longer" if lengthens(folder.record(), settings) else ""
         print(f"{folder.path} holds a run with other settings ({changed[0]}){hint}", file=sys.stderr)

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from jsonargparse import Namespace
 
 from companion.commands.parser import Parser, add_commands
-from companion.commands.preflight import must_be_writable
-from companion.ground.atomic import write_atomic
+from companion.ground.atomic import must_be_writable, write_atomic
 from companion.ground.display import count
 from companion.ground.number_limits import Count
 from companion.ground.waiting import waiting

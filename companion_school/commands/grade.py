@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from jsonargparse import Namespace
 
 from companion.commands.parser import Parser
-from companion.commands.preflight import must_be_writable, try_to_write
+from companion.commands.preflight import try_to_write
+from companion.ground.atomic import must_be_writable
 from companion.ground.number_limits import Count, NonNegative, Positive
 
 if TYPE_CHECKING:

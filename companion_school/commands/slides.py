@@ -7,7 +7,7 @@ from pathlib import Path
 from jsonargparse import Namespace
 
 from companion.commands.parser import Parser
-from companion.commands.preflight import must_be_writable
+from companion.ground.atomic import must_be_writable
 from companion.ground.waiting import waiting
 
 REVEAL = "https://unpkg.com/reveal.js@4.6.1"

@@ -8,8 +8,7 @@ from pathlib import Path
 from jsonargparse import Namespace
 
 from companion.commands.parser import Parser
-from companion.commands.preflight import must_be_writable
-from companion.ground.atomic import write_atomic
+from companion.ground.atomic import must_be_writable, write_atomic
 from companion.ground.display import count
 
 

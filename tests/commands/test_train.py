@@ -14,9 +14,10 @@ import torch
 from older import forget_digests
 from small_tokenizers import byte_level, with_spaces_marked
 
-from companion.commands.main import main
+from companion.commands.main import command_parser, main
 from companion.data.tokenizer import BytePairTokenizer
 from companion.training.run_folder import RunFolder
+from companion.training.settings import TextSettings
 
 TRAIN = [
     "train", "--data", "books", "--out", "runs/one", "--d-model", "16", "--layers", "1", "--heads", "2", "--context",
@@ -365,6 +366,24 @@ def test_a_run_is_made_longer_by_more_steps_only_and_only_when_all_else_fits(hom
     assert main([*TRAIN, "--out", "runs/whole", "--steps", "9"]) == 2
     assert "holds a run on different data" in capsys.readouterr().err
     assert state(Path("runs/whole")) == before
+
+
+def test_only_the_folder_that_is_chosen_must_be_writable(home, monkeypatch, capsys):
+    """The usual folder holds a run with other settings and is protected, as an archive may be."""
+    flags = [*TRAIN[:3], *TRAIN[5:], "--yardsticks", "false", "--steps", "1"]  # without --out
+    settings = vars(command_parser(wanted=["train"]).parse_args(flags).train)
+    usual = TextSettings.of_flags(settings).folder()
+    shutil.copytree("runs/whole", usual)
+    locked, access = {usual.absolute()}, os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: path not in locked and access(path, mode))
+    assert main(flags) == 0
+    chosen = usual.with_name(f"{usual.name}-2")
+    assert RunFolder(chosen).finished
+    locked.add(chosen.absolute())
+    assert main(flags) == 2
+    assert f"--out {chosen}: expected a writable folder, but {chosen.absolute()} is not writable" in (
+        capsys.readouterr().err
+    )
 
 
 def test_a_new_run_begins_with_the_weights_and_the_tokenizer_of_another(home, capsys):
