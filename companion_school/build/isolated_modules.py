@@ -112,6 +112,70 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
+class WatchedTraining:
+    """What `watched_training` has seen of a training loop.
+
+    Attributes:
+        batches: The different batches of ids of which a gradient was computed, as bytes.
+        ids: The number of ids in the largest batch.
+        passes: How many gradients were computed.
+        kept: How many gradients were added to those of an update that had already been made.
+        cleared: True once a gradient other than the first was computed with no earlier gradient left.
+    """
+
+    def __init__(self) -> None:
+        self.batches: set[bytes] = set()
+        self.ids = self.passes = self.kept = 0
+        self.cleared = False
+        self._weights: list[torch.Tensor] | None = None
+        self._before: float | None = None
+
+    def reads(self, module: torch.nn.Module, inputs: Any) -> None:
+        """Note the batch of the outermost module, which is the first that gets ids before a gradient is computed."""
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled() or self._weights is not None:
+            return
+        for ids in tree_leaves(inputs):
+            if isinstance(ids, torch.Tensor) and ids.dtype in (torch.int64, torch.int32) and ids.device.type != "meta":
+                self._weights = list(module.parameters())
+                self.batches.add(ids.detach().cpu().contiguous().numpy().tobytes())
+                self.ids = max(self.ids, ids.numel())
+                return
+
+    def differentiates(self) -> None:
+        """Note whether the weights have moved while an earlier gradient was left."""
+        if self._weights is None:
+            return
+        self.passes += 1
+        if not self.cleared:
+            now = sum(weight.detach().double().sum().item() for weight in self._weights)
+            left = any(weight.grad is not None and bool(weight.grad.any()) for weight in self._weights)
+            self.kept += left and now != self._before
+            self.cleared = self.passes > 1 and not left
+            self._before = now
+        self._weights = None
+
+
+@contextmanager
+def watched_training() -> Iterator[WatchedTraining]:
+    """Context manager that watches a training loop: which batches it reads, and whether it clears its gradients.
+
+    It sees only modules that are called with ids and gradients computed by `backward`.
+    """
+    seen, backward = WatchedTraining(), torch.autograd.backward
+
+    def watched(*arguments: Any, **named: Any) -> None:
+        seen.differentiates()
+        backward(*arguments, **named)
+
+    hook = torch.nn.modules.module.register_module_forward_pre_hook(seen.reads)
+    torch.autograd.backward = watched
+    try:
+        yield seen
+    finally:
+        torch.autograd.backward = backward
+        hook.remove()
+
+
 class _Made(TorchDispatchMode):
     """Record the number of elements of each tensor that an operation allocates. Views are not counted."""
 

@@ -30,7 +30,7 @@ def _(draw):
     yield Case("a mask (query, key), True where a query may look", (q, k, v, look), gradients=True)
     real = torch.arange(keys) < draw.wholes(1, keys, batch, 1)
     yield Case("a mask (batch, 1, 1, key) broadcasts over heads and queries", (q, k, v, real[:, None, None]))
-    yield Case("scores in the hundreds do not overflow", (30 * q, 30 * k, v, look))
+    yield Case("scores in the hundreds of thousands do not overflow", (400 * q, 400 * k, v, look))
     yield Case("float32 stays float32", (q.float(), k.float(), v.float(), look), gradients=True)
 
 
@@ -102,6 +102,15 @@ attend.mistake(
 attend.mistake(
     "hidden scores become small instead of minus infinity, so hidden keys keep some weight",
     "~mask, -math.inf", "~mask, -10.0",
+)  # fmt: skip
+attend.mistake(
+    "hidden scores become a number such as -1e4 instead of minus infinity, and large scores of visible keys can be even "
+    "lower: use `-math.inf`",
+    "~mask, -math.inf", "~mask, -1e4",
+)  # fmt: skip
+attend.mistake(
+    "the mask is transposed: its rows are the queries and its columns the keys, like those of the scores",
+    "masked_fill(~mask", "masked_fill(~mask.mT",
 )  # fmt: skip
 attend.mistake(
     "the exponentials overflow if scores are large: use `softmax`, or subtract each row's largest score first",
@@ -469,6 +478,11 @@ def Attention_kept(code, x, old_key, old_value, query, key, value, output, heads
     """`turn` rotates queries and keys, and `cache` stores rotated keys and values."""
 
     class Cache:
+        kept = ()
+
+        def __len__(self):
+            return old_key.shape[2]
+
         def extend(self, k, v):
             if k.shape[:2] != old_key.shape[:2] or v.shape[:2] != old_value.shape[:2]:
                 raise TypeError(f"the cache received (batch, kv_head, token, d_head) = {tuple(k.shape)}; "
@@ -493,6 +507,8 @@ def _(draw):
     length = draw.whole(33, 40)
     old = draw.normal(2, 2, length, 3), draw.normal(2, 2, length, 3)
     yield Case(LARGE, (x, *old, *weights, 4))
+    empty = torch.zeros(2, 2, 0, 3, dtype=torch.float64)
+    yield Case("a cache that is still empty gets the first keys and values", (x, empty, empty.clone(), *weights, 4))
 
 
 _TURN, _CACHE = "q, k = turn(q), turn(k)", "k, v = cache.extend(k, v)"
@@ -506,6 +522,10 @@ Attention_kept.mistake(
     "the values are rotated, too; positions affect only the scores", _TURN, _TURN + "\n            v = turn(v)"
 )
 Attention_kept.mistake("the `cache` is not used", "if cache is not None:", "if False:")
+Attention_kept.mistake(
+    "an empty cache is not used, because its length is 0 and `if cache:` takes that as False: write `if cache is not None:`",
+    "if cache is not None:", "if cache:",
+)  # fmt: skip
 Attention_kept.mistake(
     "you continue with only the new keys: use the keys and values that `extend` returns", _CACHE,
     "cache.extend(k, v)",

@@ -52,6 +52,8 @@ FirstModel.mistake(
 FirstModel.mistake(
     "there is always one head, whatever `heads` is", "Attention(d_model, heads, heads)", "Attention(d_model, 1, 1)"
 )
+FirstModel.mistake("attention has a single key head; give it as many key heads as heads: `Attention(d_model, heads, heads)`",
+                   "Attention(d_model, heads, heads)", "Attention(d_model, heads, 1)")  # fmt: skip
 FirstModel.mistake("the waves are added after attention; add them to the embedding, before it", f"self.attention({_SUM})",
                    "self.attention(self.embedding(ids)) + waves(positions, self.embedding.embedding_dim)")  # fmt: skip
 FirstModel.mistake("the embedding is multiplied by the waves; add them", "self.embedding(ids) + waves(",
@@ -85,10 +87,13 @@ def descend(code, start, idle, data, updates, rate):
         asked.append(n)
         return ((data[n % len(data)] @ model[0] - 1) ** 2).mean()
 
-    losses = list(code.descend(model, loss_at, updates, rate))
+    losses, at = [], []
+    for loss in code.descend(model, loss_at, updates, rate):
+        losses.append(loss)
+        at.append(len(asked))
     left = [weight.grad is not None and bool(weight.grad.any()) for weight in model]
     hang = any(isinstance(loss, torch.Tensor) and loss.requires_grad for loss in losses)
-    return {"the requested updates": asked, "the losses": [float(loss) for loss in losses], "losses that hold on to their graph": hang,
+    return {"the requested updates": asked, "the updates after which a loss came": at, "the losses": [float(loss) for loss in losses], "losses that hold on to their graph": hang,
             "the weights": [weight.detach().clone() for weight in model], "remaining gradients": left}  # fmt: skip
 
 
@@ -120,6 +125,11 @@ descend.mistake("`weight = weight - ...` only names a new tensor, and the model 
                 "weight -= rate * weight.grad", "weight = weight - rate * weight.grad")  # fmt: skip
 descend.mistake("autograd records the step: change the weights under `torch.no_grad()`",
                 "with torch.no_grad():", "if True:")  # fmt: skip
+descend.mistake("all losses come after the last update, so nobody can watch: `yield` each loss in the loop instead of collecting "
+                "them in a list", "    for n in range(updates):\n", "    losses = []\n    for n in range(updates):\n",
+                "        yield loss.item()", "        losses.append(loss.item())\n    return losses")  # fmt: skip
+descend.mistake("each loss is computed a second time, after the update: yield the one that you called `backward` on",
+                "yield loss.item()", "yield loss_at(n).item()")  # fmt: skip
 descend.mistake("one update too many", "for n in range(updates):", "for n in range(updates + 1):")
 descend.mistake("one update too few", "for n in range(updates):", "for n in range(updates - 1):")
 descend.mistake("the step has the size of the rate for every gradient: multiply the gradient by the rate", _STEP,

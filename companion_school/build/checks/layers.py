@@ -45,6 +45,8 @@ RMSNorm.mistake("the gain is added; multiply by it", ".rsqrt() * self.weight", "
 RMSNorm.mistake(
     "the mean runs over all tokens; each token has its own", ".mean(-1, keepdim=True)", ".mean((-2, -1), keepdim=True)"
 )
+RMSNorm.mistake("the mean runs over the whole tensor, texts and tokens included: take it over the last axis, with keepdim=True",
+                ".mean(-1, keepdim=True)", ".mean()")  # fmt: skip
 RMSNorm.mistake("the mean runs over the tokens; take it over a token's components, the last axis",
                 ".mean(-1, keepdim=True)", ".mean(-2, keepdim=True)")  # fmt: skip
 RMSNorm.mistake("the scale is detached: it is part of the function, and gradients flow through it",
@@ -193,6 +195,11 @@ Block.mistake("the network reads the block's input: it must read the stream afte
               "y = x\n        " + _FIRST, _SECOND, "return x + self.feed_forward(self.feed_forward_norm(y))")  # fmt: skip
 Block.mistake("the network's norm comes after it; put it before, so that the stream is not normed", _SECOND,
               "return x + self.feed_forward_norm(self.feed_forward(x))")  # fmt: skip
+Block.mistake("the network reads attention's norm; it has its own, `feed_forward_norm`",
+              "self.feed_forward(self.feed_forward_norm(x))", "self.feed_forward(self.attention_norm(x))")  # fmt: skip
+Block.mistake("`mask`, `turn` and `cache` are passed by position, but attention's second argument is the source: pass them by "
+              "name, `mask=mask, turn=turn, cache=cache`", _FIRST,
+              _FIRST.replace("mask=mask, turn=turn, cache=cache", "mask, turn, cache"))  # fmt: skip
 Block.mistake("the mask is passed as attention's second argument, which is the source: write `mask=mask`", _FIRST,
               _FIRST.replace("mask=mask", "mask"))  # fmt: skip
 Block.mistake("the mask is not passed on", "mask=mask, turn=turn, cache=cache)\n        return x + self.feed_forward(",

@@ -163,6 +163,11 @@ Transformer.mistake("the head has its own weights; use the embedding", "self.con
                     "self.config, self.embedding, self.decoder = config, nn.Embedding(config.vocab, config.d_model), Stack(config)\n"
                     "        self.head = nn.Linear(config.d_model, config.vocab, bias=False)",
                     "return x @ self.embedding.weight.T", "return self.head(x)")  # fmt: skip
+Transformer.mistake("the head is a copy of the embedding, which is trained by itself: multiply by `self.embedding.weight`",
+                    "self.config, self.embedding, self.decoder = config, nn.Embedding(config.vocab, config.d_model), Stack(config)",
+                    "self.config, self.embedding, self.decoder = config, nn.Embedding(config.vocab, config.d_model), Stack(config)\n"
+                    "        self.head = nn.Parameter(self.embedding.weight.detach().clone())",
+                    "return x @ self.embedding.weight.T", "return x @ self.head.T")  # fmt: skip
 Transformer.mistake("only the last token gets logits, and its axis is gone; return (batch, token, vocab)",
                     "return x @ self.embedding.weight.T", "return x[:, -1] @ self.embedding.weight.T")  # fmt: skip
 Transformer.mistake("only the last token gets logits; all tokens need them for training", "return x @ self.embedding.weight.T",
@@ -231,7 +236,7 @@ def _(draw):
 Transformer_goes_on.mistake("the positions after the cache restart at 0: continue at len(caches[0])", "torch.arange(seen, seen + new",
                             "torch.arange(0, new")  # fmt: skip
 Transformer_goes_on.mistake(
-    "the mask ignores the tokens in the cache: it must be (new, seen + new), causal(new, seen + new)",
+    "the mask does not fit the scores: rows are the new tokens and columns all tokens, cached ones included, causal(new, seen + new)",
     "causal(new, seen + new)",
     "causal(new, new)",
 )
@@ -265,7 +270,13 @@ def Transformer_begins(code, sizes, seed):
     with default_dtype(torch.float64):
         torch.manual_seed(seed)
         model = code.Transformer(config)
-    spread = {name: 100 * weight.std().item() for name, weight in model.named_parameters() if weight.ndim > 1}
+    matrices = ("attention.query", "attention.key", "attention.value", "attention.output", "feed_forward.gate",
+                "feed_forward.inner", "feed_forward.outer")  # fmt: skip
+    names = [f"decoder.blocks.{block}.{matrix}.weight" for block in range(config.layers) for matrix in matrices]
+    weights = dict(model.named_parameters())
+    if lost := [name for name in ("embedding.weight", *names) if name not in weights]:
+        raise TypeError(f"Transformer: it has no weight {lost[0]}" + f", and {len(lost) - 1} more" * (len(lost) > 1))
+    spread = {name: 100 * weights[name].std().item() for name in ("embedding.weight", *names)}
     return spread | {"`config` is the configuration it was built with": getattr(model, "config", None) == config}
 
 
@@ -283,6 +294,12 @@ Transformer_begins.mistake(
     "base=self.config.base", "base=self.base",
 )  # fmt: skip
 Transformer_begins.mistake("the weights are PyTorch's: call `initialise`", _INIT, "pass")
+Transformer_begins.mistake(
+    "`initialise` is called before the stack is created, so its weights are PyTorch's: call it last", _INIT, "pass",
+    "self.config, self.embedding, self.decoder = config, nn.Embedding(config.vocab, config.d_model), Stack(config)",
+    f"self.config, self.embedding = config, nn.Embedding(config.vocab, config.d_model)\n        {_INIT}\n"
+    "        self.decoder = Stack(config)",
+)  # fmt: skip
 Transformer_begins.mistake(
     "each block writes to the stream twice: there are 2 * layers writes", _INIT, _INIT.replace("2 * ", "")
 )
@@ -353,8 +370,9 @@ def count(code, sizes):
     """The number of parameters, from a formula, equals that of the model."""
     config = code.Config(**sizes)
     if sizes["vocab"] > 1000:  # too large to be built here
-        return [code.count(config)]
-    return [code.count(config), sum(weight.numel() for weight in code.Transformer(config).parameters())]
+        return {"your count": code.count(config)}
+    built = sum(weight.numel() for weight in code.Transformer(config).parameters())
+    return {"your count": code.count(config), "the parameters of your Transformer": built}
 
 
 @count.cases

@@ -5,7 +5,7 @@ import math
 import torch
 
 from companion_school.build.checks import LAWS
-from companion_school.build.isolated_modules import default_dtype
+from companion_school.build.isolated_modules import default_dtype, watched_training
 from companion_school.build.parts import part
 from companion_school.checking.exercise import Case
 
@@ -19,6 +19,7 @@ def race(code, text, unseen, seconds):
 
     facts = (
         "it returns in time", "it leaves PyTorch's dtype and gradients as they were",
+        "the gradients are cleared between updates", "it trains on more than one batch",
         "it returns a Runner with model, merges and context", "the context is at least one token",
         "the model is on the CPU", "decoding the tokens gives the text", "the model gives a tensor", "logits have three axes",
         "each token has a row of logits", "there is a row for more than the last token",
@@ -38,12 +39,20 @@ def race(code, text, unseen, seconds):
 
     for given in (seconds, 3 * seconds):  # a second time if nothing was learned, because the machine may be busy
         dtype, start = torch.get_default_dtype(), time.monotonic()
-        with default_dtype(dtype), torch.enable_grad():  # these restore settings that a race must not change
+        with (
+            default_dtype(dtype),
+            torch.enable_grad(),
+            watched_training() as loop,
+        ):  # restores what a race must not change
             runner = code.race(text, given)
             took = time.monotonic() - start
             note("it returns in time", took < 3 * given + 10)
             note("it leaves PyTorch's dtype and gradients as they were",
                  torch.get_default_dtype() == dtype and torch.is_grad_enabled())  # fmt: skip
+        cleared = note("the gradients are cleared between updates", loop.cleared or loop.kept < 5)
+        few = loop.passes >= 5 and len(loop.batches) == 1 and loop.ids < 0.1 * len(text)
+        if not (note("it trains on more than one batch", not few) and cleared):
+            return dict.fromkeys(facts, True) | {fact: so for fact, so in holds.items() if fact in facts[:4]}
         has_all = all(hasattr(runner, name) for name in ("model", "merges", "context"))
         if not note("it returns a Runner with model, merges and context", has_all):
             return holds
@@ -145,9 +154,28 @@ def _counting(old, new):
     return _TABLE.replace(old, new)
 
 
+def _trained(batch, clear="            toy.weight.grad = None\n"):
+    """Return the fast race, after nine updates of a toy with this batch."""
+    loop = (
+        f"    toy = nn.Embedding(256, 4)\n    for n in range(9):\n        toy({batch}).square().sum().backward()\n"
+        f"        with torch.no_grad():\n            toy.weight -= 0.01 * toy.weight.grad\n{clear}"
+    )
+    return _counting("    table = torch.full", f"{loop}    table = torch.full")
+
+
 _LOGITS = "table[ids].log()"
 race.mistake("only the model is returned; return a Runner", _counting("Runner(Pairs(), [], 64)", "Pairs()"))
 race.mistake("the context is 0 tokens: how many tokens does your model read at once?", _counting("[], 64", "[], 0"))
+race.mistake(
+    "the gradients are never cleared, so each update follows the sum of all gradients so far: set them to None after each step",
+    _trained("ids[n : n + 16]", clear=""),
+)
+race.mistake(
+    "every update reads the same batch: draw another one each time, and create the random generator before the loop, "
+    "because the same seed gives the same positions",
+    _trained("ids[:16]"),
+)
+race.mistake("every update reads the same batch, and the gradients are never cleared", _trained("ids[:16]", clear=""))
 race.mistake(
     "only the logits of the last token are returned; every token is scored", _counting(_LOGITS, f"{_LOGITS}[:, -1:]")
 )
@@ -217,6 +245,8 @@ race.mistake(
 race.mistake("it returns too late: check the time in each update",
              _counting("    ids = torch.tensor(list", "    time.sleep(3 * seconds + 11)\n    ids = torch.tensor(list"))  # fmt: skip
 race.variant(_TABLE)
+race.variant(_trained("ids[n : n + 16]"))
+race.variant(_trained("ids[len(ids) // 2 :]"))
 race.variant(
     """
     def race(text, seconds):

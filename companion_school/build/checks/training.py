@@ -382,7 +382,7 @@ def train(code, start, data, updates, accumulate, most):
         asked.append(n)
         return (model(data[n % len(data)]) - 1).square().mean()
 
-    rates, own = [], code.rate_at
+    rates, losses, at, own = [], [], [], code.rate_at
 
     def rate_at(update, *plan, **named):
         rates.append(update)
@@ -390,12 +390,14 @@ def train(code, start, data, updates, accumulate, most):
 
     code["training"].rate_at = rate_at
     try:
-        losses = list(code.train(model, loss_at, updates, 0.05, 2, accumulate, most))
+        for loss in code.train(model, loss_at, updates, 0.05, 2, accumulate, most):
+            losses.append(loss)
+            at.append(len(asked))
     finally:
         code["training"].rate_at = own
     hang = any(isinstance(loss, torch.Tensor) and loss.requires_grad for loss in losses)
     beyond = [update for update in rates if not 1 <= update <= updates]
-    return {f"rates requested outside the updates 1 to {updates}": beyond, "the requested micro-batches": asked, "the losses": [float(loss) for loss in losses],
+    return {f"rates requested outside the updates 1 to {updates}": beyond, "the requested micro-batches": asked, "the micro-batches after which a loss came": at, "the losses": [float(loss) for loss in losses],
             "the weights afterwards": model.weight.detach().clone(), "losses that hold on to their graph": hang}  # fmt: skip
 
 
@@ -409,6 +411,11 @@ def _(draw):
     yield Case(LARGE, (draw.normal(2, width), draw.normal(9, 4, width), 4, 2, 1.0), tolerance=1e-6)
 
 
+train.mistake("all losses come after the last update, so nobody can watch: `yield` each one in the loop instead of collecting "
+              "them in a list", "    adam = AdamW(model)\n", "    adam, losses = AdamW(model), []\n",
+              "        yield total", "        losses.append(total)\n    return losses")  # fmt: skip
+train.mistake("the gradients are cleared before each micro-batch, so only the last one counts: `step` has cleared them already",
+              "            loss.backward()\n", "            model.zero_grad()\n            loss.backward()\n")  # fmt: skip
 train.mistake("the losses of micro-batches are added, not averaged", "loss_at(n) / accumulate", "loss_at(n)")
 train.mistake("the schedule counts micro-batches; count updates", "rate_at(update, updates, peak, warmup)",
               "rate_at(min(updates, update * accumulate), updates, peak, warmup)")  # fmt: skip
