@@ -38,6 +38,8 @@ SHORTEST = 32
 """Minimum context length, in tokens."""
 LITTLE = 200_000
 """Number of bytes of text below which a model of this size memorizes its training text."""
+FEW = 300
+"""Number of updates below which a story falls apart."""
 BEGINNING = "Once upon a time"
 SAMPLES = 10
 
@@ -68,6 +70,11 @@ class Told:
             lines.append(
                 "Learning the merges took much of the time: join a pair only in the pieces where it occurs, and count "
                 "again only what changed (stage 1)."
+            )
+        if self.updates < FEW:
+            lines.append(
+                f"Only {self.updates:,} updates fitted into the time. Allow more minutes (--minutes), or close other "
+                "programs that use the processor, and the story will hold together better."
             )
         return "\n".join(lines)
 

@@ -20,7 +20,8 @@ def parser() -> Parser:
             "The stages are listed in the order in which you write them. Their numbers are only names.\n\n"
             "Your files are in my/transformer, which is looked for in this folder and in the folders above it. "
             "The flag --folder or the environment variable COMPANION_BUILD selects another folder. Your files "
-            "import only torch and each other. Your code is never overwritten."
+            "import PyTorch, tokenizers, safetensors and each other, but nothing of the course. Your code is "
+            "never overwritten."
         ),
         epilog=(
             "examples:\n"
@@ -68,11 +69,7 @@ def with_action(arguments: list[str]) -> list[str]:
 
 def _add_folder(parser: Parser) -> None:
     parser.add_argument(
-        "--folder",
-        type=str,
-        default=None,
-        metavar="FOLDER",
-        help="your folder (default: my/transformer, here or in a folder above)",
+        "--folder", metavar="FOLDER", help="your folder (default: my/transformer, here or in a folder above)"
     )
 
 
@@ -91,7 +88,7 @@ def _check_parser() -> Parser:
         ),
         epilog="examples:\n  companion build check 5\n  companion build check 2-5\n  companion build check --all",
     )
-    parser.add_argument("stages", type=str, nargs="*", metavar="STAGE", help="stages, such as 5, model, 2-5 or 1,3")
+    parser.add_argument("stages", nargs="*", metavar="STAGE", help="stages, such as 5, model, 2-5 or 1,3")
     parser.add_argument("--all", action="store_true", help="check every stage")
     _add_folder(parser)
     return parser
@@ -106,7 +103,7 @@ def _take_parser() -> Parser:
         ),
         epilog="examples:\n  companion build take 3\n  companion build take --all",
     )
-    parser.add_argument("stages", type=str, nargs="*", metavar="STAGE", help="stages, such as 3, positions or 2-4")
+    parser.add_argument("stages", nargs="*", metavar="STAGE", help="stages, such as 3, positions or 2-4")
     parser.add_argument("--all", action="store_true", help="take every stage")
     _add_folder(parser)
     return parser
@@ -117,7 +114,7 @@ def _compare_parser() -> Parser:
         description="Show your code for a stage next to the course's version. Your stage must have passed its check.",
         epilog="examples:\n  companion build compare 2",
     )
-    parser.add_argument("stage", type=str, metavar="STAGE", help="stage, such as 2 or attention")
+    parser.add_argument("stage", metavar="STAGE", help="stage, such as 2 or attention")
     _add_folder(parser)
     return parser
 
@@ -142,7 +139,7 @@ def _story_parser() -> Parser:
     )
     parser.add_argument("--minutes", type=Positive, default=2.0, help="minutes of training")
     parser.add_argument(
-        "--data", type=str, nargs="+", default=[], metavar="PATH", help="text files to train on instead of the stories"
+        "--data", nargs="+", default=[], metavar="PATH", help="text files to train on instead of the stories"
     )
     parser.add_argument("--reference", action="store_true", help="train the course's reference files instead of yours")
     parser.add_device()
@@ -162,7 +159,7 @@ def _race_parser() -> Parser:
         epilog="examples:\n  companion build race --minutes 1\n  companion build race --minutes 5 --name 'wider'",
     )
     parser.add_argument("--minutes", type=Positive, default=5.0, help="minutes of training")
-    parser.add_argument("--name", type=str, default=None, metavar="NAME", help="name of this run in the table")
+    parser.add_argument("--name", metavar="NAME", help="name of this run in the table")
     parser.add_argument("--alone", action="store_true", help="do not run the course's race.py")
     _add_folder(parser)
     return parser

@@ -87,7 +87,7 @@ def _for_students(name: str, stages: Sequence[Stage], *, guided: bool) -> str:
         f"# {name}: your own transformer",
         "",
         "The folder `transformer/` contains the files that you complete: signatures and docstrings with shapes. They "
-        "import `torch` and each other. Code marked `# given` is complete.",
+        "import PyTorch, `tokenizers`, `safetensors` and each other. Code marked `# given` is complete.",
         "",
         "| stage | file | what you write | lessons | about | points |",
         "|---|---|---|---|---|---|",
