@@ -46,6 +46,7 @@ Cache.mistake(
     "return 0",
 )
 Cache.mistake("keys and values are swapped", "return self.keys, self.values", "return self.values, self.keys")
+Cache.mistake("the length is always 1; it is the number of stored tokens", "self.keys.shape[2]", "1")
 Cache.mistake("the length counts the calls of `extend`; count tokens",
               "self.keys.shape[2]", "getattr(self, 'times', 0)", "return self.keys, self.values",
               "self.times = getattr(self, 'times', 0) + 1\n        return self.keys, self.values")  # fmt: skip
@@ -134,6 +135,17 @@ probabilities.mistake(
     "(logits / temperature).softmax(-1)",
     "(logits.softmax(-1) / temperature).softmax(-1)",
 )
+probabilities.mistake(
+    "the temperature divides probabilities, whose sum is then not 1: divide the scores by it, before the softmax",
+    "(logits / temperature).softmax(-1)",
+    "logits.softmax(-1) / temperature",
+    "(top_k or len(p)))\n    p = p / p.sum()\n",
+    "(top_k or len(p)))\n    p = p / p.sum() if top_k else p\n",
+)
+probabilities.mistake(
+    "the result is sorted a second time: `order` says where each probability belongs, so write `out[order] = p` and not `p[order]`",
+    "return torch.zeros_like(p).scatter(-1, order, p / p.sum())", "return (p / p.sum())[order]",
+)  # fmt: skip
 probabilities.mistake(
     "the remaining probabilities do not add up to one: divide by their sum", "order, p / p.sum())", "order, p)"
 )
@@ -237,6 +249,8 @@ def _(draw):
 generate.mistake("the stop token is returned, too; end before it",
                  "        if token.item() == stop:\n            return\n        yield token.item()",
                  "        yield token.item()\n        if token.item() == stop:\n            return")  # fmt: skip
+generate.mistake("the stop token is left out, but the loop continues after it: end with `return`",
+                 "            return\n        yield token.item()", "            continue\n        yield token.item()")  # fmt: skip
 generate.mistake("the stop token is ignored", "if token.item() == stop:", "if False:")
 generate.mistake(
     "with the cache each pass reads the whole text again, after the cached tokens",
@@ -261,6 +275,9 @@ generate.mistake(
 )
 generate.mistake(
     "the settings (top-k, top-p, min-p) do not reach `probabilities`", ", **choice)\n        token", ")\n        token"
+)
+generate.mistake(
+    "the temperature does not reach `probabilities`, so you always draw at temperature 1", "temperature or 1.0", "1.0"
 )
 generate.mistake(
     "with the cache the first pass reads only the last token; it must read the whole text once",
