@@ -8,26 +8,30 @@ python -m benchmarks [--quick] [--only decode] [--sizes small] [--device cuda] [
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
+import warnings
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
 
-from benchmarks import decode, growth, memory, prefill, published, report, training
-from benchmarks.compare import Comparison, Setting, ceiling, quiet
+from benchmarks import decode, growth, memory, prefill, smollm2, training
+from benchmarks.compare import Comparison, Setting, ceiling, si, wrapped
 from benchmarks.peers import PEERS
-from benchmarks.sizes import SIZES
+from benchmarks.sizes import SIZES, Size
 from companion.costs.chips import published_peak
+from companion.ground.atomic import write_atomic
 from companion.ground.device import find_device, versions
+from companion.ground.display import count
 from companion.ground.installed import installed
+from companion.ground.waiting import bars
 
 PARTS = {"decode": decode.compare, "prefill": prefill.compare, "training": training.compare}
-TABLES: dict[str, ModuleType] = {"memory": memory, "growth": growth}
+TABLES = {"memory": memory, "growth": growth}
 ALL = [*PARTS, *TABLES, "smollm2"]
 
 
@@ -36,18 +40,15 @@ def parser() -> argparse.ArgumentParser:
     described = argparse.ArgumentParser(
         prog="make bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    described.add_argument("--only", nargs="+", choices=ALL, default=ALL, metavar="PART", help=", ".join(ALL))
-    described.add_argument("--sizes", nargs="+", choices=SIZES, default=["small", "medium"], metavar="SIZE")
-    described.add_argument(
-        "--quick", action="store_true", help="measure only the first size, with 5 rounds and half the new tokens"
-    )
-    described.add_argument("--rounds", type=int, default=11, help="number of rounds (default: 11)")
-    described.add_argument("--device", default="auto", help="cpu, cuda or auto (default: auto)")
-    described.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
-    described.add_argument("--compile", action="store_true", help="also measure compiled models")
-    described.add_argument(
-        "--out", default="runs/bench", metavar="FOLDER", help="output folder for bench.json (default: runs/bench)"
-    )
+    add = described.add_argument
+    add("--only", nargs="+", choices=ALL, default=ALL, metavar="PART", help=", ".join(ALL))
+    add("--sizes", nargs="+", choices=SIZES, default=["small", "medium"], metavar="SIZE")
+    add("--quick", action="store_true", help="measure only the first size, with 5 rounds and half the new tokens")
+    add("--rounds", type=int, default=11, help="number of rounds (default: 11)")
+    add("--device", default="auto", help="cpu, cuda or auto (default: auto)")
+    add("--precision", choices=("fp32", "bf16"), default="fp32")
+    add("--compile", action="store_true", help="also measure compiled models")
+    add("--out", default="runs/bench", metavar="FOLDER", help="output folder for bench.json (default: runs/bench)")
     return described
 
 
@@ -67,49 +68,87 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"make bench: error: {error}", file=sys.stderr)
         return 2
-    sizes = [SIZES[name] for name in dict.fromkeys(flags.sizes)][: 1 if flags.quick else None]
-    rounds = min(5, flags.rounds) if flags.quick else flags.rounds
+    sizes = [SIZES[name] for name in dict.fromkeys(flags.sizes)]
+    rounds = flags.rounds
+    if flags.quick:
+        sizes, rounds = [replace(sizes[0], new=sizes[0].new // 2)], min(5, rounds)
     chip, copying = ceiling(torch.bfloat16 if flags.precision == "bf16" else torch.float32, device)
-    setting = Setting(device, flags.precision, flags.compile, rounds, chip, patience=300.0)
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    peers = {peer: number for peer in PEERS if (number := installed(peer))}
-    machine = {"device": name, "threads": torch.get_num_threads(), "rounds": rounds}
-    machine |= {"precision": flags.precision, "compile": flags.compile, "load": os.getloadavg()}
-    limits: dict[str, float | None] = {"flops": chip.flops, "bandwidth": chip.bandwidth, "copying": copying}
-    limits["published_flops"] = published_peak(name, setting.dtype)
-    record: dict[str, Any] = {"machine": machine, "ceiling": limits, "versions": versions() | peers}
-    print(report.preamble(record), flush=True)
-    comparisons: list[Comparison] = []
-    record |= {name: [] for name in TABLES}
-    for size in (size.quick() if flags.quick else size for size in sizes):
-        for part in (part for part in PARTS if part in flags.only):
-            with quiet():
-                comparisons.append(PARTS[part](size, setting))
-            print("\n" + report.table(comparisons[-1]), flush=True)
-            report.write_json(out / "bench.json", record, comparisons)
-        for name, table in TABLES.items():
-            if name in flags.only:
-                with quiet():
-                    found = table.compare(size, setting)
-                record[name] += [asdict(one) | {"size": size.name} for one in found]
-                print("\n" + table.report(found, size), flush=True)
-                report.write_json(out / "bench.json", record, comparisons)
-    if "smollm2" in flags.only:
-        try:
-            with quiet():
-                for comparison in published.compare(setting, new=8 if flags.quick else 16):
-                    comparisons.append(comparison)
-                    print("\n" + report.table(comparison), flush=True)
-                    report.write_json(out / "bench.json", record, comparisons)
-        except ValueError as error:
-            print(f"\nnot measured: SmolLM2: {error}")
-    print(f"\nfigures   {out / 'bench.json'}")
+    setting = Setting(device, flags.precision, flags.compile, rounds, chip)
+    run = Run(out / "bench.json", setting, copying)
+    with bars(), warnings.catch_warnings(action="ignore"):
+        for size in sizes:
+            run.measure(size, flags.only)
+        if "smollm2" in flags.only:
+            try:
+                for comparison in smollm2.compare(setting, new=8 if flags.quick else 16):
+                    run.add(comparison)
+            except ValueError as error:
+                print(f"\nnot measured: SmolLM2: {error}")
+    print(f"\nfigures   {run.file}")
     wrong = [
-        f"{gone.name} ({c.title}): {gone.why}" for c in comparisons for gone in c.left_out if gone.kind == "differs"
+        f"{gone.name} ({c.title}): {gone.why}" for c in run.comparisons for gone in c.left_out if gone.kind == "differs"
     ]
     if wrong:
         print("\nnot the same function, which should never happen:\n  " + "\n  ".join(wrong))
     return 1 if wrong else 0
+
+
+class Run:
+    """The results so far, which are printed and written to `file` as they come.
+
+    Args:
+        file: The file, bench.json.
+        setting: The settings.
+        copying: Measured bytes per second of a copy.
+    """
+
+    def __init__(self, file: Path, setting: Setting, copying: float) -> None:
+        self.file, self.setting, self.comparisons = file, setting, list[Comparison]()
+        device, chip = setting.device, setting.chip
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+        published = published_peak(name, setting.dtype)
+        peers = {peer: number for peer in PEERS if (number := installed(peer))}
+        machine: dict[str, Any] = {"device": name, "threads": torch.get_num_threads(), "rounds": setting.rounds}
+        machine |= {"precision": setting.precision, "compile": setting.compile, "load": os.getloadavg()}
+        limits = {"flops": chip.flops, "bandwidth": chip.bandwidth, "copying": copying, "published_flops": published}
+        self.record: dict[str, Any] = {"machine": machine, "ceiling": limits, "versions": versions() | peers}
+        self.record |= {table: [] for table in TABLES}
+        lines = [
+            f"machine   {name}, {count(machine['threads'], 'thread')}, {setting.precision}, "
+            + ("compiled" if setting.compile else "not compiled"),
+            f"ceiling   {si(chip.flops)}FLOP/s in matrix products, {si(chip.bandwidth)}B/s when memory is only read, "
+            f"as a decode step reads its weights ({si(copying)}B/s in a copy, which counts each byte as read and as "
+            "written); all measured with this number of threads"
+            + (f" (published: {si(published)}FLOP/s)" if published else ""),
+            f"rounds    {setting.rounds}, each contender once per round, in a new random order; load of the machine: "
+            f"{machine['load'][0]:.1f} processes on average over the last minute",
+            "versions  " + ", ".join(f"{name} {number}" for name, number in self.record["versions"].items()),
+            "",
+            "ratio: time divided by ours; 2.00 takes twice as long",
+            "share: part of this machine's ceiling that was reached",
+        ]
+        print("\n".join(wrapped(line, 10) for line in lines), flush=True)
+
+    def measure(self, size: Size, only: Sequence[str]) -> None:
+        """Measure the chosen parts at one size."""
+        for name, compare in PARTS.items():
+            if name in only:
+                self.add(compare(size, self.setting))
+        for name, table in TABLES.items():
+            if name in only:
+                found = table.compare(size, self.setting)
+                self.record[name] += [asdict(one) | {"size": size.name} for one in found]
+                self._show(table.report(found, size))
+
+    def add(self, comparison: Comparison) -> None:
+        """Print and write one comparison."""
+        self.comparisons.append(comparison)
+        self._show(comparison.table())
+
+    def _show(self, table: str) -> None:
+        print("\n" + table, flush=True)
+        data = self.record | {"comparisons": [asdict(comparison) for comparison in self.comparisons]}
+        write_atomic(self.file, json.dumps(data, indent=2, allow_nan=False) + "\n")
 
 
 if __name__ == "__main__":

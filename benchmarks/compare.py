@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import textwrap
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from benchmarks.timing import Spread, interleaved, paired_ratio
+from companion.config.model import ModelConfig
+from companion.costs import account
 from companion.costs.chips import Chip, measure_chip, measure_reading
+from companion.ground import display
 
 OURS = "ours"
 """The contender that all ratios are relative to."""
+HEAD = ("", "median", "quartiles", "ratio", "quartiles", "tokens/s", "share")
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,6 @@ class Setting:
         compile: True to compile the models too.
         rounds: Number of times that each contender is measured.
         chip: The measured peak rates of this machine.
-        progress: True to show a progress bar.
         patience: Time limit in seconds: after it, no further round of a table starts, once three are done.
     """
 
@@ -38,8 +40,7 @@ class Setting:
     compile: bool
     rounds: int
     chip: Chip
-    progress: bool = True
-    patience: float = math.inf
+    patience: float = 300.0
 
     @property
     def dtypes(self) -> tuple[torch.dtype, ...]:
@@ -64,12 +65,12 @@ def ceiling(dtype: torch.dtype, device: torch.device) -> tuple[Chip, float]:
     return Chip(max(chip.flops for chip in chips), reading), max(chip.bandwidth for chip in chips)
 
 
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Suppress other libraries' warnings, so that they do not interrupt the table."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+def cost_of_pass(
+    config: ModelConfig, tokens: int, *, cached: int, batch: int = 1, dtype: torch.dtype = torch.float32
+) -> tuple[float, float]:
+    """Return the FLOPs of a forward pass with the logits of the last token, and the bytes that it moves."""
+    flops = account.forward_flops(config, tokens, batch=batch, cached=cached, logits="last").total
+    return flops, account.forward_bytes(config, tokens, batch=batch, cached=cached, dtype=dtype)
 
 
 @dataclass(frozen=True)
@@ -78,13 +79,13 @@ class LeftOut:
 
     Attributes:
         name: The contender's name.
-        kind: `"missing"` if it is not installed, `"refused"` if it does not support this workload, `"failed"` if it
-            raised another error, and `"differs"` if it computes a different function, which should never happen.
+        kind: `"missing"` if it is not installed, `"failed"` if it raised an error, and `"differs"` if it computes a
+            different function, which should never happen.
         why: The reason, in one line.
     """
 
     name: str
-    kind: Literal["missing", "refused", "failed", "differs"]
+    kind: Literal["missing", "failed", "differs"]
     why: str
 
 
@@ -118,7 +119,6 @@ class Comparison:
         title: Headline of the table.
         size: Name of the `Size`.
         items: Tokens that one run processes.
-        flops: FLOPs of the model's matrix products in one run.
         least: Lower bound on the seconds of one run, from the measured peak rates.
         bound: The resource that limits the speed, `"compute"` or `"memory"`.
         rows: Contenders that were timed.
@@ -130,61 +130,69 @@ class Comparison:
     title: str
     size: str
     items: int
-    flops: float
     least: float
     bound: str = "compute"
     rows: list[Row] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
 
-    @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Self:
-        """Rebuild a comparison from the result of `asdict`, possibly after a round trip through JSON."""
-        rows = [
-            Row(
-                **row
-                | {"samples": tuple(row["samples"])}
-                | {part: Spread(**row[part]) for part in ("seconds", "ratio")}
-            )
-            for row in told["rows"]
-        ]
-        return cls(**{**told, "rows": rows, "left_out": [LeftOut(**out) for out in told["left_out"]]})
-
-    def admits(self, name: str, check: Callable[[], str | None]) -> bool:
+    def admits(self, name: str, check: Callable[..., str | None], *given: Any) -> bool:
         """Return whether a contender may be timed, and record the reason if not.
 
         Args:
             name: The contender's name.
-            check: Returns `None` if the contender computes the same function, else the difference. A `ValueError` means
-                that it does not support this workload, and any other exception that it failed.
+            check: Returns `None` if the contender computes the same function, else the difference.
+            given: Arguments of `check`.
         """
         try:
-            if (why := check()) is None:
+            if (why := check(*given)) is None:
                 return True
             self.omit(name, "differs", why)
-        except ValueError as error:
-            self.omit(name, "refused", error)
         except Exception as error:  # other libraries may raise anything, and that must not end the comparison
             self.omit(name, "failed", f"{type(error).__name__}: {error}")
         return False
 
-    def omit(self, name: str, kind: Literal["missing", "refused", "failed", "differs"], why: object) -> None:
+    def omit(self, name: str, kind: Literal["missing", "failed", "differs"], why: str) -> None:
         """Record that a contender is left out, with the reason as one line of at most 300 characters."""
-        text = " ".join(str(why).split()) or type(why).__name__
-        self.left_out.append(LeftOut(name, kind, text if len(text) <= 300 else text[:297] + "..."))
+        self.left_out.append(LeftOut(name, kind, textwrap.shorten(why, 300, placeholder="...")))
+
+    def time_equal(
+        self,
+        runs: dict[str, Callable[[], Any]],
+        models: Collection[nn.Module],
+        difference: Callable[[Any, Any, torch.dtype], str | None],
+        setting: Setting,
+    ) -> Comparison:
+        """Time the contenders that return the same as ours in each data type of the setting.
+
+        Args:
+            runs: What is timed, by contender.
+            models: All models that it uses.
+            difference: Function of our result, another one and the data type that returns how they differ.
+            setting: The settings.
+        """
+
+        def check(run: Callable[[], Any], expected: Any, dtype: torch.dtype) -> str | None:
+            return difference(expected, run(), dtype)
+
+        for dtype in setting.dtypes:
+            for model in models:
+                model.to(setting.device, dtype).eval()
+            expected = runs[OURS]()
+            for name, run in [*runs.items()]:
+                if name != OURS and not self.admits(name, check, run, expected, dtype):
+                    del runs[name]
+        return self.time(runs, setting)
 
     def time(self, runs: dict[str, Callable[[], Any]], setting: Setting) -> Comparison:
-        """Time the remaining contenders and return this comparison.
-
-        Raises:
-            ValueError: If `runs` does not contain ours.
-        """
-        if OURS not in runs:
-            raise ValueError(f"runs has {', '.join(runs) or 'no contender'}: expected {OURS!r} too, to compute ratios")
-        with _progress(self, setting.rounds * len(runs), setting.progress) as tick:
-            samples = interleaved(
-                runs, rounds=setting.rounds, device=setting.device, patience=setting.patience, tick=tick
-            )
+        """Time the contenders, of which one is ours, and return this comparison."""
+        samples = interleaved(
+            runs,
+            rounds=setting.rounds,
+            device=setting.device,
+            patience=setting.patience,
+            what=f"{self.part} {self.size}",
+        )
         if (done := len(samples[OURS])) < setting.rounds:
             self.remarks.append(f"stopped after {done} rounds, which took {setting.patience / 60:.0f} minutes")
         for name, times in samples.items():
@@ -193,37 +201,57 @@ class Comparison:
             self.rows.append(Row(name, tuple(times), spread, ratio, rate, share))
         return self
 
+    def table(self) -> str:
+        """Format the comparison, with the fastest contender first."""
+        rows = []
+        for row in sorted(self.rows, key=lambda row: row.seconds.median):
+            t, r = row.seconds, row.ratio
+            unit, scale = next(((u, s) for u, s in (("s", 1.0), ("ms", 1e-3)) if t.median >= s), ("us", 1e-6))
+            times = (f"{t.median / scale:.3g} {unit}", f"{t.lower / scale:.3g}–{t.upper / scale:.3g}")
+            ratios = (f"{r.median:.2f}", f"{r.lower:.2f}–{r.upper:.2f}")
+            rows.append((row.name, *times, *ratios, f"{row.rate:,.0f}", f"{row.share:.0%}"))
+        lines = [f"{self.title}; {self.size}", *([display.table(rows, HEAD, indent=0)] if rows else [])]
+        beyond = max((row.share for row in self.rows), default=0) > 1
+        if self.bound == "memory":
+            cached = ", and the weights stay in the processor's cache" if beyond else ""
+            lines.append("memory bandwidth is the ceiling" + cached)
+        elif beyond:
+            lines.append("more than the ceiling: the machine was busy with something else while it was measured")
+        notes = self.remarks + [f"not timed: {entry.name}: {entry.why}" for entry in self.left_out]
+        return "\n".join(lines + [wrapped(note, 2) for note in notes])
 
-@contextmanager
-def _progress(comparison: Comparison, runs: int, shown: bool) -> Iterator[Callable[[], Any]]:
-    """Yield a function to call after each run. tqdm is only imported if a bar is shown."""
-    if not shown:
-        yield lambda: None
-        return
-    from tqdm.auto import tqdm
 
-    with tqdm(total=runs, desc=f"{comparison.part} {comparison.size}", unit="run", disable=None, leave=False) as bar:
-        yield bar.update
-
-
-def differs(expected: Sequence[Tensor], got: Sequence[Tensor], whats: Sequence[str], dtype: torch.dtype) -> str | None:
-    """Return a line about the first tensor that differs from `expected` by more than rounding explains, or `None`.
+def differs(expected: Tensor, got: Tensor, what: str, dtype: torch.dtype) -> str | None:
+    """Return a line about a tensor that differs from `expected` by more than rounding explains, or `None`.
 
     The difference is measured as its root mean square divided by that of `expected`. It may be at most 1e-4 in float32
     and 5e-2 otherwise. Different shapes and NaN always count as a difference.
 
     Args:
-        expected: Our tensors.
-        got: The contender's tensors.
-        whats: A name for each tensor.
-        dtype: The data type in which they were computed.
+        expected: Our tensor.
+        got: The contender's tensor.
+        what: The tensor's name.
+        dtype: The data type in which both were computed.
     """
-    most = 1e-4 if dtype == torch.float32 else 5e-2
-    for a, b, what in zip(expected, got, whats, strict=True):
-        a, b = a.detach().double().cpu(), b.detach().double().cpu()
-        error = math.inf
-        if a.shape == b.shape:
-            error = float((a - b).square().mean().sqrt() / a.square().mean().sqrt().clamp_min(1e-30))
-        if not error <= most:
-            return f"its {what} differs from ours by {error:.1e} (relative error); at most {most:.0e} is allowed"
-    return None
+    most, error = 1e-4 if dtype == torch.float32 else 5e-2, math.inf
+    a, b = expected.detach().double().cpu(), got.detach().double().cpu()
+    if a.shape == b.shape:
+        error = float((a - b).square().mean().sqrt() / a.square().mean().sqrt().clamp_min(1e-30))
+    if error <= most:  # which is False for NaN
+        return None
+    return f"its {what} differs from ours by {error:.1e} (relative error); at most {most:.0e} is allowed"
+
+
+def wrapped(line: str, indent: int) -> str:
+    """Wrap a line to the width of the terminal, with continuation lines indented by `indent` spaces."""
+    return textwrap.fill(
+        line, display.WIDTH, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def si(value: float) -> str:
+    """Format a number with an SI prefix: 1.23e9 becomes `1.23 G`."""
+    for letter, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= scale:
+            return f"{value / scale:.3g} {letter}"
+    return f"{value:.3g} "

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from benchmarks import llama_cpp
-from benchmarks.compare import OURS, Comparison, Setting
+from benchmarks.compare import OURS, Comparison, Setting, cost_of_pass
 from benchmarks.cuda_graphs import RecordedWriter
-from benchmarks.peers import PEERS, built, drawn
+from benchmarks.peers import PEERS, Writer, built, drawn
 from benchmarks.sizes import Size
 from companion.costs import account
 from companion.generation.generate import complete
@@ -25,54 +24,43 @@ from companion.transformer import Transformer
 
 LONGEST = 10.0
 """Time limit in seconds for our model's decoding; on a slow machine it generates fewer tokens."""
-Writer = Callable[[Tensor, int], list[int]]
-"""Function of a prompt (1, token) and the number of new tokens that returns the new tokens."""
 
 
-def compare(size: Size, setting: Setting, beside: Sequence[str] = PEERS) -> Comparison:
+def compare(size: Size, setting: Setting, beside: Collection[str] = PEERS) -> Comparison:
     """Compare decoding, where each library uses its own `generate`.
 
     A library that does not generate the same tokens as ours in fp32 is not timed.
     """
     size = affordable(size, setting)
-    config, device, new = size.config, setting.device, size.new
-    ours = drawn(config).to(device)
+    config, new = size.config, size.new
+    ours = drawn(config).to(setting.device)
     torch.manual_seed(1)
-    prompt = torch.randint(config.vocab, (1, size.prompt), device=device)
-    costs = [_pass_costs(size, setting, size.prompt, 0)]
-    costs += [_pass_costs(size, setting, 1, size.prompt + i) for i in range(new - 1)]
+    prompt = torch.randint(config.vocab, (1, size.prompt), device=setting.device)
+    passes = [(size.prompt, 0), *((1, size.prompt + i) for i in range(new - 1))]
+    costs = [cost_of_pass(config, tokens, cached=cached, dtype=setting.dtype) for tokens, cached in passes]
     flops, moved = (sum(column) for column in zip(*costs, strict=True))
     comparison = Comparison(
         part="decode",
         title=f"decoding, {size.prompt:,} + {new:,} tokens, one row ({many(account.parameters(config).total)} weights)",
         size=size.name,
         items=new,
-        flops=flops,
         least=sum(setting.chip.seconds(*cost) for cost in costs),
         bound=setting.chip.bound(flops / moved),
     )
-    writers: dict[str, tuple[nn.Module, Writer]] = {name: (ours, write) for name, write in _own(ours, setting)}
-    for name, peer in built(ours, comparison, names=beside):
-        writers[name] = (peer.model.to(device).eval(), peer.generate)
+    writers, models = dict(_own(ours, setting)), [ours]
+    for name, peer in built(ours, beside, comparison):
+        models.append(peer.model)  # type: ignore[arg-type]
+        writers[name] = peer.generate
         if setting.compile:
-            writers |= {f"{name}, {variant}": (peer.model, write) for variant, write in peer.variants.items()}
-    wanted = writers[OURS][1](prompt, new)
+            writers |= {f"{name}, {variant}": write for variant, write in peer.variants.items()}
+    runs: dict[str, Callable[[], Any]] = {name: partial(write, prompt, new) for name, write in writers.items()}
+    return comparison.time_equal(runs, models, _difference, setting)
 
-    def check(write: Writer, exactly: bool) -> str | None:
-        written = write(prompt, new)
-        return "it generates different tokens from ours" if exactly and written != wanted else None
 
-    for dtype in setting.dtypes:  # tokens are compared in fp32, where no two most probable tokens tie
-        for model, _ in writers.values():
-            model.to(dtype)
-        for name in [*writers][1:]:
-            if not comparison.admits(name, partial(check, writers[name][1], dtype == torch.float32)):
-                del writers[name]
-    runs: dict[str, Callable[[], Any]] = {name: partial(write, prompt, new) for name, (_, write) in writers.items()}
-    comparison.time(runs, setting)
-    if beside:
-        llama_cpp.add(comparison, ours, setting, new)
-    return comparison
+def _difference(expected: list[int], written: list[int], dtype: torch.dtype) -> str | None:
+    """Compare tokens in fp32, in which no two most probable tokens tie."""
+    same = written == expected or dtype != torch.float32
+    return None if same else "it generates different tokens from ours"
 
 
 def affordable(size: Size, setting: Setting) -> Size:
@@ -84,11 +72,6 @@ def affordable(size: Size, setting: Setting) -> Size:
     write(prompt, 4)
     tokens = int(LONGEST / (time.perf_counter() - start) * 4)
     return replace(size, new=min(size.new, max(16, tokens)))
-
-
-def _pass_costs(size: Size, setting: Setting, tokens: int, cached: int) -> tuple[float, float]:
-    flops = account.forward_flops(size.config, tokens, cached=cached, logits="last").total
-    return flops, account.forward_bytes(size.config, tokens, cached=cached, dtype=setting.dtype)
 
 
 def _own(ours: Transformer, setting: Setting) -> Iterator[tuple[str, Writer]]:

@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -38,8 +39,8 @@ if missing:
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 
-from benchmarks import decode, kernels, memory, prefill, report, training  # noqa: E402
-from benchmarks.compare import Comparison, Setting, ceiling, quiet  # noqa: E402
+from benchmarks import decode, kernels, memory, prefill, training  # noqa: E402
+from benchmarks.compare import Comparison, Setting, ceiling, si  # noqa: E402
 from benchmarks.sizes import ON_A_GPU, SIZES, Size  # noqa: E402
 from companion.costs.chips import Chip, published_peak  # noqa: E402
 from companion.ground.atomic import write_atomic  # noqa: E402
@@ -61,6 +62,8 @@ RESERVE = 12.0
 """Seconds reserved for each later part, so that slow parts do not crowd out short ones at the end."""
 GOALS = {"training": 0.55, "decode": 0.85}
 """Share of the measured limit that the best row of a part should reach."""
+UNKNOWN = Chip(1e12, 1e11)
+"""A placeholder: without the measured ceiling, shares mean nothing and no goal is shown."""
 Found = Comparison | Chip | str
 """A comparison, the measured ceiling of the chip, or a remark."""
 
@@ -95,9 +98,10 @@ def tests(size: Size, setting: Setting) -> Iterator[Found]:
         results = Path(folder, "results.xml")
         command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider"]
         command += ["-o", "addopts=--import-mode=importlib --strict-markers", f"--junitxml={results}"]
+        command += map(str, gpu_tests())
         # plugins that happen to be installed must not affect the result
         alone = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-        done = subprocess.run([*command, *map(str, gpu_tests())], cwd=ROOT, capture_output=True, text=True, env=alone)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=alone)
         if not results.exists():
             raise RuntimeError(f"pytest ended with {done.returncode}: {(done.stdout + done.stderr)[-250:]}")
         cases = list(ElementTree.parse(results).getroot().iter("testcase"))
@@ -142,11 +146,11 @@ def one_process(size: Size, setting: Setting) -> Iterator[Found]:
     os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     with start_processes(torch.device(setting.device.type)) as parallel:
-        yield f"{dist.get_world_size()} process started, {dist.get_backend()}"
-        losses["data parallel"] = _losses(size, setting, parallel)
         from companion.training.distributed.data_parallel import Processes
 
+        yield f"{dist.get_world_size()} process started, {dist.get_backend()}"
         assert parallel.device is not None
+        losses["data parallel"] = _losses(size, setting, parallel)
         losses["sharded"] = _losses(size, setting, Processes(parallel.device, shard=True))
     for name, series in losses.items():
         yield f"loss after {len(series)} updates, {name}: {series[-1]:.6f}"
@@ -193,21 +197,37 @@ def run_part(part: str, file: str, rehearsal: bool, chip: Chip) -> int:
         if rehearsal:
             torch.compile = functools.partial(torch.compile, backend="eager")
         device, precision, rounds = ("cpu", "fp32", 1) if rehearsal else ("cuda", "bf16", 5)
-        setting = Setting(torch.device(device), precision, True, rounds, chip, progress=False, patience=20.0)
-        with quiet():
+        setting = Setting(torch.device(device), precision, True, rounds, chip, patience=20.0)
+        with warnings.catch_warnings(action="ignore"):
             for found in PARTS[part](SIZES["tiny"] if rehearsal else ON_A_GPU, setting):
                 if isinstance(found, str):
-                    write(remark=found)
+                    write(text=found)
                 elif isinstance(found, Chip):
-                    write(chip=[found.flops, found.bandwidth])
+                    write(text=_measured(found, rehearsal), chip=[found.flops, found.bandwidth])
                 else:
-                    write(comparison=asdict(found))
+                    goal = "" if rehearsal or chip == UNKNOWN else goal_of(found)
+                    write(text=found.table() + goal, comparison=asdict(found))
     except Exception as error:
         traceback.print_exc()
         write(end=" ".join(f"{type(error).__name__}: {error}".split())[:300])
         return 1
     write(end="")
     return 0
+
+
+def _measured(chip: Chip, rehearsal: bool) -> str:
+    line = f"{si(chip.flops)}FLOP/s in matrix products, {si(chip.bandwidth)}B/s when memory is only read"
+    peak = None if rehearsal else published_peak(torch.cuda.get_device_name(), torch.bfloat16)
+    return line + (f"\n{chip.flops / peak:.0%} of the published {si(peak)}FLOP/s" if peak else "")
+
+
+def goal_of(one: Comparison) -> str:
+    """Return a line that says whether our best row reaches the goal of its part; empty if there is none."""
+    best = max((row.share for row in one.rows if row.name.startswith("ours")), default=None)
+    if best is None or one.part not in GOALS:
+        return ""
+    goal = GOALS[one.part]
+    return f"\ngoal: {goal:.0%} of the limit, {best:.0%}: {'met' if best >= goal else 'missed'}"
 
 
 # All parts
@@ -219,34 +239,25 @@ def measure(names: Sequence[str], *, rehearsal: bool, out: Path, minutes: float,
     After each part, its text is shown and gpu.json and gpu.txt are written to `out`. While it runs, each of its results
     is added to a file of its name, such as `training.jsonl`.
     """
-    began = time.monotonic()
-    name = "a rehearsal on the CPU: the times below mean nothing" if rehearsal else torch.cuda.get_device_name()
-    texts = [
-        f"GPU       {name}\n" + "versions  " + ", ".join(f"{what} {number}" for what, number in versions().items())
-    ]
+    began, chip = time.monotonic(), UNKNOWN
+    gpu = "a rehearsal on the CPU: the times below mean nothing" if rehearsal else torch.cuda.get_device_name()
+    texts = [f"GPU       {gpu}\nversions  " + ", ".join(f"{what} {number}" for what, number in versions().items())]
     show(texts[0])
     parts: list[dict[str, Any]] = []
-    # a placeholder, because without the measured ceiling, shares mean nothing and no goal is shown
-    chip = Chip(1e12, 1e11)
     for place, name in enumerate(names):
         left = 60 * minutes - (time.monotonic() - began) - RESERVE * (len(names) - place - 1)
-        part: dict[str, Any] = {
-            "name": name,
-            "status": "not begun",
-            "why": "no time was left",
-            "seconds": 0.0,
-            "found": [],
-        }
+        part: dict[str, Any] = {"status": "not begun", "why": "no time was left", "seconds": 0.0, "found": []}
         if left > RESERVE:
             patience = 3 * LIMITS[name] if rehearsal else LIMITS[name]  # a CPU may be busy with other work
-            part |= run_apart(name, rehearsal, chip, min(patience, left), out)
+            part = run_apart(name, rehearsal, chip, min(patience, left), out)
         chip = next((Chip(*line["chip"]) for line in part["found"] if "chip" in line), chip)
-        parts.append(part)
-        texts.append(page(part, goals=not rehearsal and any("chip" in line for one in parts for line in one["found"])))
+        parts.append({"name": name} | part)
+        headline = f"{name} ({part['seconds']:.0f} s): {part['status']}" + (f": {part['why']}" if part["why"] else "")
+        texts.append("\n".join([headline, *(line["text"] for line in part["found"] if "text" in line)]))
         show("\n" + texts[-1])
         record = {"rehearsal": rehearsal, "machine": versions(), "seconds": time.monotonic() - began, "parts": parts}
-        write_atomic(out / "gpu.json", (json.dumps(record, indent=1) + "\n").encode())
-        write_atomic(out / "gpu.txt", ("\n\n".join(texts) + "\n").encode())
+        write_atomic(out / "gpu.json", json.dumps(record, indent=1) + "\n")
+        write_atomic(out / "gpu.txt", "\n\n".join(texts) + "\n")
     return all(part["status"] == "done" for part in parts)
 
 
@@ -291,33 +302,6 @@ def run_apart(name: str, rehearsal: bool, chip: Chip, limit: float, out: Path) -
     return {"status": status, "why": why, "seconds": round(time.monotonic() - began, 1), "found": found}
 
 
-def page(part: dict[str, Any], goals: bool) -> str:
-    """Format one part: its tables, remarks and goals, and the reason if it failed."""
-    lines = [
-        f"{part['name']} ({part['seconds']:.0f} s): {part['status']}" + (f": {part['why']}" if part["why"] else "")
-    ]
-    for line in part["found"]:
-        if "comparison" in line:
-            one = Comparison.of(line["comparison"])
-            lines.append(report.table(one))
-            ours = [row.share for row in one.rows if row.name.startswith("ours")]
-            if goals and ours and one.part in GOALS:
-                goal = GOALS[one.part]
-                lines.append(
-                    f"goal: {goal:.0%} of the limit, {max(ours):.0%}: {'met' if max(ours) >= goal else 'missed'}"
-                )
-        elif "chip" in line:
-            flops, reading = line["chip"]
-            lines.append(
-                f"{report.si(flops)}FLOP/s in matrix products, {report.si(reading)}B/s when memory is only read"
-            )
-            peak = published_peak(torch.cuda.get_device_name(), torch.bfloat16) if goals else None
-            lines += [f"{flops / peak:.0%} of the published {report.si(peak)}FLOP/s"] if peak else []
-        elif "remark" in line:
-            lines.append(line["remark"])
-    return "\n".join(lines)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Return the exit code: 0 if all parts are done, 1 if a part failed or ran out of time, 2 for bad input."""
     words = list(sys.argv[1:] if argv is None else argv)
@@ -327,14 +311,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     described = argparse.ArgumentParser(
         prog="make gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    described.add_argument(
-        "--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART", help=", ".join(PARTS)
-    )
-    described.add_argument("--rehearsal", action="store_true", help="use tiny sizes on the CPU, even if there is a GPU")
-    described.add_argument(
-        "--minutes", type=float, default=7.5, help="time limit for all parts together (default: 7.5)"
-    )
-    described.add_argument("--out", default="runs/gpu", metavar="FOLDER", help="output folder for gpu.json and gpu.txt")
+    add = described.add_argument
+    add("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART", help=", ".join(PARTS))
+    add("--rehearsal", action="store_true", help="use tiny sizes on the CPU, even if there is a GPU")
+    add("--minutes", type=float, default=7.5, help="time limit for all parts together (default: 7.5)")
+    add("--out", default="runs/gpu", metavar="FOLDER", help="output folder for gpu.json and gpu.txt")
     flags = described.parse_args(words)
     if not 0 < flags.minutes <= 60:
         described.error(f"--minutes {flags.minutes:g}: expected a number above 0 and at most 60")
@@ -345,9 +326,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         described.error(f"--out {flags.out}: expected a writable folder ({error.strerror})")
     rehearsal = flags.rehearsal or not torch.cuda.is_available()
     names = [name for name in PARTS if name in flags.only]
-    done = measure(
-        names, rehearsal=rehearsal, out=out, minutes=flags.minutes, show=functools.partial(print, flush=True)
-    )
+    show = functools.partial(print, flush=True)
+    done = measure(names, rehearsal=rehearsal, out=out, minutes=flags.minutes, show=show)
     print(f"figures   {out / 'gpu.json'}\npage      {out / 'gpu.txt'}")
     return 0 if done else 1
 

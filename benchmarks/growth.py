@@ -9,12 +9,11 @@ from typing import Any
 
 import torch
 
-from benchmarks.compare import Setting
+from benchmarks.compare import Setting, cost_of_pass
 from benchmarks.peers import drawn
 from benchmarks.sizes import Size
 from benchmarks.timing import Spread, interleaved
 from companion.config.model import ModelConfig, MoEConfig
-from companion.costs import account
 from companion.generation.prefill_decode import decode
 from companion.ground.display import table
 from companion.layers.cache import KVCache
@@ -45,25 +44,26 @@ def compare(size: Size, setting: Setting) -> list[Point]:
     """Measure decode steps with growing numbers of cached tokens, rows and experts."""
     config = size.config
     narrow = replace(config.feed_forward, d_ff=max(8, config.feed_forward.d_ff // 4))
-    sparse = [config.with_(feed_forward=narrow, moe=MoEConfig(number, CHOSEN)) for number in EXPERTS]
     axes: dict[str, list[tuple[int, ModelConfig, int, int]]] = {
         "tokens in the cache": [(n, config, 1, n) for n in CACHED],
         "rows": [(n, config, n, CACHED_BESIDE) for n in ROWS],
-        "experts": [(one.moe.experts, one, ROWS_BESIDE, CACHED_BESIDE) for one in sparse if one.moe is not None],
+        "experts": [
+            (n, config.with_(feed_forward=narrow, moe=MoEConfig(n, CHOSEN)), ROWS_BESIDE, CACHED_BESIDE)
+            for n in EXPERTS
+        ],
     }
     found = []
     for axis, points in axes.items():
         runs = {str(n): step(one, rows, cached, setting) for n, one, rows, cached in points}
         samples = interleaved(runs, rounds=setting.rounds, device=setting.device, patience=setting.patience)
         for n, one, rows, cached in points:
-            flops = account.forward_flops(one, 1, batch=rows, cached=cached, logits="last").total
-            moved = account.forward_bytes(one, 1, batch=rows, cached=cached, dtype=setting.dtype)
-            found.append(Point(axis, n, Spread.of(samples[str(n)]), setting.chip.seconds(flops, moved)))
+            cost = cost_of_pass(one, 1, cached=cached, batch=rows, dtype=setting.dtype)
+            found.append(Point(axis, n, Spread.of(samples[str(n)]), setting.chip.seconds(*cost)))
     return found
 
 
 def step(config: ModelConfig, rows: int, cached: int, setting: Setting) -> Callable[[], Any]:
-    """Return a decode step of `rows` rows, each of which has `cached` tokens in its cache."""
+    """Return a decode step of `rows` rows, with `cached` tokens each in the cache."""
     model = drawn(config).to(setting.device, setting.dtype)
     cache = KVCache.create(config, rows, cached + 1, dtype=setting.dtype, device=setting.device)
     cache = replace(cache, lengths=cache.lengths + cached, filled=cached)
@@ -75,8 +75,7 @@ def report(found: Sequence[Point], size: Size) -> str:
     """Format one table for each axis."""
     lines = []
     for axis in dict.fromkeys(point.axis for point in found):
-        points = [point for point in found if point.axis == axis]
-        first = points[0]
+        first, *_ = points = [point for point in found if point.axis == axis]
         rows = [
             (
                 f"{one.value:,}",

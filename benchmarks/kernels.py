@@ -43,14 +43,9 @@ def of_a_step(config: ModelConfig, device: torch.device, dtype: torch.dtype = to
     return found
 
 
-def of_a_layer(config: ModelConfig, device: torch.device, dtype: torch.dtype = torch.float32) -> Counter[str]:
-    """Count the kernels that one more layer adds to a decode step."""
-    two, one = (of_a_step(config.with_(layers=layers), device, dtype) for layers in (2, 1))
-    return two - one
-
-
 def report(config: ModelConfig, device: torch.device, dtype: torch.dtype = torch.float32) -> str:
-    """Return a sentence about the kernels of a layer."""
-    found = of_a_layer(config, device, dtype)
+    """Return a sentence about the kernels that one more layer adds to a decode step."""
+    two, one = (of_a_step(config.with_(layers=layers), device, dtype) for layers in (2, 1))
+    found = two - one
     parts = ", ".join(f"{number} {kind}" for kind, number in sorted(found.items()))
     return f"a layer of a compiled decode step has {found.total()} kernels: {parts}"

@@ -1,10 +1,9 @@
 """llama.cpp in a process of its own, through `llama-cpp-python`: it reads, generates and scores tokens on request.
 
-    python -P llama_worker.py FILE.gguf THREADS         answers lines of JSON with lines of JSON
-    python -P llama_worker.py FILE.gguf OUT.gguf TYPE   writes the file in another type
+    python llama_worker.py FILE.gguf THREADS         answers lines of JSON with lines of JSON
+    python llama_worker.py FILE.gguf OUT.gguf TYPE   writes the file in another type
 
-Any Python (3.11 or newer) that has `llama_cpp` can run it, because it imports nothing of this project. The flag -P
-keeps the folder of this file, which has a llama_cpp.py of its own, from being searched.
+Any Python (3.11 or newer) that has `llama_cpp` can run it, because it imports nothing of this project.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class Worker:
         return written
 
     def nats(self, ids: list[int]) -> float:
-        """Return the sum of -ln p of each id after the first."""
+        """Return the mean of -ln p of the ids after the first."""
         llama.llama_memory_clear(self.memory, True)
         batch = llama.llama_batch_init(len(ids), 0, 1)
         batch.n_tokens = len(ids)
@@ -57,7 +56,7 @@ class Worker:
         self._decode(batch)
         scores = np.stack([self._logits(i) for i in range(len(ids) - 1)])
         llama.llama_batch_free(batch)
-        return float(np.logaddexp.reduce(scores, axis=-1).sum() - scores[range(len(scores)), ids[1:]].sum())
+        return float((np.logaddexp.reduce(scores, axis=-1) - scores[range(len(scores)), ids[1:]]).mean())
 
     def _next(self, ids: list[int]) -> int:
         tokens = (ctypes.c_int32 * len(ids))(*ids)  # it must live as long as the batch, which only stores its address

@@ -7,7 +7,7 @@ Byte counts do not vary from run to run, so one run is enough. The first row has
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,14 +18,13 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from benchmarks.compare import Setting
-from benchmarks.peers import PEERS, Missing, build, drawn
+from benchmarks.compare import Setting, si
+from benchmarks.peers import PEERS, built, drawn
 from benchmarks.sizes import Size
 from companion.costs import account
 from companion.ground.display import table
 from companion.training.losses import next_token_loss
 from companion.training.precision import autocast
-from companion.transformer import Transformer
 
 HEAD = ("", "backward pass", "peak", "weights, gradients, AdamW", "a token's cache")
 
@@ -49,38 +48,28 @@ class Kept:
     token: int
 
 
-def compare(size: Size, setting: Setting, beside: Sequence[str] = PEERS) -> list[Kept]:
+def compare(size: Size, setting: Setting, beside: Collection[str] = PEERS) -> list[Kept]:
     """Compute the bytes from the formulas, and count them in our model and in each installed peer."""
-    config = size.config
-    ours = drawn(config).to(setting.device)
-    tokens = torch.randint(config.vocab, (size.batch, config.context + 1), device=setting.device)
+    config, device = size.config, setting.device
+    ours = drawn(config).to(device)
+    tokens = torch.randint(config.vocab, (size.batch, config.context + 1), device=device)
     inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-    total = account.parameters(config).total
-    least = account.cache_bytes(config, 1, dtype=setting.dtype)
-    found = [Kept("by formula", 0, 0, 16 * total, least)]
-    for name, module, loss_of in _contenders(ours, beside):
-        module.to(setting.device).train()
+    token = account.cache_bytes(config, 1, dtype=setting.dtype)
+    found = [Kept("by formula", 0, 0, 16 * account.parameters(config).total, token)]
 
-        def loss(loss_of: Callable[[Tensor, Tensor], Tensor] = loss_of) -> Tensor:
-            with autocast(setting.device, setting.precision):
-                return loss_of(inputs, targets)
+    def measure(name: str, module: nn.Module, loss_of: Callable[[], Tensor], token: int = 0) -> None:
+        def loss() -> Tensor:
+            with autocast(device, setting.precision):
+                return loss_of()
 
-        cache = least if name == "ours" else 0
-        kept = kept_for_backward(loss, module)
-        found.append(Kept(name, kept, peak_of_step(loss, module), _trained(module), cache))
+        module.to(device).train()
+        trained = sum(4 * p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
+        found.append(Kept(name, kept_for_backward(loss, module), peak_of_step(loss, module), trained, token))
+
+    measure("ours", ours, lambda: next_token_loss(ours, inputs, targets).nats / targets.numel(), token)
+    for name, peer in built(ours, beside):
+        measure(name, peer.model, partial(_plain_loss, peer.logits, inputs, targets))
     return found
-
-
-def _contenders(
-    ours: Transformer, beside: Sequence[str]
-) -> Iterator[tuple[str, nn.Module, Callable[[Tensor, Tensor], Tensor]]]:
-    yield "ours", ours, lambda tokens, targets: next_token_loss(ours, tokens, targets).nats / targets.numel()
-    for name in beside:
-        try:
-            peer = build(name, ours.cpu())
-        except (Missing, ImportError, ValueError):
-            continue
-        yield name, peer.model, partial(_plain_loss, peer.logits)
 
 
 def _plain_loss(logits: Callable[[Tensor], Tensor], tokens: Tensor, targets: Tensor) -> Tensor:
@@ -147,15 +136,8 @@ def peak_of_step(loss: Callable[[], Tensor], module: nn.Module) -> int:
     return live.most
 
 
-def _trained(module: nn.Module) -> int:
-    """Return the bytes of the weights, their gradients and the two moments after an update."""
-    return sum(4 * p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
-
-
 def report(found: Sequence[Kept], size: Size) -> str:
     """Format the table."""
-    from benchmarks.report import si
-
     rows = [
         (one.name, *(f"{si(n)}B" if n else "-" for n in (one.backward, one.peak, one.training, one.token)))
         for one in found

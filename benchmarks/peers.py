@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import os
-from collections.abc import Callable, Iterator, Sequence
+import tempfile
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,15 +15,33 @@ from torch import Tensor, nn
 
 from benchmarks.compare import Comparison
 from companion.config.model import ModelConfig
+from companion.families.export import export_model
+from companion.ground.installed import installed
 from companion.layers.positions import half_from_interleaved
 from companion.transformer import Transformer
 
-PEERS = ("transformers", "x-transformers")
-"""Package names as pip knows them."""
+Writer = Callable[[Tensor, int], list[int]]
+"""Function of a prompt (1, token) and the number of new tokens that returns the new tokens, chosen greedily."""
 
 
-class Missing(Exception):
-    """Raised if the package is not installed."""
+@dataclass(frozen=True)
+class Peer:
+    """Another library's decoder with our weights.
+
+    Attributes:
+        model: Its module.
+        logits: Function of token ids (batch, token) that returns (batch, token, vocab) without filling a cache, for
+            training.
+        prefill: Function of token ids (1, token) that fills a cache and returns the last logits, (1, vocab).
+        generate: The library's own cached generation.
+        variants: Other ways to generate, by name.
+    """
+
+    model: nn.Module
+    logits: Callable[[Tensor], Tensor]
+    prefill: Callable[[Tensor], Tensor]
+    generate: Writer
+    variants: dict[str, Writer] = field(default_factory=dict)
 
 
 def drawn(config: ModelConfig, seed: int = 0) -> Transformer:
@@ -36,122 +55,49 @@ def drawn(config: ModelConfig, seed: int = 0) -> Transformer:
     return model.eval()
 
 
-def built(ours: Transformer, *comparisons: Comparison, names: Sequence[str] = PEERS) -> Iterator[tuple[str, Peer]]:
-    """Yield every peer that can be built. Record in the comparisons why the others are left out."""
+def built(
+    ours: Transformer, names: Collection[str], comparison: Comparison | None = None
+) -> Iterator[tuple[str, Peer]]:
+    """Yield every peer that can be built, in fp32 on the CPU. Record in the comparison why others are left out."""
     original = copy.deepcopy(ours).cpu()
     for name in names:
-        try:
-            yield name, build(name, original)
-        except Missing as error:
-            for comparison in comparisons:
-                comparison.omit(name, "missing", error)
-        except Exception as error:  # the library's interface has changed
-            for comparison in comparisons:
-                comparison.omit(name, "failed", f"{type(error).__name__}: {error}")
+        kind, why = "missing", f"not installed (pip install {name})"
+        if installed(name):
+            try:
+                yield name, PEERS[name](original)
+                continue
+            except Exception as error:  # the library's interface has changed
+                kind, why = "failed", f"{type(error).__name__}: {error}"
+        if comparison is not None:
+            comparison.omit(name, kind, why)  # type: ignore[arg-type]
 
 
-@dataclass(frozen=True)
-class Peer:
-    """Another library's decoder with our weights.
-
-    Attributes:
-        name: The library's name.
-        model: Its module.
-        logits: Function of token ids (batch, token) that returns (batch, token, vocab) without filling a cache, for
-            training.
-        generate: Function of a prompt (1, token) and the number of new tokens that returns the new ids, chosen greedily
-            by the library's own cached generation.
-        variants: Other ways to generate, by name.
-        prefill: Function of token ids (1, token) that fills a cache and returns the last logits, (1, vocab); `None` if
-            the library has none.
-    """
-
-    name: str
-    model: nn.Module
-    logits: Callable[[Tensor], Tensor]
-    generate: Callable[[Tensor, int], list[int]]
-    variants: dict[str, Callable[[Tensor, int], list[int]]] = field(default_factory=dict)
-    prefill: Callable[[Tensor], Tensor] | None = None
-
-
-def build(name: str, ours: Transformer) -> Peer:
-    """Build a peer with the weights of `ours`, in fp32 on the CPU.
-
-    Exceptions of the library itself, for example after a change of its interface, are passed on.
-
-    Raises:
-        Missing: If the package is not installed.
-        ValueError: If the name is unknown or the library does not support the layout of `ours`.
-    """
-    if name not in PEERS:
-        raise ValueError(f"peer={name!r}: expected one of {', '.join(PEERS)}")
-    if importlib.util.find_spec(name.replace("-", "_")) is None:
-        raise Missing(f"not installed (pip install {name})")
+def load_in_transformers(folder: Path) -> Any:
+    """Return the model of a folder as transformers loads it, in fp32."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the benchmark must not access the network
-    return _transformers(ours) if name == "transformers" else _x_transformers(ours)
-
-
-def _transformers(ours: Transformer) -> Peer:
     import transformers
 
     transformers.logging.set_verbosity_error()
-    config, sizes = ours.config, ours.config.sizes
-    layout: Any = transformers.LlamaConfig  # typed as Any because its signature does not list everything it accepts
-    model: Any = transformers.LlamaForCausalLM(
-        layout(
-            vocab_size=config.vocab,
-            hidden_size=config.d_model,
-            num_hidden_layers=config.layers,
-            num_attention_heads=sizes.heads,
-            num_key_value_heads=sizes.kv_heads,
-            head_dim=sizes.d_head,
-            intermediate_size=config.feed_forward.d_ff,
-            max_position_embeddings=config.context,
-            rms_norm_eps=config.norm.eps,
-            rope_parameters={"rope_type": "default", "rope_theta": config.positions.base},
-            tie_word_embeddings=True,
-            attn_implementation="sdpa",
-            bos_token_id=None,
-            eos_token_id=None,
-            pad_token_id=0,
-        )
-    )
-    given = weights(ours)
-    table = given.pop("embedding")
-    tensors = {"model.embed_tokens.weight": table, "lm_head.weight": table, "model.norm.weight": given.pop("norm")}
-    names = {
-        "attention_norm": "input_layernorm",
-        "query": "self_attn.q_proj",
-        "key": "self_attn.k_proj",
-        "value": "self_attn.v_proj",
-        "output": "self_attn.o_proj",
-        "feed_forward_norm": "post_attention_layernorm",
-        "gate": "mlp.gate_proj",
-        "inner": "mlp.up_proj",
-        "outer": "mlp.down_proj",
-    }
-    for (layer, part), tensor in _by_layer(given):
-        tensors[f"model.layers.{layer}.{names[part]}.weight"] = tensor
-    model.load_state_dict(tensors)
+    transformers.logging.disable_progress_bar()
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+def _transformers(ours: Transformer) -> Peer:
+    with tempfile.TemporaryDirectory() as folder:
+        export_model(folder, ours, kind="llama")
+        model = load_in_transformers(Path(folder))
 
     def generate(prompt: Tensor, new: int, **options: Any) -> list[int]:
-        written = model.generate(
-            prompt,
-            attention_mask=torch.ones_like(prompt),
-            max_new_tokens=new,
-            do_sample=False,
-            use_cache=True,
-            **options,
-        )
+        mask = torch.ones_like(prompt)
+        written = model.generate(prompt, attention_mask=mask, max_new_tokens=new, do_sample=False, **options)
         return written[0, prompt.shape[1] :].tolist()
 
     return Peer(
-        "transformers",
         model,
         lambda tokens: model(tokens, use_cache=False).logits,
+        torch.inference_mode()(lambda tokens: model(tokens, use_cache=True, logits_to_keep=1).logits[:, -1]),
         generate,
         {"static cache": lambda prompt, new: generate(prompt, new, cache_implementation="static")},
-        torch.inference_mode()(lambda tokens: model(tokens, use_cache=True, logits_to_keep=1).logits[:, -1]),
     )
 
 
@@ -182,31 +128,30 @@ def _x_transformers(ours: Transformer) -> Peer:
             verbose=False,
         ),
     )
-    if config.positions.base != 10000.0:
-        raise ValueError(f"positions.base={config.positions.base}: expected 10000, which x-transformers has built in")
-    given = weights(ours)
     # x-transformers rotates neighbouring elements as a pair, but ours are half a head apart, so the rows of the query
     # and key projections are permuted.
     place = torch.argsort(half_from_interleaved(sizes.d_head))
     # In x-transformers, query head i reads key head i mod kv_heads; in ours, neighbouring query heads share a key head.
     order = torch.arange(sizes.heads).view(sizes.kv_heads, -1).T.flatten()
+    decoder: Any = ours.decoder
+    layers = model.attn_layers.layers
     with torch.no_grad():
-        model.token_emb.emb.weight.copy_(given.pop("embedding"))
-        _fill_gain(model.attn_layers.final_norm, given.pop("norm"))
-        for layer in range(config.layers):
-            (norm, *_), attention, _ = model.attn_layers.layers[2 * layer]
-            (norm_after, *_), network, _ = model.attn_layers.layers[2 * layer + 1]
-            own = {part: given[f"{layer}.{part}"] for part in PARTS}
-            _fill_gain(norm, own["attention_norm"])
-            _fill_gain(norm_after, own["feed_forward_norm"])
-            query, key = (own[name].view(-1, sizes.d_head, config.d_model)[:, place] for name in ("query", "key"))
+        model.token_emb.emb.weight.copy_(ours.embedding.weight)
+        _fill_gain(model.attn_layers.final_norm, decoder.norm)
+        for block, (norm, attention, _), (norm_after, network, _) in zip(
+            decoder.blocks, layers[::2], layers[1::2], strict=True
+        ):
+            _fill_gain(norm[0], block.attention_norm)
+            _fill_gain(norm_after[0], block.feed_forward_norm)
+            own, feed_forward = block.attention, block.feed_forward
+            query, key = (one.weight.unflatten(0, (-1, sizes.d_head))[:, place] for one in (own.query, own.key))
             attention.to_q.weight.copy_(query[order].flatten(0, 1))
             attention.to_k.weight.copy_(key.flatten(0, 1))
-            attention.to_v.weight.copy_(own["value"])
-            attention.to_out.weight.copy_(own["output"].unflatten(1, (sizes.heads, -1))[:, order].flatten(1))
-            network.ff[0].proj.weight.copy_(torch.cat((own["inner"], own["gate"])))
+            attention.to_v.weight.copy_(own.value.weight)
+            attention.to_out.weight.copy_(own.output.weight.unflatten(1, (sizes.heads, -1))[:, order].flatten(1))
+            network.ff[0].proj.weight.copy_(torch.cat((feed_forward.inner.weight, feed_forward.gate.weight)))
             network.ff[0].proj.bias = None  # the library's gate has a bias even with ff_no_bias; LLaMA's has none
-            network.ff[-1].weight.copy_(own["outer"])
+            network.ff[-1].weight.copy_(feed_forward.outer.weight)
     wrapper = AutoregressiveWrapper(model)
 
     def generate(prompt: Tensor, new: int) -> list[int]:
@@ -216,70 +161,13 @@ def _x_transformers(ours: Transformer) -> Peer:
         with torch.inference_mode():
             return model(tokens, return_intermediates=True)[0][:, -1]
 
-    return Peer("x-transformers", model, model, generate, prefill=prefill)
+    return Peer(model, model, prefill, generate)
 
 
-def _fill_gain(norm: Any, gain: Tensor) -> None:
-    """Copy a gain into a norm, which may store it as the difference from one."""
-    norm.g.copy_(gain - float(norm.unit_offset))
+def _fill_gain(norm: Any, ours: Any) -> None:
+    """Copy our norm's gain into one that may store it as the difference from one."""
+    norm.g.copy_(ours.weight - float(norm.unit_offset))
 
 
-PARTS = ("attention_norm", "query", "key", "value", "output", "feed_forward_norm", "gate", "inner", "outer")
-
-
-def weights(ours: Transformer) -> dict[str, Tensor]:
-    """Return copies of the tensors of `ours`.
-
-    They are named `embedding`, `norm` and, for each of `PARTS`, by layer and part, as in `0.query`.
-
-    Raises:
-        ValueError: If the model does not have LLaMA's layout with a tied embedding table.
-    """
-    _check(ours.config)
-    found = dict(ours.state_dict())
-    given = {"embedding": found["embedding.weight"], "norm": found["decoder.norm.weight"]}
-    for layer in range(ours.config.layers):
-        for part in PARTS:
-            home = "attention." if part in ("query", "key", "value", "output") else ""
-            home = "feed_forward." if part in ("gate", "inner", "outer") else home
-            given[f"{layer}.{part}"] = found[f"decoder.blocks.{layer}.{home}{part}.weight"]
-    if len(given) != len(found):
-        raise ValueError(f"model has {len(found)} tensors: expected {len(given)}, as in LLaMA with a tied table")
-    return {name: tensor.detach().clone() for name, tensor in given.items()}
-
-
-def _by_layer(given: dict[str, Tensor]) -> list[tuple[tuple[str, str], Tensor]]:
-    return [((name.split(".")[0], name.split(".")[1]), tensor) for name, tensor in given.items()]
-
-
-def _check(config: ModelConfig) -> None:
-    """Raise `ValueError` unless the config has the layout that all the libraries support."""
-    for name, value, expected in (
-        ("stack", config.stack, "decoder"),
-        ("positions.kind", config.positions.kind, "rotary"),
-        ("positions.pairing", config.positions.pairing, "half"),
-        ("norm.kind", config.norm.kind, "rms"),
-        ("positions.share", config.positions.share, 1.0),
-        ("positions.scaling", config.positions.scaling, None),
-        ("positions.pattern", config.positions.pattern, (True,)),
-        ("attention.window", config.attention.window, None),
-        ("attention.score_width", config.attention.score_width, None),
-        ("attention.score_cap", config.attention.score_cap, None),
-        ("attention.sinks", config.attention.sinks, False),
-        ("attention.gate", config.attention.gate, None),
-        ("norm.placement", config.norm.placement, "pre"),
-        ("norm.unit_offset", config.norm.unit_offset, False),
-        ("feed_forward.activation", config.feed_forward.activation, "swiglu"),
-        ("embedding.tied", config.embedding.tied, True),
-        ("embedding.scaled", config.embedding.scaled, False),
-        ("embedding.multiplier", config.embedding.multiplier, 1.0),
-        ("embedding.logit_divisor", config.embedding.logit_divisor, 1.0),
-        ("embedding.logit_cap", config.embedding.logit_cap, None),
-        ("moe", config.moe, None),
-        ("dropout", config.dropout, 0.0),
-        ("residual", config.residual, 1.0),
-    ):
-        if value != expected:
-            raise ValueError(
-                f"{name}={value!r}: expected {expected!r}, as in LLaMA's layout, which every compared library supports"
-            )
+PEERS: dict[str, Callable[[Transformer], Peer]] = {"transformers": _transformers, "x-transformers": _x_transformers}
+"""Functions that build a peer with the weights of ours, by package name as pip knows it."""

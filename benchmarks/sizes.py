@@ -25,10 +25,6 @@ class Size:
     prompt: int
     new: int
 
-    def quick(self) -> Size:
-        """Return this size with half the new tokens."""
-        return replace(self, new=max(2, self.new // 2))
-
 
 def _decoder(vocab: int, d_model: int, layers: int, heads: int, d_ff: int, context: int) -> ModelConfig:
     """Return a config in LLaMA's layout with a tied embedding table, the only layout that every library here supports.
@@ -36,15 +32,9 @@ def _decoder(vocab: int, d_model: int, layers: int, heads: int, d_ff: int, conte
     The norm of x-transformers has no epsilon, so ours is tiny to make all of them the same function.
     """
     return ModelConfig(
-        vocab=vocab,
-        d_model=d_model,
-        layers=layers,
-        context=context,
-        attention=AttentionConfig(heads),
-        feed_forward=FeedForwardConfig(d_ff, "swiglu"),
-        norm=NormConfig("rms", eps=1e-12),
-        embedding=EmbeddingConfig(tied=True),
-    )
+        vocab, d_model, layers, context, AttentionConfig(heads), FeedForwardConfig(d_ff, "swiglu"),
+        norm=NormConfig("rms", eps=1e-12), embedding=EmbeddingConfig(tied=True),
+    )  # fmt: skip
 
 
 SIZES = {

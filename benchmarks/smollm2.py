@@ -14,26 +14,30 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.compare import OURS, Comparison, Setting, ceiling
+from benchmarks.compare import OURS, Comparison, Setting, ceiling, cost_of_pass
+from benchmarks.peers import load_in_transformers
 from companion.costs import account
+from companion.data.published_tokenizers import load_tokenizer
 from companion.families.export import export_gguf
 from companion.families.pretrained import load_pretrained, pretrained_folder
-from companion.generation.prefill_decode import decode, evaluating, prefill
+from companion.generation.prefill_decode import decode, prefill
+from companion.ground.display import count
 from companion.ground.installed import installed
 from companion.quantization.weights import Weights, prepared, step_bytes
 from companion.transformer import Transformer
+from companion_school.study.real import PAGE
 
 NAME = "smollm2"
-FORMS: dict[str, Weights] = {"ours, fp32": "fp32", "ours, fp16": "fp16", "ours, int8": "int8", "ours, int4": "int4"}
+FORMS: tuple[Weights, ...] = ("fp32", "fp16", "int8", "int4")
 """Formats to measure in addition to fp32, in which the weights are loaded."""
 TYPES = ("F32", "F16", "Q8_0", "Q4_1")
 """Types of llama.cpp's files. With Q4_1, the embedding table is in Q8_0."""
@@ -41,39 +45,21 @@ WORKER = Path(__file__).with_name("llama_worker.py")
 SLOTS = 1024
 
 
-class Llama:
-    """llama.cpp in a process of its own, which ends with the `with` block."""
+@dataclass(frozen=True)
+class Contender:
+    """SmolLM2 in one library and format.
 
-    def __init__(self, python: str, file: Path, threads: int) -> None:
-        self.process = subprocess.Popen(
-            [python, "-P", str(WORKER), str(file), str(threads)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-        )  # fmt: skip
+    Attributes:
+        write: Decodes the new ids after the prompt, which it has read before.
+        bytes: Bytes of weights that a decode step reads.
+        read: Reads the prompt; `None` for our formats, because prompts are read with the original weights.
+        nats: Returns the mean loss of the prompt's tokens; `None` for another library in fp32.
+    """
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.kill()
-        self.process.communicate()
-
-    def ask(self, name: str, *arguments: Any) -> Any:
-        """Call a method of the worker.
-
-        Raises:
-            RuntimeError: If the process has ended.
-        """
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write(json.dumps([name, *arguments]) + "\n")
-        self.process.stdin.flush()
-        if not (line := self.process.stdout.readline()):
-            raise RuntimeError(f"llama.cpp exited with code {self.process.wait()}")
-        return json.loads(line)
-
-
-def llama_python() -> str | None:
-    """Return the Python that has `llama_cpp`: this one, or the one that LLAMA_CPP_PYTHON names, or `None`."""
-    return sys.executable if importlib.util.find_spec("llama_cpp") else os.environ.get("LLAMA_CPP_PYTHON")
+    write: Callable[[], list[int]]
+    bytes: int
+    read: Callable[[], Any] | None = None
+    nats: Callable[[], float] | None = None
 
 
 def compare(
@@ -81,25 +67,22 @@ def compare(
 ) -> Iterator[Comparison]:
     """Compare prefill and decoding of SmolLM2 for each number of threads.
 
-    The first comparison's remarks say how many nats per token each format loses on the prompt.
+    The remarks below the first table of decoding say how many nats per token each format loses on the prompt.
 
     Raises:
         ValueError: If the model is not installed; the message says how to get it.
     """
     folder = pretrained_folder(NAME)
     ours = load_pretrained(folder).eval()
-    from companion.data.published_tokenizers import load_tokenizer
-    from companion_school.study.real import PAGE
-
     ids = load_tokenizer(folder).encode(PAGE)[:prompt]
+    python = sys.executable if importlib.util.find_spec("llama_cpp") else os.environ.get("LLAMA_CPP_PYTHON")
     before = torch.get_num_threads()
     with tempfile.TemporaryDirectory() as made:
-        python = llama_python()
         files = {} if python is None else written(ours, folder, Path(made), python)
         try:
             for number in threads:
                 torch.set_num_threads(number)
-                yield from _with_threads(ours, folder, ids, new, setting, python, files, number)
+                yield from compare_threads(ours, folder, ids, new, setting, python, files)
         finally:
             torch.set_num_threads(before)
 
@@ -109,112 +92,136 @@ def written(ours: Transformer, folder: Path, made: Path, python: str) -> dict[st
     files = {kind: made / f"{kind}.gguf" for kind in TYPES}
     export_gguf(files["F32"], ours, type="F32", tokenizer=(folder / "tokenizer.json").read_text(encoding="utf-8"))
     for kind in TYPES[1:]:
-        command = [python, "-P", str(WORKER), str(files["F32"]), str(files[kind]), kind]
+        command = [python, str(WORKER), str(files["F32"]), str(files[kind]), kind]
         if subprocess.run(command, capture_output=True).returncode:
             del files[kind]
     return files
 
 
-def _with_threads(
+def compare_threads(
     ours: Transformer, folder: Path, ids: list[int], new: int, setting: Setting,
-    python: str | None, files: dict[str, Path], threads: int,
+    python: str | None, files: dict[str, Path],
 ) -> Iterator[Comparison]:  # fmt: skip
-    chip, _ = ceiling(torch.float32, torch.device("cpu"))
-    config, size = ours.config, f"SmolLM2, {threads} thread{'s' * (threads > 1)}"
-    flops = account.forward_flops(config, len(ids), cached=0, logits="last").total
-    reading = Comparison("prefill", f"prefill, {len(ids)} tokens", size, len(ids), flops, flops / chip.flops)
-    steps = [account.forward_flops(config, 1, cached=len(ids) + i, logits="last").total for i in range(new)]
-    least = new * account.forward_bytes(config, 1, cached=len(ids)) / chip.bandwidth
-    writing = Comparison("decode", f"decoding, {new} tokens after {len(ids)}", size, new, sum(steps), least, "memory")
-    reads: dict[str, Callable[[], Any]] = {}
-    writes: dict[str, Callable[[], Any]] = {}
-    bytes = {OURS: 4 * account.parameters(config).total}
-    with torch.inference_mode(), evaluating(list(ours.modules())), ExitStack() as stack:
-        logits, cache, _ = prefill(ours, [ids], None, SLOTS)
-        first = int(logits.argmax())
-        reads[OURS] = partial(prefill, ours, [ids], None, SLOTS)
-        models = {OURS: ours} | {name: prepared(ours, form) for name, form in FORMS.items()}
-        for name, model in models.items():
-            writes[name] = partial(_write, model, first, cache, new)
-            bytes.setdefault(name, step_bytes(model))
-        told = {name: _nats(model, ids) for name, model in models.items()} if threads == 1 else {}
-        expected = writes[OURS]()
+    """Compare prefill and decoding with the current number of threads.
 
-        def same(ids_written: list[int]) -> str | None:
-            return None if ids_written == expected else "it generates different tokens from ours"
+    Args:
+        ours: The model.
+        folder: Its folder, which transformers loads.
+        ids: The prompt.
+        new: Number of new tokens.
+        setting: The settings.
+        python: A Python that has llama.cpp, or `None`.
+        files: The model's files for llama.cpp, by type.
+    """
+    threads, (chip, _) = torch.get_num_threads(), ceiling(torch.float32, torch.device("cpu"))
+    size = f"SmolLM2, {count(threads, 'thread')}"
+    flops, _ = cost_of_pass(ours.config, len(ids), cached=0)
+    _, moved = cost_of_pass(ours.config, 1, cached=len(ids))
+    reading = Comparison("prefill", f"prefill, {len(ids)} tokens", size, len(ids), flops / chip.flops)
+    writing = Comparison(
+        "decode", f"decoding, {new} tokens after {len(ids)}", size, new, new * moved / chip.bandwidth, "memory"
+    )
+    with torch.inference_mode(), ExitStack() as stack:
+        contenders, first = _ours(ours, ids, new)
+        expected = contenders[OURS].write()
+
+        def difference(contender: Contender, exactly: bool) -> str | None:
+            if contender.read is not None:
+                contender.read()
+            same = contender.write() == expected or not exactly
+            return None if same else "it generates different tokens from ours"
 
         if installed("transformers"):
-            theirs = _Transformers(folder, ids, first, new)
-            if writing.admits("transformers", lambda: same(theirs.write())):
-                reads["transformers"], writes["transformers"] = theirs.read, theirs.write
-                bytes["transformers"] = bytes[OURS]
+            theirs = _transformers(folder, ids, first, new, contenders[OURS].bytes)
+            if writing.admits("transformers", difference, theirs, True):
+                contenders["transformers"] = theirs
         else:
             writing.omit("transformers", "missing", "not installed (pip install transformers)")
         if python is None:
-            writing.omit(
-                "llama.cpp", "missing", "not installed: pip install llama-cpp-python, or name a Python that has it "
-                "with LLAMA_CPP_PYTHON",
-            )  # fmt: skip
+            where = "pip install llama-cpp-python, or name a Python that has it with LLAMA_CPP_PYTHON"
+            writing.omit("llama.cpp", "missing", f"not installed: {where}")
         for kind, file in files.items():
-            name = f"llama.cpp, {kind}"
-            llama = stack.enter_context(Llama(python or "", file, threads))
-
-            def check(llama: Llama = llama, exactly: bool = kind == "F32") -> str | None:
-                llama.ask("read", ids)
-                found = llama.ask("write", first, new)
-                return same(found) if exactly else None
-
-            if writing.admits(name, check):
-                if threads == 1:
-                    told[name] = llama.ask("nats", ids) / (len(ids) - 1)
-                    llama.ask("read", ids)
-                reads[name] = partial(llama.ask, "read", ids)
-                writes[name] = partial(llama.ask, "write", first, new)
-                bytes[name] = file.stat().st_size
-        yield reading.time(reads, setting)
-        if told:
-            losses = ", ".join(f"{name} {nats:.4f}" for name, nats in told.items())
-            writing.remarks.append(f"nats per token of the prompt: {losses}")
-        writing.time(writes, setting)
-        shares = {name: new * count / chip.bandwidth for name, count in bytes.items()}
-        writing.rows = [replace(row, share=shares[row.name] / row.seconds.median) for row in writing.rows]
+            llama, size_of_file = _llama(python or "", file, stack), file.stat().st_size
+            read, nats = partial(llama, "read", ids), partial(llama, "nats", ids)
+            theirs = Contender(partial(llama, "write", first, new), size_of_file, read, nats)
+            if writing.admits(name := f"llama.cpp, {kind}", difference, theirs, kind == "F32"):
+                contenders[name] = theirs
+        if threads == 1:
+            losses = {name: one.nats() for name, one in contenders.items() if one.nats is not None}
+            told = ", ".join(f"{name} {nats:.4f}" for name, nats in losses.items())
+            writing.remarks.append(f"nats per token of the prompt: {told}")
+        # Reading comes first and leaves the prompt in every cache, from which the new tokens are then decoded.
+        yield reading.time({name: one.read for name, one in contenders.items() if one.read is not None}, setting)
+        writing.time({name: one.write for name, one in contenders.items()}, setting)
+        shortest = {name: new * one.bytes / chip.bandwidth for name, one in contenders.items()}
+        writing.rows = [replace(row, share=shortest[row.name] / row.seconds.median) for row in writing.rows]
         writing.remarks.append("shares are computed from the bytes that each format reads")
         yield writing
 
 
-def _write(model: Transformer, first: int, cache: Any, new: int) -> list[int]:
-    tokens, written = torch.tensor([first]), []
-    for _ in range(new):
-        logits, cache = decode(model, tokens, cache, None)
-        tokens = logits.argmax(-1)
-        written.append(int(tokens))
-    return written
+def _llama(python: str, file: Path, stack: ExitStack) -> Callable[..., Any]:
+    """Start llama.cpp in a process, which ends with the stack, and return a function that calls the worker's methods.
+
+    The function raises `RuntimeError` if the process has ended.
+    """
+    command = [python, str(WORKER), str(file), str(torch.get_num_threads())]
+    pipe, ignored = subprocess.PIPE, subprocess.DEVNULL
+    process = stack.enter_context(subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=ignored, text=True))
+    stack.callback(process.kill)
+
+    def ask(name: str, *arguments: Any) -> Any:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(json.dumps([name, *arguments]) + "\n")
+        process.stdin.flush()
+        if not (line := process.stdout.readline()):
+            raise RuntimeError(f"llama.cpp exited with code {process.wait()}")
+        return json.loads(line)
+
+    return ask
 
 
-def _nats(model: Transformer, ids: list[int]) -> float:
-    return float(F.cross_entropy(model(torch.tensor([ids])).logits[0, :-1], torch.tensor(ids[1:])))
+def _ours(ours: Transformer, ids: list[int], new: int) -> tuple[dict[str, Contender], int]:
+    """Return our contenders, and the first new id, which follows from reading the prompt."""
+    logits, cache, _ = prefill(ours, [ids], None, SLOTS)
+    first = logits.argmax(-1)
+
+    def write(model: Transformer) -> list[int]:
+        tokens, grown, found = first, cache, []
+        for _ in range(new):
+            logits, grown = decode(model, tokens, grown, None)
+            tokens = logits.argmax(-1)
+            found.append(int(tokens))
+        return found
+
+    def nats(model: Transformer) -> float:
+        return float(F.cross_entropy(model(torch.tensor([ids])).logits[0, :-1], torch.tensor(ids[1:])))
+
+    read = partial(prefill, ours, [ids], None, SLOTS)
+    found = {
+        OURS: Contender(partial(write, ours), 4 * account.parameters(ours.config).total, read, partial(nats, ours))
+    }
+    for form in FORMS:
+        model = prepared(ours, form)
+        found[f"ours, {form}"] = Contender(partial(write, model), step_bytes(model), None, partial(nats, model))
+    return found, int(first)
 
 
-class _Transformers:
-    """transformers' model of the same folder, which has read the prompt."""
+def _transformers(folder: Path, ids: list[int], first: int, new: int, bytes: int) -> Contender:
+    """Return transformers' model of the same folder, which has read the prompt."""
+    model = load_in_transformers(folder)
 
-    def __init__(self, folder: Path, ids: list[int], first: int, new: int) -> None:
-        import transformers
+    def read() -> Any:
+        return model(torch.tensor([ids]), use_cache=True, logits_to_keep=1).past_key_values
 
-        transformers.logging.set_verbosity_error()
-        self.model: Any = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-        self.ids, self.first, self.new = torch.tensor([ids]), first, new
-        self.cache = self.read()
+    cache = read()
 
-    def read(self) -> Any:
-        return self.model(self.ids, use_cache=True, logits_to_keep=1).past_key_values
+    def write() -> list[int]:
+        tokens: Tensor = torch.tensor([[first]])
+        found: list[int] = []
+        for _ in range(new):
+            tokens = model(tokens, past_key_values=cache, use_cache=True).logits[:, -1:].argmax(-1)
+            found.append(int(tokens))
+        cache.crop(len(ids))
+        return found
 
-    def write(self) -> list[int]:
-        written: list[int] = []
-        tokens: Tensor = torch.tensor([[self.first]])
-        for _ in range(self.new):
-            out = self.model(tokens, past_key_values=self.cache, use_cache=True)
-            tokens = out.logits[:, -1:].argmax(-1)
-            written.append(int(tokens))
-        self.cache.crop(self.ids.shape[1])
-        return written
+    return Contender(write, bytes, read)

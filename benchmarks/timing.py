@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from companion.ground.fields import require_whole
+from companion.ground.waiting import counted
 
 FEWEST = 3
 """Minimum number of rounds, even after `patience` seconds, so that the median is meaningful."""
@@ -32,25 +33,13 @@ class Spread:
 
     @classmethod
     def of(cls, samples: Sequence[float]) -> Spread:
-        """Return the quartiles, interpolated linearly between the sorted samples.
-
-        Raises:
-            ValueError: If there are no samples.
-        """
-        if len(samples) == 0:
-            raise ValueError("samples is empty: expected at least one measurement")
-        lower, median, upper = np.quantile(np.asarray(samples, dtype=float), (0.25, 0.5, 0.75)).tolist()
+        """Return the quartiles, interpolated linearly between the sorted samples."""
+        lower, median, upper = np.quantile(samples, (0.25, 0.5, 0.75)).tolist()
         return cls(median, lower, upper)
 
 
 def paired_ratio(seconds: Sequence[float], baseline: Sequence[float]) -> Spread:
-    """Return the spread of seconds / baseline, round by round, so that a slowdown of a whole round cancels.
-
-    Raises:
-        ValueError: If the numbers of rounds differ.
-    """
-    if len(seconds) != len(baseline):
-        raise ValueError(f"seconds has {len(seconds)} rounds: expected {len(baseline)}, as many as the baseline")
+    """Return the spread of seconds / baseline, round by round, so that a slowdown of a whole round cancels."""
     return Spread.of([a / b for a, b in zip(seconds, baseline, strict=True)])
 
 
@@ -61,7 +50,7 @@ def interleaved(
     device: torch.device | str = "cpu",
     least: float = 0.03,
     patience: float = math.inf,
-    tick: Callable[[], Any] = lambda: None,
+    what: str = "",
 ) -> dict[str, list[float]]:
     """Measure each run once in each of `rounds` rounds, after warm-up runs.
 
@@ -71,7 +60,7 @@ def interleaved(
         device: Device to wait for after each sample.
         least: Minimum seconds of a sample. Faster runs are repeated within it, and the sample is their mean.
         patience: Seconds after which no further round starts, once `FEWEST` rounds are done.
-        tick: Called after each sample, for a progress bar.
+        what: Name of the progress bar.
 
     Returns:
         Seconds of each run in each round.
@@ -94,12 +83,11 @@ def interleaved(
     gc.disable()  # a collection would slow down whichever contender happens to be running
     try:
         began = time.perf_counter()
-        for done in range(rounds):
+        for done in counted(range(rounds), unit="round", what=what):
             if done >= FEWEST and time.perf_counter() - began > patience:
                 break
             for name in order.permutation(list(runs)).tolist():
                 samples[name].append(_seconds(runs[name], repeats[name], device))
-                tick()
     finally:
         if collecting:
             gc.enable()
@@ -108,15 +96,15 @@ def interleaved(
 
 def _seconds(run: Callable[[], Any], repeats: int, device: torch.device) -> float:
     """Return the mean seconds of `repeats` runs, including the time until the device has finished them."""
-    synchronize(device)
+    _finish(device)
     start = time.perf_counter()
     for _ in range(repeats):
         run()
-    synchronize(device)
+    _finish(device)
     return (time.perf_counter() - start) / repeats
 
 
-def synchronize(device: torch.device) -> None:
+def _finish(device: torch.device) -> None:
     """Wait until the device has finished its kernels, because Python runs ahead of them."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)

@@ -3,9 +3,8 @@ arithmetic."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import replace
-from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -28,7 +27,7 @@ SETTINGS = TrainingConfig(updates=10**9, learning_rate=1e-3, last_share=1.0, war
 def compare(
     size: Size,
     setting: Setting,
-    beside: Sequence[str] = PEERS,
+    beside: Collection[str] = PEERS,
     optimizer: Literal["adamw", "muon"] = "adamw",
 ) -> Comparison:
     """Compare updates: forward pass, loss, backward pass, clipping and the optimizer.
@@ -36,22 +35,20 @@ def compare(
     Ours is the whole of `Trainer.update`. The peers run the shortest loop that does the same, always with AdamW.
     """
     config, device = size.config, setting.device
-    flops = account.train_flops(config, config.context, batch=size.batch)
     comparison = Comparison(
         part="training",
         title=f"training step, {size.batch} x {config.context:,} tokens "
         f"({many(account.parameters(config).total)} parameters)" + ", Muon" * (optimizer == "muon"),
         size=size.name,
         items=size.batch * config.context,
-        flops=flops,
-        least=flops / setting.chip.flops,
+        least=account.train_flops(config, config.context, batch=size.batch) / setting.chip.flops,
     )
     ours = drawn(config).to(device)
     tokens = torch.randint(config.vocab, (size.batch, config.context + 1), device=device)
     inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-    others = dict(built(ours, comparison, names=beside))
+    peers = dict(built(ours, beside, comparison))
     with torch.no_grad():
-        expected = ours(inputs).logits if others else inputs
+        expected = ours(inputs).logits if peers else inputs
     settings = replace(SETTINGS, optimizer=optimizer)
     trainer = Trainer(ours, lambda _: (inputs, targets), settings, precision=setting.precision, compile=setting.compile)
     fused = bool(trainer.optimizer.defaults["fused"])
@@ -63,22 +60,23 @@ def compare(
     course = torch.tensor([update() for _ in range(TRIAL_UPDATES)])
     runs: dict[str, Callable[[], Any]] = {OURS: update}
 
-    def check(name: str) -> str | None:
-        peer = others[name]
+    def check(name: str, peer: Peer) -> str | None:
         peer.model.to(device).eval()
         with torch.no_grad():
-            if why := differs([expected], [peer.logits(inputs)], ["logits"], torch.float32):
+            if why := differs(expected, peer.logits(inputs), "logits", torch.float32):
                 return why
-        runs[name] = _plain_step(peer, inputs, targets, settings, setting, fused=fused)
-        theirs = torch.tensor([runs[name]() for _ in range(TRIAL_UPDATES)])
+        step = _plain_step(peer, inputs, targets, settings, setting, fused=fused)
+        theirs = torch.tensor([step() for _ in range(TRIAL_UPDATES)])
         # In fp32 the loss must agree to four digits, but the gradient norm, which rounding affects more, only to two.
         parts = ((0, "loss", 1e-4 if setting.precision == "fp32" else 1e-2), (1, "gradient", 1e-2))
         far = [what for i, what, most in parts if not torch.allclose(course[:, i], theirs[:, i], rtol=most, atol=0)]
-        return f"its {' and '.join(far)} differ from ours in the first {TRIAL_UPDATES} updates" if far else None
+        if far:
+            return f"its {' and '.join(far)} differ from ours in the first {TRIAL_UPDATES} updates"
+        runs[name] = step
+        return None
 
-    for name in others:
-        if not comparison.admits(name, partial(check, name)):
-            runs.pop(name, None)
+    for name, peer in peers.items():
+        comparison.admits(name, check, name, peer)
     return comparison.time(runs, setting)
 
 
@@ -89,11 +87,7 @@ def _plain_step(
     model = peer.model
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(
-        parameters,
-        lr=settings.learning_rate,
-        betas=settings.betas,
-        weight_decay=settings.weight_decay,
-        fused=fused,
+        parameters, settings.learning_rate, settings.betas, weight_decay=settings.weight_decay, fused=fused
     )
     logits = torch.compile(peer.logits) if setting.compile else peer.logits
     model.train()
