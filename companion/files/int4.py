@@ -80,7 +80,7 @@ def load_levels(path: str | Path, model: Transformer) -> int:
     for name, layer in layers.items():
         if sums.get(name) != _sum(layer):
             raise ValueError(
-                f"{path}: {name} differs in values or dtype from the weights for which these levels were chosen"
+                f"{path}: {name} differs in values or dtype from the weights that these levels were chosen for"
             )
         packed, scale, middle = (tensors[f"{name}.{part}"] for part in PARTS)
         out, d_in = layer.weight.shape

@@ -95,7 +95,7 @@ def beam_search(
     require_number("length_penalty", length_penalty)
     if abs(length_penalty) * math.log(steps) > 300:
         raise ValueError(
-            f"length_penalty={length_penalty!r}: expected an exponent for which {steps} ** length_penalty is finite"
+            f"length_penalty={length_penalty!r}: expected an exponent such that {steps} ** length_penalty is finite"
         )
     if not isinstance(early_stopping, bool) and early_stopping != "never":
         raise ValueError(f"early_stopping={shown(early_stopping)}: expected True, False or 'never'")

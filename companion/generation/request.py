@@ -193,7 +193,7 @@ def _prompts(config: ModelConfig, prompts: Rows | None, source: Rows | None, sta
         if source is None:
             raise ValueError("prompts=None: expected texts to continue; prompts can only be omitted with a source")
         if start is None:
-            raise ValueError("start=None without prompts: expected the token id with which every target begins")
+            raise ValueError("start=None without prompts: expected the token id that begins every target")
         check_ids("start", [start], config.vocab)
         prompts = [[start] for _ in source]
     elif start is not None:

@@ -302,7 +302,7 @@ class States:
             raise ValueError(
                 f"lengths={wanted.tolist()}: expected for each row 0 or a length close to the current one, "
                 f"{lengths.tolist()}; linear layers store only the updates of the last {BACK} tokens and, before them, "
-                "one matrix, from which no update can be removed"
+                "one matrix, and no update can be removed from it"
             )
         if bool((gone != self.gone).any()):  # rows of length 0 start again from zeros
             begun = (wanted == 0)[:, None, None]

@@ -59,13 +59,13 @@ class Learning:
         "at the peak and falls only at the end",
     )
     decay_share: PartOfOne = setting(
-        TRAINING, 0.2, "wsd: fraction of the updates, at the end, in which the learning rate falls"
+        TRAINING, 0.2, "wsd: fraction of the updates that the learning rate falls over, at the end"
     )
     decay_shape: DecayShape = setting(TRAINING, "linear", "wsd: shape of the fall; 1-sqrt falls fast at first")
     width_base: Count | None = setting(
         TRAINING,
         None,
-        "muP: d-model of the narrower model for which the learning rate was tuned; the weights of "
+        "muP: d-model of the narrower model that the learning rate was tuned for; the weights of "
         "this model are initialized and updated so that the same rate suits it (default: no scaling)",
     )
     beta2: Decay = setting(TRAINING, 0.95, "decay per update of AdamW's average of squared gradients")

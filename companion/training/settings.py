@@ -89,7 +89,7 @@ class RunSettings(Learning, ABC):
         TRAINING,
         None,
         "training time instead of --steps: measures this machine's speed, then fixes the number of "
-        "steps (fewer if the text is too short for so many)",
+        "steps (fewer if the text is too short for that many)",
     )
     batch: Count = setting(TRAINING, 16, "examples per micro-batch: windows of text, or pairs of names")
     out: str | None = setting(MACHINE, None, "folder of the run (default: in runs/, named after what is learned)")
@@ -414,7 +414,7 @@ class TextSettings(Settings):
         "in Qwen3-Next; as many as --layers: no full attention",
     )
     latent: Count | None = setting(
-        MODEL, None, "width of the latent vector from which all keys and values are computed (MLA; default: none)"
+        MODEL, None, "width of the latent vector that all keys and values are computed from (MLA; default: none)"
     )
     sinks: bool = setting(
         MODEL, False, "add a learned sink logit to each head, which takes attention weight and has no value"

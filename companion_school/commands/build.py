@@ -17,8 +17,8 @@ def parser() -> Parser:
         description=(
             "Write your own transformer, one plain Python file at a time: read a lesson, then write its stage. "
             "Without an action, this command shows all stages, your progress in each, and what comes next.\n\n"
-            "The stages are listed in the order in which you write them. Their numbers are only names.\n\n"
-            "Your files are in my/transformer, which is looked for in this folder and in the folders above it. "
+            "The stages are listed in the order you write them. Their numbers are only names.\n\n"
+            "Your files are in my/transformer. The command looks for it in this folder and in the folders above. "
             "The flag --folder or the environment variable COMPANION_BUILD selects another folder. Your files "
             "import PyTorch, tokenizers, safetensors and each other, but nothing of the course. Your code is "
             "never overwritten."
@@ -83,7 +83,7 @@ def _check_parser() -> Parser:
     parser = Parser(
         description=(
             "Check stages of your own files. Every part of a stage is tried on many inputs in a separate process. "
-            "If a part fails, the report shows the smallest input on which it fails, the expected result, the "
+            "If a part fails, the report shows the smallest input that it fails on, the expected result, the "
             "most likely mistake, and the stage that contains it."
         ),
         epilog="examples:\n  companion build check 5\n  companion build check 2-5\n  companion build check --all",

@@ -93,7 +93,7 @@ def _release_parser() -> Parser:
     )
     parser.add_argument("pset", metavar="PSET", help="name of the problem set (letters, digits, - and _)")
     parser.add_argument(
-        "--exercises", nargs="+", default=[], metavar="N.N", help="exercises, which keep the order of the course"
+        "--exercises", nargs="+", default=[], metavar="N.N", help="exercises; they appear in the order of the course"
     )
     parser.add_argument(
         "--questions", nargs="+", default=[], metavar="N.X", help="questions from the lessons, such as 2.a 2.b"
@@ -172,7 +172,7 @@ def _add_platform(parser: Parser) -> None:
     parser.add_argument(
         "--into",
         metavar="TABLE",
-        help="exported gradebook of Canvas or grading worksheet of Moodle, in which the grades are filled in",
+        help="exported gradebook of Canvas or grading worksheet of Moodle, to be filled in with the grades",
     )
     parser.add_argument(
         "--columns",

@@ -6,7 +6,7 @@ check("2.3")       try your answer
 hint("2.3")        one step of help
 solution("2.3")    the reference
 progress()         what you have done so far
-take_over("2.3")   your answer into the file of your own transformer of which it is a part
+take_over("2.3")   write your answer into the file of your own transformer that it belongs to
 """
 
 from companion_school.checking.notebook_answer import NotYet

@@ -617,7 +617,7 @@ _PROMPT, _WRITTEN = (lambda ids, known: ids[:known]), (lambda ids, known: ids[kn
 
 
 def _telling(draw, text, n):
-    """A table with which the ways to go wrong write something else."""
+    """A table for which each known-wrong answer writes something else."""
     while True:
         table = draw.normal(10, 10)
         right = _greedy(text, n, _WORDS, table, _ALL)
@@ -814,7 +814,7 @@ def _collected(query, keys, values, scale=_ROOT):
 
 
 def _step(x, w_q, w_k, w_v, keys, values, *, query_at=0, key_at=0, value_at=None, scale=_ROOT):
-    """The step with the new word's query and key at places counted from its own; None: not rotated."""
+    """The step with the new word's query and key at positions counted from its own; None: not rotated."""
     n = len(keys)
     query = x @ w_q if query_at is None else _turned(x @ w_q, n + query_at)
     key = x @ w_k if key_at is None else _turned(x @ w_k, n + key_at)

@@ -370,7 +370,7 @@ def _(ids, G, vocab):
 
 
 @embedding_gradient.mistake(
-    "you looked rows of G up with the ids; the ids say to which row of the table each row of G belongs"
+    "you looked rows of G up with the ids; the ids say which row of the table each row of G belongs to"
 )
 def _(ids, G, vocab):
     _ids_of(ids, vocab)
@@ -632,7 +632,7 @@ def _(E, ids, answers):
 @exercise(
     "1.5",
     "Merges have an order",
-    task="Cut a word into tokens by merges, in the order in which they were learned",
+    task="Cut a word into tokens by applying merges in the order they were learned",
     points=3,
     difficulty=2,
     minutes=15,
@@ -643,9 +643,9 @@ def _(E, ids, answers):
     ),
 )
 def encode_word(word, merges):
-    """Cut `word`, a `str`, into tokens, and return them as a list. `merges` lists pairs of `str` in the order in which they were learned.
-    Begin with single characters. Of all pairs of neighbours, find the one that was learned first, and join it wherever it occurs, from
-    left to right. Repeat this until no pair in `merges` is left.
+    """Cut `word`, a `str`, into tokens, and return them as a list. `merges` lists pairs of `str` in the order they were learned. Begin
+    with single characters. Of all pairs of neighbours, find the one that was learned first, and join it wherever it occurs, from left to
+    right. Repeat this until no pair in `merges` is left.
 
     ```python
     >>> encode_word("abab", [("b", "a"), ("a", "b")])
@@ -729,9 +729,7 @@ def _not_empty(word):
         raise ValueError("an empty word")
 
 
-@encode_word.mistake(
-    "you took the longest known piece from the left; apply merges in the order in which they were learned"
-)
+@encode_word.mistake("you took the longest known piece from the left; apply merges in the order they were learned")
 def _(word, merges):
     _not_empty(word)
     known, out = {"".join(pair) for pair in merges}, []

@@ -87,7 +87,7 @@ def _():
         "a mean far above the standard deviation": "a correct identity loses all digits at such a mean",
     },
     hints=(
-        "Which is the last line of equation (D2.2) that assumes neither mean zero nor variance one?",
+        "Which line of equation (D2.2) is the last one that assumes neither mean zero nor variance one?",
         "Put sigma_q = sigma_k = std and mu_q = mu_k = mean into it.",
         "A divisor divides the variance by its square.",
     ),
@@ -201,7 +201,7 @@ def _(d_k, mean, std):
 )
 def visible_softmax(scores, may_look):
     """Write a softmax with a mask. `scores` (query, key) are already scaled. `may_look` is boolean, has the same shape, and is True where a
-    query may look. Return the weights. Rows add up to one, hidden keys get exactly 0 whatever their scores are, and a row in which every key is
+    query may look. Return the weights. Rows add up to one, hidden keys get exactly 0 whatever their scores are, and a row whose keys are all
     hidden is all zeros. Scores of 1,000 or -1,000 do not overflow. Do not use PyTorch's softmax.
 
     ```python
@@ -210,7 +210,7 @@ def visible_softmax(scores, may_look):
     ```
 
     ★
-    - Scores of $-2 \\cdot 10^{10}$ are ordinary scores, and a NaN that is hidden does no harm.
+    - Scores of $-2 \\cdot 10^{10}$ are ordinary scores, and a NaN that is hidden has no effect.
     - Raise a `ValueError` if `may_look` is not boolean or does not have the shape of `scores`.
     """
     ### BEGIN SOLUTION
@@ -361,7 +361,7 @@ def masked_gradients(q, k, v, may_look, g):
     ```
 
     ★
-    - Visible scores far below zero beside higher hidden scores do no harm.
+    - Visible scores far below zero cause no error, even if hidden scores are higher.
     """
     ### BEGIN SOLUTION
     scale = math.sqrt(q.shape[1])

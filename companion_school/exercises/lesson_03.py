@@ -150,7 +150,7 @@ def _divides(heads, kv_heads):
 
 
 def _count(d_model, heads, kv_heads, d_k, d_v, bias):
-    """Numbers in the projections, each with so many outputs."""
+    """Number of elements in the projections, which have these numbers of outputs."""
     return heads * d_k * (d_model + bias) + kv_heads * (d_k + d_v) * (d_model + bias) + (heads * d_v + bias) * d_model
 
 
@@ -788,7 +788,7 @@ def _(q, k, v):
         "one": "the rows are heads times d_k, so one tensor cannot be cut to a single row",
     },
     hints=(
-        "`nn.Linear` stores its matrix transposed. Which *rows* of `w_q` belong to head i? And of `w_v`, whose heads have another width?",
+        "`nn.Linear` stores its matrix transposed. Which *rows* of `w_q` belong to head i? Which rows of `w_v`, whose heads have another width?",
         "A head's rows are neighbours: `w_q.split(d_k)` cuts `w_q` into one block per head, with d_k = number of rows / heads.",
         "In `w_o` a head owns *columns*: `w_o.split(d_v, dim=1)`. Join the blocks of the heads to keep, in their order, with `torch.cat`.",
     ),
@@ -1030,10 +1030,10 @@ def _(w_q, w_k, w_v, w_o, heads, keep):
     ),
 )
 def many_heads(x, source, w_q, w_k, w_v, w_o, heads, may_look):
-    """Compute multi-head attention, (3.2) and (3.3). `x` (batch, query, d_model) looks at `source` (batch, key, d_model), from which keys and
-    values are computed. The matrices hold the heads one after the other and multiply rows from the right: `w_q`, `w_k` (d_model, head · d_k),
-    `w_v` (d_model, head · d_v), `w_o` (head · d_v, d_model). `may_look` (batch, query, key) is boolean, is True where a query may look, and
-    applies to all heads. Every row has at least one True. Return (batch, query, d_model).
+    """Compute multi-head attention, (3.2) and (3.3). `x` (batch, query, d_model) looks at `source` (batch, key, d_model), and keys and values
+    are computed from `source`. The matrices hold the heads one after the other and multiply rows from the right: `w_q`, `w_k` (d_model, head
+    · d_k), `w_v` (d_model, head · d_v), `w_o` (head · d_v, d_model). `may_look` (batch, query, key) is boolean, is True where a query may
+    look, and applies to all heads. Every row has at least one True. Return (batch, query, d_model).
 
     ```python
     >>> many_heads(torch.zeros(1, 1, 2), torch.tensor([[[1.0, 2.0], [9.0, 9.0]]]), *[torch.eye(2)] * 4, 2, torch.tensor([[[True, False]]]))
@@ -1042,7 +1042,7 @@ def many_heads(x, source, w_q, w_k, w_v, w_o, heads, may_look):
 
     ★
     - Raise a `ValueError` if `heads` does not divide the columns of `w_q` or of `w_v`.
-    - Scores far below zero, and hidden values of $10^{15}$, do no harm.
+    - Scores far below zero, and hidden values of $10^{15}$, cause no error.
     """
     ### BEGIN SOLUTION
     if w_q.shape[1] % heads or w_v.shape[1] % heads:

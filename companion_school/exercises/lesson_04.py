@@ -130,8 +130,8 @@ def _():
 )
 def shift_matrix(k, d, base):
     """Write $p_t$ for the wave of position $t$ as a column. Pair $i$ has the frequency $\\omega_i = \\text{base}^{-2i/d}$, with its sine in
-    row $2i$ and its cosine in row $2i + 1$. Return the matrix $M_k$ (d_model, d_model) for which $M_k\\, p_t = p_{t+k}$ at every position
-    $t$. `k` may be negative, and `d` is the width d_model.
+    row $2i$ and its cosine in row $2i + 1$. Return the matrix $M_k$ (d_model, d_model) that satisfies $M_k\\, p_t = p_{t+k}$ at every
+    position $t$. `k` may be negative, and `d` is the width d_model.
 
     ```python
     >>> shift_matrix(1, 2, 10000.0)
@@ -286,7 +286,7 @@ def _(k, d, base):
     hints=(
         "Why is the dot product of p and q not enough?",
         "What is M_k p_s when k = t - s?",
-        "Try all k from -100 to 100, both ends included, and keep the one for which M_k p lies closest to q.",
+        "Try all k from -100 to 100, both ends included, and keep the one that brings M_k p closest to q.",
     ),
 )
 def offset_between(p, q):
@@ -339,7 +339,7 @@ def _(draw):
 
 
 def _nearest(p, q, offsets):
-    """Return the offset k for which M_k p comes closest to q."""
+    """Return the offset k that brings M_k p closest to q."""
     omega = 10000 ** (-torch.arange(0, len(p), 2, dtype=torch.float64) / len(p))
     angle = torch.tensor(list(offsets))[:, None] * omega
     c, s, sine, cosine = angle.cos(), angle.sin(), p[0::2], p[1::2]
@@ -348,7 +348,7 @@ def _nearest(p, q, offsets):
 
 
 def _turned(p, q, i):
-    """Return the angle from -pi to pi by which the hand of pair i has turned from p to q."""
+    """Return the angle, from -pi to pi, between the hands of pair i in p and in q."""
     before, after = (math.atan2(x[2 * i], x[2 * i + 1]) for x in (p, q))
     return math.remainder(after - before, 2 * math.pi)
 
@@ -429,7 +429,7 @@ def _(p, q):
 @exercise(
     "4.4",
     "A head that looks back",
-    task="Find the query matrix with which a head looks j positions back",
+    task="Find the query matrix that makes a head look j positions back",
     points=4,
     difficulty=3,
     minutes=20,
@@ -442,7 +442,7 @@ def _(p, q):
     },
     hints=(
         "With positions as columns, the score of m for n is p_m^T A p_n, where A = W_q W_k^T / sqrt(d).",
-        "Which A gives p_m . p_(n + j)? Equation (4.4) moves p_n by j places.",
+        "Which A gives p_m . p_(n + j)? Equation (4.4) moves p_n by j positions.",
         "So W_q W_k^T = sharpness * sqrt(d) * M_j. Bring W_k^T to the other side by multiplying by its inverse from the right.",
     ),
 )
@@ -1090,7 +1090,9 @@ def _(draw):
     d = 2 * draw.whole(2, 4)
     yield Case("any width", table(d, 4 * d + draw.whole(1, 9)))
     yield Case("three rows for four dimensions are rejected", table(4, 3), refuse=True)
-    yield Case("enough rows, of which only three differ, are rejected", table(4, 3, repeat=(0, 1, 2, 0)), refuse=True)
+    yield Case(
+        "enough rows, but only three different ones, are rejected", table(4, 3, repeat=(0, 1, 2, 0)), refuse=True
+    )
     flat = torch.tensor([[1.0, 2.0], [2.0, 4.0], [3.0, 6.0]], dtype=torch.float64)
     yield Case("different rows on one line are rejected", (flat, flat), refuse=True)
     yield Case("vectors of length 1e-6", tuple(1e-6 * each for each in table(4, 7)), tolerance=1e-4)

@@ -349,9 +349,9 @@ def _(x, positions, base):
 )
 def convert_layout(weight, heads):
     """`weight` (heads · d_head, d_model) is the stored weight of a query or key projection, with the rows of head 0 first. It was trained with
-    the layout **interleaved**, in which the components $2c$ and $2c + 1$ of a head are pair $c$. Return the weight for the layout **half**, in
-    which the components $c$ and $c + d_k/2$ are pair $c$, with $d_k$ = d_head. Keep the order of the pairs and of the two components in each
-    pair, so that all scores stay the same.
+    the layout **interleaved**, where the components $2c$ and $2c + 1$ of a head are pair $c$. Return the weight for the layout **half**, where
+    the components $c$ and $c + d_k/2$ are pair $c$, with $d_k$ = d_head. Keep the order of the pairs and of the two components in each pair,
+    so that all scores stay the same.
 
     ```python
     >>> convert_layout(torch.tensor([[0.0], [1.0], [2.0], [3.0]]), 1).flatten()
@@ -545,7 +545,7 @@ def _(length, d_head, turn):
     return max(1.0, (length * turn / (2 * math.pi)) ** (d_head / (d_head - 2)))
 
 
-@smallest_base.mistake("that base is below 1, with which later pairs would rotate faster; return 1.0")
+@smallest_base.mistake("that base is below 1, so later pairs would rotate faster; return 1.0")
 def _(length, d_head, turn):
     return (length / (2 * math.pi * turn)) ** (d_head / (d_head - 2))
 

@@ -424,7 +424,7 @@ def _(x, gain, eps, g):
         "a stream of one million": "no stream in the lesson is that large",
     },
     hints=(
-        "Which state does the branch read, and to which state is its output added?",
+        "Which state does the branch read, and which state is its output added to?",
         "`zip` pairs each branch with its gain. Check the lengths first, because `zip` stops at the shorter list.",
         "Use two names, one for the stream and one for the branch's input. The last norm comes after the loop.",
     ),
@@ -662,8 +662,8 @@ def _(x, branches, gains, last_gain, eps):
     ),
 )
 def write_scale(count, v, keep):
-    """A post-norm stack has `count` sub-layers, each of which would write with mean square `v` into a stream of mean square 1. By which
-    positive number must all writing matrices $W_2$ be multiplied so that the mean square along the identity path, (D6.19) in the deeper
+    """A post-norm stack has `count` sub-layers, and each would write with mean square `v` into a stream of mean square 1. What positive
+    number must all writing matrices $W_2$ be multiplied by, so that the mean square along the identity path, (D6.19) in the deeper
     notebook, is exactly `keep` at the bottom? Return a `float`.
 
     ```python

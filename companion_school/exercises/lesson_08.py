@@ -433,7 +433,7 @@ def _(y, x, W_q, W_k, W_v, real):
     hints=(
         "How much does the row of each slot change? `(after - before).abs().amax(dim=-1)` is a table. What do its axes count?",
         "The table is (target, slot). Build the table as it should be: each slot depends on the targets before its own, without padding.",
-        "Compare the two as (slot, target). `nonzero()` lists the differences in the required order.",
+        "Transpose it to (slot, target) and compare it with that table. `nonzero()` then lists the differences in the required order.",
     ),
 )
 def leaks(before, after, real):

@@ -540,7 +540,7 @@ def _(logits, m):
     excused={"dtype": "one of its correct answers always computes in float64"},
     hints=(
         "Rotations add up: R(a) R(b) = R(a + b), lesson 05.",
-        "Which a turns every R(n) into R(n - by)? Is it the same for all slots?",
+        "Which rotation R(a) changes every R(n) to R(n - by)? Is it the same for all slots?",
         "Rotate each pair of every slot by the angle -by times the pair's frequency. The minus sign changes only the sign of the sines.",
     ),
 )
@@ -694,7 +694,7 @@ def _(keys, by, base):
 @exercise(
     "10.5",
     "Temperature, then top-p",
-    task="Apply a temperature, then keep the most probable tokens up to a share",
+    task="Compute next-token probabilities with a temperature and top-p",
     points=3,
     difficulty=2,
     minutes=15,
@@ -719,8 +719,8 @@ def _(keys, by, base):
 )
 def temperature_top_p(logits, temperature, share):
     """Apply the temperature (10.3), then top-p: keep the smallest set of most probable tokens whose probabilities *reach* the `share`, including
-    the token that reaches it. Return the probabilities from which the next token is drawn, a tensor (vocab), in the order of
-    `logits`, with exact zeros for the tokens that are cut. With a share of 1 nothing is cut. No two logits are equal.
+    the token that reaches it. Return the probabilities that the next token is drawn with, a tensor (vocab), in the order of `logits`, with exact
+    zeros for the tokens that are cut. With a share of 1 nothing is cut. No two logits are equal.
 
     ```python
     >>> temperature_top_p(torch.tensor([0.2, 0.5, 0.3]).log(), 1.0, 0.7)
@@ -778,12 +778,12 @@ def _cut(p, keeps):
     return torch.zeros_like(p).scatter(0, order, kept / kept.sum())
 
 
-@temperature_top_p.mistake("you dropped the token with which the sum reaches the share; it must stay")
+@temperature_top_p.mistake("you dropped the token that brings the sum to the share; it must stay")
 def _(logits, temperature, share):
     return _cut(torch.softmax(logits / temperature, dim=-1), lambda p, before: before + p <= share)
 
 
-@temperature_top_p.mistake("you kept one token too many: stop at the one with which the sum reaches the share")
+@temperature_top_p.mistake("you kept one token too many: stop at the one that brings the sum to the share")
 def _(logits, temperature, share):
     return _cut(torch.softmax(logits / temperature, dim=-1), lambda p, before: before.roll(1).index_fill(0, torch.tensor(0), 0.0) < share)  # fmt: skip
 

@@ -106,8 +106,8 @@ def _():
 )
 def expert_layer_cost(d, d_ff, experts, top_k, shared):
     """Return `(total, active, flops)` of a layer: all parameters, the active ones, and the FLOPs of one token's forward pass. The layer has
-    `experts` gated experts, of which a token visits `top_k`, and `shared` experts that every token visits. Each has three matrices of
-    `d` x `d_ff`. Its router has no bias. Count a multiplication and an addition as two FLOPs, and matrix products only.
+    `experts` gated experts (a token visits `top_k` of them) and `shared` experts that every token visits. Each has three matrices of `d` x
+    `d_ff`. Its router has no bias. Count a multiplication and an addition as two FLOPs, and matrix products only.
 
     ```python
     >>> expert_layer_cost(2, 3, 4, 1, 0)

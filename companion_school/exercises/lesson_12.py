@@ -13,7 +13,7 @@ from companion_school.checking.exercise import Case, exercise
 @exercise(
     "12.1",
     "Where the square takes over",
-    task="Find the lengths at which scores cost as much as the rest",
+    task="Find the lengths where attention scores cost as much as the rest",
     points=1,
     difficulty=1,
     minutes=5,

@@ -272,8 +272,8 @@ def _(vocab, d, layers, heads, kv_heads, d_ff, tied):
 )
 def half_from_interleaved_rows(weight, heads):
     """A published checkpoint stores the matrix of the queries, `weight` (heads · d_head, d_model), as `nn.Linear` does. It is made for the
-    interleaved rotary layout, in which rows $2j$ and $2j + 1$ of each head are pair $j$. Your model rotates in the half layout, in which rows
-    $j$ and $j + d_k/2$ of a head's $d_k$ rows are pair $j$. Return the matrix with its rows reordered, so that your model computes the same
+    interleaved rotary layout, where rows $2j$ and $2j + 1$ of each head are pair $j$. Your model rotates in the half layout, where rows $j$
+    and $j + d_k/2$ of a head's $d_k$ rows are pair $j$. Return the matrix with its rows reordered, so that your model computes the same
     scores as the published one.
 
     ```python

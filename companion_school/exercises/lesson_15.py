@@ -410,7 +410,7 @@ def _(key, value, rank):
 @exercise(
     "15.4",
     "Who sits in which slot?",
-    task="Say which token each slot of a rolling cache holds",
+    task="Find which token each slot of a rolling cache holds",
     points=2,
     difficulty=2,
     minutes=8,

@@ -784,7 +784,7 @@ def _(decay, text):
 )
 def longest_copy(numbers, bits, symbols):
     """A model reads a text over an alphabet of `symbols` different symbols, and stores only a state of `numbers` elements with `bits` bits each.
-    Then it has to write the text again. Return the largest length, an `int`, for which this can work for *every* text of that length. The result
+    Then it has to write the text again. Return the largest length, an `int`, such that this can work for *every* text of that length. The result
     must be exact even if a power of `symbols` equals the number of states or is larger by one.
 
     ```python

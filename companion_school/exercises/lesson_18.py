@@ -137,14 +137,14 @@ def _(rate, ahead, cost):
     hints=(
         "Go through the guesses in order. A guess stays if `u[i] * p_hat[i, x] < p[i, x]`. What ends the loop?",
         "After a rejection at position i, draw from `(p[i] - p_hat[i]).clamp(min=0)`. If all guesses stay, draw from `p[-1]`.",
-        "To draw with u, take the first token at which the `cumsum` of the weights exceeds `u * weights.sum()`.",
+        "To draw with u, take the first token where the `cumsum` of the weights exceeds `u * weights.sum()`.",
     ),
 )
 def keep_guesses(p, p_hat, guesses, u):
     """A draft has drawn `guesses`, k token ids, from its probabilities `p_hat` (k, vocab). The model's probabilities are `p` (k + 1, vocab), and
     `u` (k + 1) holds random numbers from [0, 1). Guess x at position i stays if `u[i] * p_hat[i, x] < p[i, x]`. Return a list with the guesses that
     stay, up to the first rejection, and one more token. Draw this token with `u[-1]` from the distribution that the rule prescribes: it is the
-    first one at which the running sum of the weights exceeds `u[-1]` times their total.
+    first one where the running sum of the weights exceeds `u[-1]` times their total.
 
     ```python
     >>> p, p_hat = torch.tensor([[0.8, 0.2], [0.5, 0.5]]), torch.tensor([[0.5, 0.5]])
@@ -531,14 +531,14 @@ def _(ids, longest, count):
     limits={"seats": (1,)},
     hints=(
         "Use a queue of waiting texts, and a list of seated ones with the number of tokens that each still has to write.",
-        "In a step, first texts that have arrived take free seats in order, then every seated text writes a token, and then finished texts leave.",
+        "In each step, texts that have arrived first take free seats in order. Then every seated text writes a token, and finished texts leave.",
         "A text that writes its last token in step t is done at t + 1, and its seat is free for step t + 1.",
     ),
 )
 def done_at(arrivals, lengths, seats):
     """Text i arrives at time `arrivals[i]`, an integer, and has `lengths[i]` tokens to write. Arrivals are in ascending order. A step takes from time
     t to t + 1. At its beginning, waiting texts that have arrived by t take the free seats in order. Then each seated text writes one token, and
-    leaves if it was the last one. Return a list with the time at which each text is done.
+    leaves if it was the last one. Return a list with the time when each text is done.
 
     ```python
     >>> done_at([0, 0, 1], [3, 1, 2], 2)
@@ -649,7 +649,7 @@ def _(arrivals, lengths, seats):
     return [arrival + length for arrival, length in zip(arrivals, lengths, strict=True)]
 
 
-@done_at.mistake("you return how long each text took: return the time at which it is done")
+@done_at.mistake("you return how long each text took: return the time when it is done")
 def _(arrivals, lengths, seats):
     _timetable(arrivals, lengths, seats)
     return [time - arrival for time, arrival in zip(_seated(arrivals, lengths, seats), arrivals, strict=True)]

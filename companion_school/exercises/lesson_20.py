@@ -12,7 +12,7 @@ from companion_school.checking.exercise import Case, exercise
 @exercise(
     "20.1",
     "What the loss counts",
-    task="Say which tokens of a conversation count in the loss",
+    task="Mark the tokens of a conversation that count in the loss",
     points=1,
     difficulty=1,
     minutes=10,
@@ -195,7 +195,7 @@ def adapted(x, weight, down, up, which, scale):
 
     ★
     - Raise a `ValueError` if shapes do not match, or if an adapter does not exist.
-    - An adapter that no row of the batch uses does no harm, not even if it contains NaN.
+    - An adapter that no row of the batch uses has no effect, even if it contains NaN.
     """
     ### BEGIN SOLUTION
     sizes = (down.shape[0], x.shape[1], weight.shape[0]) != (up.shape[0], down.shape[1], up.shape[2])
@@ -302,7 +302,7 @@ def _(x, weight, down, up, which, scale):
     return _one_by_one(x, torch.zeros_like(weight), down, up, which, scale)
 
 
-@adapted.mistake("an adapter that no row uses must do no harm, and 0 times NaN is NaN")
+@adapted.mistake("an adapter that no row uses must have no effect, but 0 times NaN is NaN")
 def _(x, weight, down, up, which, scale):
     _fitting(x, weight, down, up, which)
     chosen = (which[:, None] == torch.arange(len(down))).to(x.dtype)
@@ -365,8 +365,8 @@ def preference_loss(now, start, counts, tau):
     ★
     - Raise a `ValueError` if the shapes differ, if a pair does not have two answers, if there are no pairs, or if the temperature is not above
       0.
-    - A margin of a thousand, or of minus a thousand, does no harm.
-    - The values of tokens that do not count do no harm, not even minus infinity.
+    - A margin of a thousand, or of minus a thousand, causes no overflow.
+    - The values of tokens that do not count have no effect, even if they are minus infinity.
     """
     ### BEGIN SOLUTION
     same = now.shape == start.shape == counts.shape
@@ -751,7 +751,7 @@ def held_back(now, old, gain, counts, clip):
     ★
     - Raise a `ValueError` if shapes do not match, if there is no answer, if an answer has no token that counts, or if `clip` is not above 0 and
       below 1.
-    - The values of tokens that do not count do no harm, not even minus infinity.
+    - The values of tokens that do not count have no effect, even if they are minus infinity.
     """
     ### BEGIN SOLUTION
     fits = now.dim() == 2 and now.shape == old.shape == counts.shape and gain.shape == now.shape[:1]

@@ -145,7 +145,7 @@ def _(u, gain, table, eps):
 def credit(writes, gain, table, words, eps):
     """`writes` (part, d_model) holds the embedding of one token and everything that each head and network added to it, so its sum is the final
     stream. RMSNorm with `gain` (d_model) and `eps` comes next, and then `table` (vocab, d_model). `words` is a pair of token ids. For each part,
-    return by how much it makes the logit of the first word larger than that of the second, (part). The results add up to the gap of the two
+    return how much it adds to the logit of the first word minus the logit of the second, (part). The results add up to the gap of the two
     logits.
 
     ```python
@@ -273,7 +273,7 @@ def _(writes, gain, table, words, eps):
 @exercise(
     "21.3",
     "The induction score",
-    task="Score heads by the weight they give to what came after an earlier copy",
+    task="Compute each head's induction score from its attention weights",
     points=3,
     difficulty=2,
     minutes=20,

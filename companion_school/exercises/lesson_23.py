@@ -429,9 +429,8 @@ def _(parameters, tokens, scores, floor, alpha, delta):
     ),
 )
 def best_size(compute, alpha, delta, factor_1, factor_2):
-    """Return `(parameters, tokens)`, two floats with `6 * parameters * tokens == compute`, for which the scaling law
-    $\\text{floor} + \\text{factor}_1 / \\text{parameters}^\\alpha + \\text{factor}_2 / \\text{tokens}^\\delta$ is lowest. The floor does not
-    matter.
+    """Return `(parameters, tokens)`, two floats with `6 * parameters * tokens == compute` that minimize the scaling law $\\text{floor} +
+    \\text{factor}_1 / \\text{parameters}^\\alpha + \\text{factor}_2 / \\text{tokens}^\\delta$. The floor does not matter.
 
     ```python
     >>> best_size(600.0, 0.5, 0.5, 2.0, 2.0)

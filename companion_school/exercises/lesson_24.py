@@ -242,13 +242,13 @@ def _(text):
     hints=(
         "A shingle that a text lacks must never count as its first. Which rank ensures that?",
         "Broadcast `member` to (text, 1, shingle) and `rank` to (1, order, shingle), hide the shingles that a text lacks, and take the minimum.",
-        "The estimate for a pair is the fraction of the orders in which both signatures are equal.",
+        "The estimate for a pair is the fraction of the orders where both signatures are equal.",
     ),
 )
 def minhash(member, rank):
     """`member` (text, shingle) is a boolean tensor that says which shingles a text has. `rank` (order, shingle) is an integer tensor with the
     rank of each shingle in each order. Return `(signature, similarity)`. The signature (text, order) holds the smallest rank of each text's
-    shingles in each order, as integers. The similarity (text, text) holds, for each pair of texts, the share of the orders in which their
+    shingles in each order, as integers. The similarity (text, text) holds, for each pair of texts, the share of the orders where their
     signatures are equal, in double precision.
 
     ```python
@@ -327,7 +327,7 @@ def _(member, rank):
     return _hash(member, rank, same=lambda equal: equal.sum(dim=2))
 
 
-@minhash.mistake("count all orders in which the signatures agree, not whether they agree in every one")
+@minhash.mistake("count all orders where the signatures agree, not whether they agree in every one")
 def _(member, rank):
     return _hash(member, rank, same=lambda equal: equal.all(dim=2).double())
 

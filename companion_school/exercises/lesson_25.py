@@ -397,14 +397,14 @@ def _(counts, drawn, k):
     minutes=15,
     hints=(
         "Questions that both models get right or both get wrong do not tell which is better.",
-        "If neither is better, each question on which they differ is a coin toss. How probable is it that one side wins at least as often as the better model did?",
+        "If neither is better, each question where they differ is a coin toss. How probable is it that one side wins at least as often as the better model did?",
         "Both models could have been the better one, so double the probability. It is at most 1.",
     ),
 )
 def compare(first, second):
     """Two models answered the same questions: `first` and `second` are lists of booleans, right or not, in the same order. Return
     `(difference, p_value)`: the share of right answers of the first minus that of the second, and the p-value of McNemar's exact test. For
-    this value, toss a coin for each question on which exactly one model is right: it is twice the probability that one side wins at least as
+    this value, toss a coin for each question where exactly one model is right: it is twice the probability that one side wins at least as
     often as the better model did, but at most 1.
 
     ```python
@@ -471,7 +471,7 @@ def _(first, second):
     return (wins - losses) / count, 2 * _tail(max(wins, losses), wins + losses)
 
 
-@compare.mistake("questions on which both agree are not coin tosses: leave them out")
+@compare.mistake("questions where both agree are not coin tosses: leave them out")
 def _(first, second):
     wins, losses, count = _pairs(first, second)
     extra = (count - wins - losses) // 2
@@ -496,7 +496,7 @@ def _(first, second):
     return (losses - wins) / count, min(1.0, 2 * _tail(max(wins, losses), wins + losses))
 
 
-@compare.mistake("the difference is a share of all questions, not only of those on which the models differ")
+@compare.mistake("the difference is a share of all questions, not only of those where the models differ")
 def _(first, second):
     wins, losses, _ = _pairs(first, second)
     return (wins - losses) / max(1, wins + losses), min(1.0, 2 * _tail(max(wins, losses), wins + losses))

@@ -207,14 +207,14 @@ def _(parameters, processes, stage):
     minutes=15,
     hints=(
         "A stage begins a micro-batch when it has finished the previous micro-batch and the previous stage has finished this one.",
-        "Keep a list with the time at which each stage was last finished.",
+        "Keep a list with the time when each stage last finished.",
         "For each micro-batch go through the stages: `start = max(free[stage], ready)`.",
     ),
 )
 def pipeline_seconds(stages, micro_batches):
     """Micro-batches pass through a pipeline, forward only. `stages` lists the seconds that each stage needs for a micro-batch. A stage works on
-    one micro-batch at a time, in order, and hands it on immediately. Return `(seconds, bubble)`: the time at which the last micro-batch leaves
-    the last stage, and the share of all stages' time until then that was idle.
+    one micro-batch at a time, in order, and hands it on immediately. Return `(seconds, bubble)`: the time when the last micro-batch leaves the
+    last stage, and the share of all stages' time until then that was idle.
 
     ```python
     >>> pipeline_seconds([1.0, 3.0], 4)
@@ -302,7 +302,7 @@ def _(stages, micro_batches):
     return whole + (micro_batches - 1) * most, (len(stages) - 1) / (micro_batches + len(stages) - 1)
 
 
-@pipeline_seconds.mistake("that is the share of the time in which the stages work: return the rest")
+@pipeline_seconds.mistake("that is the share of the time when the stages work: return the rest")
 def _(stages, micro_batches):
     whole, most = _times(stages, micro_batches)
     seconds, idle = _idle(stages, micro_batches, whole + (micro_batches - 1) * most)
@@ -502,7 +502,7 @@ def merge(outputs, log_sums):
     ★
     - Scores may be as large as a million.
     - If a process has no visible key, its `log_sums` is `-inf`, and its output must have no effect, even if it is NaN.
-    - A query for which no process has a visible key gets zeros.
+    - A query without a visible key in any process gets zeros.
     """
     ### BEGIN SOLUTION
     largest = log_sums.amax(0, keepdim=True)

@@ -87,7 +87,7 @@ def show(
     size = len(page.encode())
     if size > LARGEST:
         raise ValueError(
-            f"{name}: expected at most {LARGEST} bytes of HTML, got {size}, of which {len(png)} are the still picture"
+            f"{name}: expected at most {LARGEST} bytes of HTML, got {size}, including {len(png)} for the still picture"
         )
     display(Moving(name, alt, page))
 
