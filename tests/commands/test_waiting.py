@@ -7,6 +7,7 @@ import pty
 import shutil
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -173,6 +174,7 @@ def test_a_command_says_that_it_is_loading_a_package(tmp_path, monkeypatch) -> N
 
 def test_the_first_thing_that_a_command_shows_is_that_it_is_loading_pytorch() -> None:
     controller, terminal = pty.openpty()
+    termios.tcsetwinsize(terminal, (24, 80))  # a terminal without a size shows no bar
     lines = ("from companion.commands.main import main", "from companion.ground import waiting")
     code = "\n".join([*lines, "waiting.DELAY = 0", "main(['account', 'no-such-model'])"])
     subprocess.run([sys.executable, "-c", code], stderr=terminal, check=True)
