@@ -74,3 +74,20 @@ def windows() -> Found:
             found[name, near] = [float(one) for one in right]
             print(row(name, f"window of {near}", f"right of {count}", found[name, near]), flush=True)
     return found
+
+
+def patterns() -> Found:
+    """Count right telephone numbers with full attention in every fourth or second layer of SmolLM2, from each first.
+
+    All other layers have a window of 64. Return nothing without the model.
+    """
+    lesson, found = names_of("17", "setup", "looking", "sets-up-book"), Found()
+    if (opened := real_model("smollm2")) is None:
+        return found
+    for every in (4, 2):
+        for first in range(every):
+            setting = f"layers {first}, {first + every}, ..."
+            right = lesson["numbers_right"](*opened, range(first, 30, every), starts=STARTS)
+            found[setting, every] = [float(one) for one in right]
+            print(row(setting, f"one in {every}", "right of 16", found[setting, every]), flush=True)
+    return found

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+
+import torch
 
 from authoring.comparisons.cells import names_of, row
 from authoring.records import rounding as rounded
@@ -31,4 +34,30 @@ def aware() -> Found:
         for way, values in zip(("32 bits", "rounded", "aware"), map(list, zip(*runs, strict=True)), strict=True):
             found[way, updates] = values
             print(row(way, f"{updates} updates", "bits per byte", values), flush=True)
+    return found
+
+
+def formats() -> Found:
+    """Compute the error of four-bit formats, relative to the size of random numbers with short and with long tails."""
+    lesson, found = names_of("19", "setup", "rung-rounding", "in-blocks"), Found()
+    e2m1, e4m3 = lesson["e2m1"], lesson["e4m3"]
+
+    def nvfp4(x: torch.Tensor) -> torch.Tensor:
+        whole, parts = x.abs().max() / (448 * 6), x.reshape(-1, 16)
+        scale = e4m3(parts.abs().amax(dim=1, keepdim=True) / 6 / whole) * whole
+        return (e2m1((parts / scale).clamp(-6, 6)) * scale).view_as(x)
+
+    ways: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "MX fp4": lambda x: lesson["in_blocks"](x, e2m1),
+        "NVFP4": nvfp4,
+        "int4, groups of 32": lambda x: lesson["to_levels"](x, 4, 32),
+    }
+    for at, tails in enumerate(("normal", "Student's t of 4")):
+        for name, rounded_by in ways.items():
+            found[name, at] = []
+            for start in range(3):
+                torch.manual_seed(start)
+                sizes = torch.randn(512, 512), torch.distributions.StudentT(4.0).sample((512, 512))
+                found[name, at].append(((rounded_by(sizes[at]) - sizes[at]).norm() / sizes[at].norm()).item())
+            print(row(name, tails, "off by", found[name, at]), flush=True)
     return found
