@@ -70,7 +70,7 @@ class Corpus:
 
 @dataclass(frozen=True)
 class Split:
-    """Training and held-out documents. `notes` explains the split if it is not simply by document."""
+    """Training and held-out documents. `notes` explains the split if it was not made by whole documents."""
 
     train: tuple[Document, ...]
     held_out: tuple[Document, ...]

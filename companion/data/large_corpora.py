@@ -89,7 +89,8 @@ class Piece(Document):
 
 
 def is_large(paths: Sequence[str | Path]) -> bool:
-    """Return whether the files of `paths` have at least `LARGE` bytes in total.
+    """Return whether the files of `paths` have at least `LARGE` bytes in total; texts with a name (`NAMED_TEXTS`) do
+    not count.
 
     Raises:
         ValueError: if a path does not exist.

@@ -272,8 +272,8 @@ def product(a: Float[Tensor, "*#axes m k"], b: Float[Tensor, "*#axes k n"]) -> F
 def positive_features(x: Float[Tensor, "*axes d_head"]) -> Float[Tensor, "*axes d_head"]:
     """Compute phi(x) = elu(x) + 1: x + 1 above zero, exp(x) below (Katharopoulos et al. 2020, eq. 7).
 
-    The two cases are computed separately because in fp32 elu(x) + 1 rounds to zero below about -17, and a sum of zeros
-    cannot be a divisor.
+    The two cases are computed separately because in fp32 elu(x) + 1 rounds to zero below about -17, and dividing by a
+    sum of zeros fails.
     """
     above = x > 0
     # Do not use clamp here: at its bound, where the slope is 1, its gradient depends on the version of PyTorch.

@@ -420,10 +420,11 @@ class Start:
 
     @classmethod
     def find(cls, name: str | None, flag: str = "--start") -> Start:
-        """Find the starting point that `--start`, or another flag, names; `None`: the newest run on text.
+        """Find the starting point with this name: a folder, a GGUF file, or a model that was fetched. `None` means the
+        newest run on text. `flag` is the flag that gave the name, for messages.
 
         Raises:
-            ValueError: if the folder is neither a run on text nor a published model.
+            ValueError: if there is no such model or run, its config.json cannot be read, or it is a translator.
         """
         if name is None:
             return cls(newest_run(task=TextSettings.task).path.absolute())

@@ -166,7 +166,7 @@ class RunSettings(Learning, ABC):
         return cls(**{f.name: flags[flag(f).replace("-", "_")] for f in fields(cls)})
 
     def what_matters(self) -> dict[str, Any]:
-        """Return the settings that determine the result, as in JSON.
+        """Return the settings that determine the result, in the form that JSON stores.
 
         These are all settings except those that say where the run is computed and stored.
         """

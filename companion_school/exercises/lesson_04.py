@@ -780,7 +780,7 @@ def _(x, lengths):
 
 @add_positions.variant
 def _(x, lengths):
-    # a table that begins with rows of zeros, from which each row takes its own slice
+    # a table that begins with rows of zeros; each row takes its own slice of it
     n, d = x.shape[1], x.shape[2]
     if lengths.min() < 1 or lengths.max() > n:
         raise ValueError(f"lengths: expected 1 to {n}")

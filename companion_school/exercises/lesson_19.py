@@ -640,7 +640,7 @@ def _(x, levels, dice):
 
 @by_chance.variant
 def _(x, levels, dice):
-    # the position among the levels as one number, from which the dice are subtracted
+    # the position among the levels as one number; the dice are subtracted from it
     _fits_levels(x, levels, dice)
     x = x.clamp(levels[0], levels[-1])
     below = ((x[..., None] >= levels).sum(dim=-1) - 1).clamp(0, len(levels) - 2)

@@ -41,7 +41,7 @@ broken(
     "def next_word(logits):\n    return logits.argmax(dim=0)[-1]",
     "def next_word(logits):\n    return logits[-1].argmax()",
     "logits = torch.tensor([[5.0, 1.0, 0.0], [0.0, 2.0, 3.0]])\nassert int(next_word(logits)) == 2",
-    "The maximum is taken along the tokens, which gives the position at which each word is most probable, and then "
+    "The maximum is taken along the tokens, which gives the position where each word is most probable, and then "
     "the entry of the last word in the vocabulary. The id is always smaller than the number of tokens. "
     "Write `logits[-1].argmax()`.",
 )
@@ -257,7 +257,7 @@ reason(
     "A model has no positions at all. Without a mask, shuffling the text shuffles its outputs in the same way and "
     "changes nothing else. Why? And why is this no longer true with a causal mask?",
     "Scores compare contents, and a weighted sum has no order, so outputs move together with their words (2). With a "
-    "causal mask each word sees only the words before it, so the set over which it averages depends on its position. "
+    "causal mask each word sees only the words before it, so the set that it averages over depends on its position. "
     "The average reveals how many words it sees (2).",
 )
 broken(

@@ -104,7 +104,7 @@ reason(
     "With the norm before each part, a gradient can reach the first layer from the last without being scaled by a "
     "norm on the way. Why, and why is this not true with the norm after the sum?",
     "Before: $x + f(\\text{norm}(x))$ has the derivative $1 + \\dots$. The product of these ones over all layers is "
-    "a path on which nothing is scaled (2). After: $\\text{norm}(x + f(x))$ passes every gradient through each norm, "
+    "a path where nothing is scaled (2). After: $\\text{norm}(x + f(x))$ passes every gradient through each norm, "
     "which divides by the size of the sum. These factors multiply over the layers (2).",
 )
 broken(

@@ -63,7 +63,7 @@ def nucleus(chances, top_p):
     "made = nucleus(torch.tensor([0.25, 0.5, 0.125, 0.125]), 0.6)\n"
     "assert torch.allclose(made, torch.tensor([1 / 3, 2 / 3, 0.0, 0.0]))\n"
     "assert nucleus(torch.tensor([0.9, 0.1]), 0.5).tolist() == [1.0, 0.0]",
-    "The word with which the sum reaches `top_p` must stay: a word stays if the sum before it is less. As it is, too "
+    "The word that brings the sum to `top_p` must stay: a word stays if the sum before it is less. As it is, too "
     "few stay, and none if the most probable word alone has more than `top_p`, where 0 / 0 is NaN.",
 )
 

@@ -106,7 +106,7 @@ reason(
 )
 broken(
     "18.seats",
-    "This function returns the time at which each text is done with continuous batching. All texts wait from the "
+    "This function returns the time when each text is done with continuous batching. All texts wait from the "
     "beginning, and in each step every text that has a seat writes a token.",
     """
 def done_at(lengths, seats):

@@ -32,7 +32,7 @@ def _(draw: Random) -> Asked:
     )
     ways = sum(comb(wins + losses, heads) for heads in range(wins, wins + losses + 1))
     key = (
-        f"Only the {wins + losses} questions on which they differ count, as tosses of a coin. "
+        f"Only the {wins + losses} questions where they differ count, as tosses of a coin. "
         f"{ways} of ${2 ** (wins + losses)}$ outcomes have {wins} heads or more, and as many have {wins} tails or more."
     )
     return Asked(text, key, 2 * ways / 2 ** (wins + losses))
@@ -43,8 +43,8 @@ reason(
     "Two models score 71 % and 74 % on the same 500 questions, with 95 % intervals from 67 to 75 and from 70 to 78. "
     "Does it follow that the difference may be due to luck? What would you compute?",
     "It does not follow (1). Each interval says how far a score may be from its own true share, and both models "
-    "share much of this luck, because they answer the same questions (1). Count the questions on which exactly one "
-    "model is right, because the others say nothing about the difference (1). Compute the paired interval or "
+    "share much of this luck, because they answer the same questions (1). Count the questions that exactly one "
+    "model answers right, because the others say nothing about the difference (1). Compute the paired interval or "
     "McNemar's test from these counts: with few such questions, for example 25 against 10, the difference is clear, "
     "and with many, for example 85 against 70, it is not (1).",
 )

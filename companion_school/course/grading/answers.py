@@ -255,8 +255,8 @@ def read_texts(files: Sequence[tuple[str, bytes]], wanted: Sequence[str]) -> dic
     A text continues through the Markdown cells that follow, up to a code cell, another cell of the problem set, the
     heading of an exercise or another of these lines. If the student deleted the line, its cell is recognized by its
     name in the problem set. If the cell is unchanged, the text comes from cells that the student added just above or
-    below it, or else, as if the cell was deleted, from those added anywhere. If a line has several texts, the last one
-    that is not empty counts.
+    below it. If there are none, it comes from cells added anywhere, as for a deleted cell. If a line has several texts,
+    the last one that is not empty counts.
 
     Args:
         files: Names and contents; Python files are skipped.

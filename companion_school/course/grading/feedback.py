@@ -35,7 +35,7 @@ _RIGHT_BUT = "Not accepted: the result is right, but another requirement of the 
 
 
 def page(settled: Settled, assignment: str) -> str:
-    """Render the page of one student as HTML."""
+    """Render a student's feedback page for this assignment as HTML."""
     return _template().render(one=settled, record=settled.record, assignment=assignment, choice=CHOICE, extra=EXTRA)
 
 

@@ -27,8 +27,9 @@ def deeper_of(number: int) -> str:
 def navigation(kind: Kind, number: int, known: Titles, *, deeper: bool = False) -> str:
     """Return the navigation line in Markdown.
 
-    It links to the previous notebook, the start page, the next lesson, the exercises, the deeper notebook and the
-    glossary. Links whose target does not exist are left out, and so are links to the notebook itself.
+    It links to the previous notebook, the start page, the next lesson (except from a deeper notebook), the exercises,
+    the deeper notebook and the glossary. Links whose target does not exist are left out, and so are links to the
+    notebook itself.
 
     Args:
         kind: Kind of the notebook that the line is for. From exercises and deeper notebooks, the previous notebook is

@@ -130,7 +130,8 @@ def read_sheet(file: Path, *, texts: bool = True) -> dict[Key, Given]:
 
 
 def keep(marks: Mapping[Key, Given]) -> str:
-    """Return the marks as CSV text, without the students' texts."""
+    """Return the marks as the CSV text of written.csv: student_id, item, text_id, points and comment, without the
+    students' texts."""
     return as_csv(KEPT, [
         {"student_id": quoted(student), "item": item, "text_id": given.text_id, "points": number(given.points),
          "comment": quoted(given.comment)}

@@ -37,7 +37,7 @@ def together(
         words: Words of the query and of the key.
         step: Rotation per position in radians, counter-clockwise; the default is an hour on a clock.
         places: Number of positions. The query's word moves from position `distances` - 1 to the last one.
-        distances: Number of distances, from 0 on, between the key's word and the query's word after it.
+        distances: Number of distances between the key's word and the query's word after it, counted from 0.
         start: First position of the query's word.
         apart: First distance.
         caption: The sentence under the figure, with its number.
