@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import torch
@@ -15,15 +16,36 @@ from companion.training.tasks.number_words import exact_match
 
 STARTS = (0, 1, 2)
 CASES = {"right": (1, 0), "mask too wide": (1, 1), "not shifted": (0, 0), "shifted twice": (2, 0)}
-ONE_WAY = "an encoder layer that looks back only, and a decoder layer"
-SLOW = "an encoder layer and a decoder layer, at a rate of 0.001"
-TRAVELLERS = ("setup", "sets-up-model", "sets-up-journeys", "sets-up-traveller", "says", "practise", "sets-up-look")
+
+
+@dataclass(frozen=True)
+class Express:
+    """A model that learns the express, and how it is trained."""
+
+    kind: str
+    layers: int = 1
+    encoder: bool = True
+    causal: bool = False
+    rate: float = 3e-3
+    budgets: tuple[int, ...] = (350, 1050)
+
+
+EXPRESSES = (
+    Express("one decoder layer", encoder=False, budgets=(350, 3000)),
+    Express("two decoder layers", layers=2, encoder=False),
+    Express("an encoder layer and a decoder layer"),
+    Express("an encoder layer that looks back only, and a decoder layer", causal=True),
+    Express("an encoder layer and a decoder layer", rate=1e-3, budgets=(1050,)),
+)
+WRITERS = ("setup", "sets-up-writers", "train", "four-ways", "writes-habit")
+"""Cells of the lesson with dice and habits, their models, and what these write."""
+TRAVELLERS = ("setup", "sets-up-model", "sets-up-journeys", "sets-up-traveller", "says", "practise")
 """Cells of the lesson with the journeys and their models."""
 
 
 def leaks() -> dict[tuple[str, str, int, int], tuple[float, float]]:
     """Measure the loss and how many of 100 written tokens follow the habit, by text, mistake, steps and start."""
-    lesson, found = SimpleNamespace(**names_of("08", "setup", "sets-up-writers", "train", "sets-up-writing")), {}
+    lesson, found = SimpleNamespace(**names_of("08", *WRITERS)), {}
     for kind in ("dice", "habit"):
         for case, (shift, wide) in CASES.items():
             for steps in (160, 320):
@@ -36,25 +58,21 @@ def leaks() -> dict[tuple[str, str, int, int], tuple[float, float]]:
     return found
 
 
-def express() -> dict[tuple[str, int, int], float]:
-    """Measure right answers (%) for the two stops before the last, by kinds of layers, steps and start."""
+def express() -> dict[tuple[str, float, int, int], float]:
+    """Measure right answers (%) for the two stops before the last, by kinds of layers, rate, steps and start."""
     lesson, found = SimpleNamespace(**names_of("08", *TRAVELLERS)), {}
-    plans: list[tuple[str, bool, int, tuple[int, ...]]] = [("one decoder layer", False, 1, (350, 3000))]
-    plans += [("two decoder layers", False, 2, (350, 1050))]
-    behind = "an encoder layer and a decoder layer"
-    plans += [(kind, True, 1, (350, 1050)) for kind in (behind, ONE_WAY)] + [(SLOW, True, 1, (1050,))]
-    for kind, encoder, layers, budgets in plans:
-        for steps in budgets:
+    for model in EXPRESSES:
+        for steps in model.budgets:
             for start in STARTS:
-                traveller = lesson.Traveller(encoder, start, layers)
-                traveller.model.encoder.blocks[0].attention.causal = kind == ONE_WAY
-                lesson.practise(traveller, steps, 2, 1e-3 if kind == SLOW else 3e-3, start)
+                traveller = lesson.Traveller(model.encoder, start, model.layers)
+                traveller.model.encoder.blocks[0].attention.causal = model.causal
+                lesson.practise(traveller, steps, 2, model.rate, start)
                 with torch.no_grad():
                     rows = traveller.remember(lesson.leaves, lesson.goes)
                 _, stops = lesson.look_inside(traveller, rows, lesson.way[:, 1::2])
-                right = (stops == lesson.way[:, 1::2])[:, :2].double().mean().item()
-                found[kind, steps, start] = 100 * right
-                print(f"{kind}, {steps} steps, start {start}: {100 * right:.0f} of 100", flush=True)
+                right = 100 * (stops == lesson.way[:, 1::2])[:, :2].double().mean().item()
+                found[model.kind, model.rate, steps, start] = right
+                print(f"{model.kind}, rate {model.rate}, {steps} steps, start {start}: {right:.0f} of 100", flush=True)
     return found
 
 
