@@ -1,9 +1,9 @@
 """Outputs of cells for pages: pictures, scripts and styles become files that the whole site shares.
 
 Each output in a notebook contains everything it needs, such as a script and a style per question and pictures as text.
-Here pictures become files, each distinct script is one file, and all styles are one sheet, in which rules for
-JupyterLab's themes are replaced by rules for the site's. Scripts are not modules, because browsers do not load modules
-from a local folder.
+Here pictures become files, each distinct script is one file, and all styles are one sheet, with rules for the site's
+themes in place of those for JupyterLab's. Scripts are not modules, because browsers do not load modules from a local
+folder.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from authoring import figures
+from authoring import figure_contract
 from authoring.markdown import DISPLAY
 from authoring.site import stacked
 from authoring.site.formula import Formula, Formulas
@@ -28,7 +28,7 @@ _PICTURE = re.compile(r'(<img [^>]*?)src="data:image/png;base64,([^"]+)"([^>]*>)
 _WIDTH = re.compile(r'width="(\d+)"')
 _HREF = re.compile(r'href="([^"]+)"')
 _ANCHOR = re.compile(r'<a\b[^>]*href="[^"]+"[^>]*>(.*?)</a>', re.DOTALL)
-# Parts of outputs in which dollars mark formulas: questions, and the front page's descriptions of lessons
+# Parts of outputs where dollars mark formulas: questions, and the front page's descriptions of lessons
 _QUESTION = re.compile(r'<section class="ext-question".*?</section>|<span class="asks">.*?</span>', re.DOTALL)
 _DOLLARS = re.compile(r"(?<!\\)\$([^$]+?)(?<!\\)\$")
 _CODE = re.compile(r"(<code>.*?</code>)", re.DOTALL)
@@ -101,8 +101,8 @@ def page_html(output: str, assets: Assets, lead: Lead, up: str) -> str:
     Raises:
         ValueError: If a figure has no still picture with alternative text, or a script only works as a module.
     """
-    for attributes, inside in figures.figures_in(output):
-        if not figures.words(inside):
+    for attributes, inside in figure_contract.figures_in(output):
+        if not figure_contract.words(inside):
             what = f"moving figure {attributes['data-live']!r}" if "data-live" in attributes else "a figure"
             raise ValueError(f"{what} has no still picture with alternative text")
     for style in _STYLE.findall(output):
