@@ -49,8 +49,8 @@ def race(code, text, unseen, seconds):
             note("it returns in time", took < 3 * given + 10)
             note("it leaves PyTorch's dtype and gradients as they were",
                  torch.get_default_dtype() == dtype and torch.is_grad_enabled())  # fmt: skip
-        cleared = note("the gradients are cleared between updates", loop.cleared or loop.kept < 5)
-        few = loop.passes >= 5 and len(loop.batches) == 1 and loop.ids < 0.1 * len(text)
+        cleared = note("the gradients are cleared between updates", loop.cleared or loop.kept < 2)
+        few = loop.passes >= 4 and len(loop.batches) == 1 and loop.ids < 0.1 * len(text)
         if not (note("it trains on more than one batch", not few) and cleared):
             return dict.fromkeys(facts, True) | {fact: so for fact, so in holds.items() if fact in facts[:4]}
         has_all = all(hasattr(runner, name) for name in ("model", "merges", "context"))

@@ -72,6 +72,15 @@ windows.mistake("each token of a window is drawn by itself; a window must be a p
                 "(batch, 1), generator", "(batch, context + 1), generator")  # fmt: skip
 windows.mistake("the last window reaches one id beyond the text: a start must be less than len(ids) - context",
                 "len(ids) - context,", "len(ids) - context + 1,")  # fmt: skip
+windows.mistake(
+    "the window at the end of the text is one id too short: a start must be less than len(ids) - context",
+    """
+    def windows(ids, context, batch, generator):
+        starts = torch.randint(len(ids) - context + 1, (batch,), generator=generator).tolist()
+        window = torch.stack([ids[start : start + context + 1] for start in starts])
+        return window[:, :-1], window[:, 1:]
+    """,
+)
 windows.mistake("inputs and targets are one id too short: cut context + 1 ids from the text, then shift",
                 "torch.arange(context + 1)", "torch.arange(context)")  # fmt: skip
 windows.mistake("the targets are rolled, so the last one comes from the beginning of the window; take it from the text",
@@ -124,6 +133,8 @@ loss_of.mistake("padding is scored: `ignore` is not used", "scored = targets != 
                 "scored = targets == targets")  # fmt: skip
 loss_of.mistake("the sum is not divided: return the mean over the scored targets", " / scored.sum()", "")
 loss_of.mistake("the sign is wrong: -ln p is positive", "return -logs", "return logs")
+loss_of.mistake("the softmax is taken twice: `log_softmax` and `cross_entropy` take the logits themselves, not probabilities",
+                "logits.log_softmax(-1)", "logits.softmax(-1).log_softmax(-1)")  # fmt: skip
 loss_of.mistake("that is the mean of -p; take the logarithm", "logits.log_softmax(-1)", "logits.softmax(-1)")
 loss_of.mistake(
     "the softmax runs over the tokens; take it over the vocabulary, the last axis", "log_softmax(-1)", "log_softmax(1)"
