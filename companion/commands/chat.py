@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from jsonargparse import Namespace
 
-from companion.commands.parser import Parser, add_checkpoint, add_run, add_tokens
+from companion.commands.parser import Parser, add_checkpoint, add_run, add_tokens, exclude
 from companion.commands.runs import run_folder
 from companion.generation.sampling import Sampling
 from companion.ground.display import printable
@@ -72,8 +72,7 @@ def parser() -> Parser:
 
 
 def run(flags: Namespace) -> int:
-    if flags.checkpoint is not None and (flags.run is not None or flags.best):
-        raise ValueError(f"--checkpoint cannot be used together with --{'run' if flags.run is not None else 'best'}")
+    exclude(flags, "checkpoint", "run", "best")
     if flags.download and flags.checkpoint is None:
         raise ValueError("--download: expected a --checkpoint to fetch, got none")
     from companion.commands.generate import dtype_called, told

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from jsonargparse import Namespace
 
 from companion.commands.calibrating import calibrated, check_calibrate
-from companion.commands.parser import Parser, add_checkpoint, add_run
+from companion.commands.parser import Parser, add_checkpoint, add_run, exclude, need
 from companion.commands.runs import run_folder
 from companion.ground.display import count
 from companion.ground.number_limits import Count
@@ -95,6 +97,15 @@ def parser() -> Parser:
 
 def run(flags: Namespace) -> int:
     """Print the measurements as sentences and tables or, with `--json`, as a single JSON object."""
+    with redirect_stdout(io.StringIO()) if flags.json else nullcontext():
+        found = _measured(flags)
+    if flags.json:
+        print(json.dumps(found, indent=2))
+    return 0
+
+
+def _measured(flags: Namespace) -> dict[str, Any]:
+    """Measure what the flags name, print the results, and return them by name."""
     from companion.data.corpora import read_corpus
     from companion.ground.device import find_device
 
@@ -102,36 +113,23 @@ def run(flags: Namespace) -> int:
     device = find_device(flags.device)
     given = read_corpus(flags.data, keep_repeats=True) if flags.data else None
     if flags.checkpoint is not None:
+        for name in ("run", "best", "numbers", "beams"):
+            exclude(flags, name, "checkpoint")
         return _checkpoint(flags, given, device)
-    if flags.context is not None:
-        raise ValueError("--context needs --checkpoint; a run is measured with its own context")
+    need(flags, "context", "checkpoint", "a run is measured with its own context")
     folder = run_folder(flags.run)
-    if folder.task != NumberWordsSettings.task:
-        for name in ("numbers", "beams"):
-            if flags[name] is not None:
-                raise ValueError(f"--{name}: only for runs of {NumberWordsSettings.task}, got {folder.path}")
-        if folder.task != TuneSettings.task:
-            return _finish(flags, folder, _text(folder, given, device, flags))
-        for name in ("data", "weights", "calibrate"):
-            if flags[name]:
-                raise ValueError(f"--{name}: only for runs on text, but {folder.path} was tuned")
-        return _finish(flags, folder, _tuned(folder, device, flags))
-    if flags.weights is not None:
-        raise ValueError(f"--weights: only for runs on text, but {folder.path} translates number names")
-    if given is not None:
-        raise ValueError(f"--data: only for runs on text, but {folder.path} translates number names")
-    return _finish(flags, folder, _numbers(folder, device, flags))
-
-
-def _finish(flags: Namespace, folder: RunFolder, figures: dict[str, Any]) -> int:
-    if flags.json:
-        print(json.dumps({"run": str(folder.path), "task": folder.task, **figures}, indent=2))
-    return 0
-
-
-def _say(flags: Namespace) -> Callable[..., None]:
-    """Return `print` or, with `--json`, a function that prints nothing."""
-    return (lambda *_, **__: None) if flags.json else print
+    translates, tuned = folder.task == NumberWordsSettings.task, folder.task == TuneSettings.task
+    for name in (name for name in ("numbers", "beams") if not translates and flags[name] is not None):
+        raise ValueError(f"--{name}: only for runs of {NumberWordsSettings.task}, got {folder.path}")
+    if translates or tuned:
+        what = "translates number names" if translates else "was tuned"
+        for name in (name for name in ("weights", "data", "calibrate") if flags[name]):
+            raise ValueError(f"--{name}: only for runs on text, but {folder.path} {what}")
+    if translates:
+        figures = _numbers(folder, device, flags)
+    else:
+        figures = _tuned(folder, device, flags) if tuned else _text(folder, given, device, flags)
+    return {"run": str(folder.path), "task": folder.task, **figures}
 
 
 def _numbers(folder: RunFolder, device: torch.device, flags: Namespace) -> dict[str, Any]:
@@ -141,10 +139,10 @@ def _numbers(folder: RunFolder, device: torch.device, flags: Namespace) -> dict[
     words = NumberWordsTask.of_record(folder.record()).words
     numbers = number_words.held_out(flags.numbers or MEASURED)
     title = f"{words.title}, {len(numbers):,} that were not in the training data"
-    _say(flags)(f"numbers   {title}\n", flush=True)
+    print(f"numbers   {title}\n", flush=True)
     model = folder.model(best=flags.best).to(device)
     found = exact_match(model, words, numbers, beams=flags.beams or 1)
-    _say(flags)(found.table())
+    print(found.table())
     return {"measured_on": title, **found.result()}
 
 
@@ -156,9 +154,9 @@ def _tuned(folder: RunFolder, device: torch.device, flags: Namespace) -> dict[st
     assert isinstance(settings, TuneSettings)
     task = open_task(replace(settings, start=record["start"]), folder)
     title = f"{task.title}, the held-out part"
-    _say(flags)(f"measured  {title}\n", flush=True)
+    print(f"measured  {title}\n", flush=True)
     result = task.measure(folder.model(best=flags.best).to(device)).result()
-    _say(flags)(task.verdict(record, result))
+    print(task.verdict(record, result))
     return {"measured_on": title, **result}
 
 
@@ -168,10 +166,9 @@ def _text(folder: RunFolder, given: Corpus | None, device: torch.device, flags: 
     from companion.quantization.weights import check_weights
     from companion.training.tasks.text import text_of, total_bytes
 
-    say, record, weights = _say(flags), folder.record(), flags.weights
+    record = folder.record()
     model, tokenizer = folder.model(best=flags.best).to(device), folder.tokenizer()
-    if weights is not None:
-        check_weights(model, weights)
+    check_weights(model, flags.weights)
     try:
         with waiting("reading the text"):
             split = text_of(record).split
@@ -181,45 +178,39 @@ def _text(folder: RunFolder, given: Corpus | None, device: torch.device, flags: 
         split = None
     documents = given.documents if given is not None else split.held_out  # type: ignore[union-attr]
     title = given.title if given is not None else f"held out of {record['text']['title']}"
-    say(f"text      {title}: {count(len(documents), 'document')}, {total_bytes(documents):,} bytes")
+    print(f"text      {title}: {count(len(documents), 'document')}, {total_bytes(documents):,} bytes")
     figures: dict[str, Any] = {"measured_on": title, "documents": len(documents)}
     if given is not None and split is not None:
         share = repeated_share((one.text for one in split.train), [one.text for one in documents])
         figures["learned_share"] = share
         if share:
-            say(f"          {share:.1%} of it, in whole paragraphs, is also in the training text")
+            print(f"          {share:.1%} of it, in whole paragraphs, is also in the training text")
     if split is None:
-        say("          the training text is no longer available, so the baselines start without it")
-    say(flush=True)
+        print("          the training text is no longer available, so the baselines start without it")
+    print(flush=True)
     with waiting("tokenizing it"):
         ids = encode_documents(tokenizer, documents)
     known = split.train if split is not None else ()
-    return figures | _measured(flags, model, tokenizer.encode, documents, ids, known=known)
+    return figures | _scores(flags, model, tokenizer.encode, documents, ids, known=known)
 
 
-def _checkpoint(flags: Namespace, given: Corpus | None, device: torch.device) -> int:
+def _checkpoint(flags: Namespace, given: Corpus | None, device: torch.device) -> dict[str, Any]:
     """Measure a published model on a text."""
     from companion.commands.writer import from_checkpoint
 
-    for name in ("run", "best", "numbers", "beams"):
-        if flags[name]:
-            raise ValueError(f"--{name} cannot be used together with --checkpoint")
     if given is None:
         raise ValueError("--data: expected text to measure the --checkpoint on, got none; for example --data README.md")
     writer = from_checkpoint(flags.checkpoint, device)
-    model, say, documents = writer.model, _say(flags), given.documents
+    model, documents = writer.model, given.documents
     _check_model(flags, model)
     ids, bytes = _scored(writer, documents)
     if not any(len(one) > 1 for one in ids):
         raise ValueError(f"--data {flags.data[0]}: expected a text of at least two tokens")
     size = sum(document.bytes for document in documents)
-    say(f"text      {given.title}: {count(len(documents), 'document')}, {size:,} bytes\n", flush=True)
+    print(f"text      {given.title}: {count(len(documents), 'document')}, {size:,} bytes\n", flush=True)
     context = flags.context or min(model.config.context, LONGEST)
-    found = _measured(flags, model, writer.encode, documents, ids, bytes=bytes, context=context)
-    if flags.json:
-        about = {"checkpoint": flags.checkpoint, "measured_on": given.title, "documents": len(documents)}
-        print(json.dumps({**about, **found}, indent=2))
-    return 0
+    about = {"checkpoint": flags.checkpoint, "measured_on": given.title, "documents": len(documents)}
+    return about | _scores(flags, model, writer.encode, documents, ids, bytes=bytes, context=context)
 
 
 def _check_model(flags: Namespace, model: Transformer) -> None:
@@ -230,8 +221,7 @@ def _check_model(flags: Namespace, model: Transformer) -> None:
         raise ValueError(
             f"--checkpoint {flags.checkpoint}: expected a model that continues texts, got one that translates"
         )
-    if flags.weights is not None:
-        check_weights(model, flags.weights)
+    check_weights(model, flags.weights)
     if flags.context is not None and not 2 <= flags.context <= model.config.context:
         expected = f"expected 2 to {model.config.context:,} tokens, the model's context"
         raise ValueError(f"--context {flags.context}: {expected}")
@@ -251,7 +241,7 @@ def _scored(writer: Writer, documents: Sequence[Document]) -> tuple[list[Tensor]
     return ids, sum(document.bytes for document in documents) - sum(len(writer.spell(one).encode()) for one in unscored)
 
 
-def _measured(
+def _scores(
     flags: Namespace,
     model: Transformer,
     encode: Callable[[str], list[int]],
@@ -280,20 +270,18 @@ def _measured(
     from companion.data.yardsticks import yardsticks
     from companion.training.tasks.text import measure, total_bytes
 
-    say, weights = _say(flags), flags.weights
-    if context is None:
-        windows: dict[str, Any] = {}
-    else:
+    windows: dict[str, Any] = {}
+    if context is not None:
         windows = {"context": context, "batch": max(1, min(32, LOGITS // (context * model.config.vocab)))}
     evaluation = measure(model, ids, total_bytes(documents) if bytes is None else bytes, **windows)
     with waiting("compressing it"):
         marks = {mark.name: mark.bits_per_byte for mark in yardsticks(known, documents)}
-    say(report.yardstick_table(marks, evaluation.bits_per_byte))
-    say(f"Perplexity {evaluation.perplexity:.1f} per token over {evaluation.tokens:,} tokens.")
+    print(report.yardstick_table(marks, evaluation.bits_per_byte))
+    print(f"Perplexity {evaluation.perplexity:.1f} per token over {evaluation.tokens:,} tokens.")
     if chosen := calibrated(model, flags, encode):
-        say(f"int4      {chosen}\n", flush=True)
+        print(f"int4      {chosen}\n", flush=True)
     figures = {**evaluation.result(), "yardsticks": marks}
-    return figures | ({} if weights is None else _in_form(model, weights, ids, evaluation, say, windows))
+    return figures | ({} if flags.weights is None else _in_form(model, flags.weights, ids, evaluation, windows))
 
 
 def _in_form(
@@ -301,7 +289,6 @@ def _in_form(
     weights: Weights,
     ids: list[Tensor],
     evaluation: Evaluation,
-    say: Callable[..., None],
     windows: dict[str, Any],
 ) -> dict[str, Any]:
     """Measure the same text with another weight format, and print the difference."""
@@ -314,7 +301,7 @@ def _in_form(
     most = windows.get("context", model.config.context)
     some = torch.cat(ids)[None, :most].to(next(model.parameters()).device)
     change = largest_change(model, weights, some)
-    say(
+    print(
         f"With weights in {weights}: {other:.4f} bits per byte, {other / evaluation.bits_per_byte - 1:+.2%}; over "
         f"{some.shape[1]} tokens no logit changes by more than {change:.2g}."
     )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from jsonargparse import Namespace
 
-from companion.commands.parser import Parser, add_checkpoint, add_run
+from companion.commands.parser import Parser, add_checkpoint, add_run, exclude
 from companion.commands.runs import run_folder
 from companion.ground.fields import plain
 from companion.ground.waiting import waiting
@@ -94,8 +94,7 @@ class Source:
 
 
 def run(flags: Namespace) -> int:
-    if flags.checkpoint is not None and (flags.run is not None or flags.best):
-        raise ValueError(f"--checkpoint cannot be used together with --{'run' if flags.run is not None else 'best'}")
+    exclude(flags, "checkpoint", "run", "best")
     target = Path(flags.folder)
     if flags.gguf is not None:
         if flags.dtype is not None:

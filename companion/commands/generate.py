@@ -14,7 +14,7 @@ from jsonargparse import Namespace
 
 from companion.commands.calibrating import calibrated, check_calibrate
 from companion.commands.many_prompts import AT_ONCE, add_prompts, read_prompts, write_many
-from companion.commands.parser import Parser, add_checkpoint, add_run, add_tokens
+from companion.commands.parser import Parser, add_checkpoint, add_run, add_tokens, exclude, need
 from companion.commands.runs import run_folder
 from companion.commands.writer import answering, from_checkpoint, from_run, read_ids, write
 from companion.generation.sampling import Sampling
@@ -262,49 +262,28 @@ def _check(flags: Namespace) -> None:
     """Raise `ValueError` for flags that contradict each other."""
     _check_prompts(flags)
     check_calibrate(flags)
-    if flags.checkpoint is not None and flags.run is not None:
-        raise ValueError("--checkpoint cannot be used together with --run")
-    if flags.checkpoint is not None and flags.best:
-        raise ValueError("--best cannot be used together with --checkpoint; only a run has a best checkpoint")
+    exclude(flags, "checkpoint", "run")
+    exclude(flags, "best", "checkpoint", why="only a run has a best checkpoint")
     if flags.download and flags.checkpoint is None:
         raise ValueError("--download: expected a --checkpoint to fetch, got none")
-    if flags.chat:
-        for name, given in (("--prompt-ids", flags.prompt_ids), ("--beams", flags.beams)):
-            if given:
-                raise ValueError(f"--chat cannot be used together with {name}")
-    elif flags.system is not None:
-        raise ValueError("--system needs --chat")
+    exclude(flags, "chat", "prompt_ids", "beams")
+    need(flags, "system", "chat")
     if "" in flags.stop:
         raise ValueError("--stop '': expected at least one character, got an empty string")
-    if flags.draft is not None:
-        for name in ("compile", "beams"):
-            if flags[name]:
-                raise ValueError(f"--draft cannot be used together with --{name}")
-    if flags.beams is None:
-        if flags.length_penalty is not None:
-            raise ValueError("--length-penalty needs --beams")
-        return
-    for name in _given(flags):
-        raise ValueError(
-            f"--{name.replace('_', '-')} cannot be used together with --beams; beam search does not sample"
-        )
-    if flags.compile:
-        raise ValueError("--compile cannot be used together with --beams; a beam search is not compiled")
-    if flags.weights is not None:
-        raise ValueError("--weights cannot be used together with --beams; beam search uses the weights as stored")
+    exclude(flags, "draft", "compile", "beams")
+    need(flags, "length_penalty", "beams")
+    for name in DRAWING:
+        exclude(flags, name, "beams", why="beam search does not sample")
+    exclude(flags, "compile", "beams", why="a beam search is not compiled")
+    exclude(flags, "weights", "beams", why="beam search uses the weights as stored")
 
 
 def _check_prompts(flags: Namespace) -> None:
     """Raise `ValueError` for prompt flags that contradict each other or are empty."""
-    if flags.prompt and flags.prompt_ids:
-        raise ValueError("--prompt-ids cannot be used together with --prompt")
-    if flags.prompts is not None:
-        beside = ("prompt", "prompt_ids", "chat", "beams", "compile", "draft")
-        for name in (name for name in beside if flags[name]):
-            raise ValueError(f"--prompts cannot be used together with --{name.replace('_', '-')}")
-    elif flags.at_once is not None:
-        raise ValueError("--at-once needs --prompts")
-    elif not flags.prompt and not flags.prompt_ids:
+    exclude(flags, "prompt_ids", "prompt")
+    exclude(flags, "prompts", "prompt", "prompt_ids", "chat", "beams", "compile", "draft")
+    need(flags, "at_once", "prompts")
+    if flags.prompts is None and not flags.prompt and not flags.prompt_ids:
         raise ValueError('--prompt: expected text to continue, got none; for example --prompt "The "')
     if "" in flags.prompt:
         raise ValueError("--prompt '': expected at least one character, got an empty prompt")

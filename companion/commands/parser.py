@@ -263,7 +263,7 @@ def add_run(
             "--best",
             action="store_true",
             help="use the checkpoint with the best held-out score instead of the last one; this score is "
-            "optimistic, because the checkpoint was selected by it",
+            "optimistic, because it was used to select the checkpoint",
         )
 
 
@@ -294,6 +294,27 @@ def add_commands(parser: Parser, dest: str, title: str, commands: Iterable[tuple
     for name, inner, help in commands:
         actions.add_subcommand(name, inner, help=help)
         inner.prog = f"{parser.prog} {name}"
+
+
+def exclude(flags: Any, name: str, *others: str, why: str = "") -> None:
+    """Raise `ValueError` if the flag `name` and one of the `others` are both given."""
+    for other in others:
+        if _is_given(flags[name]) and _is_given(flags[other]):
+            raise ValueError(f"{_typed(name)} cannot be used together with {_typed(other)}{why and '; ' + why}")
+
+
+def need(flags: Any, name: str, other: str, why: str = "") -> None:
+    """Raise `ValueError` if the flag `name` is given without the `other` one."""
+    if _is_given(flags[name]) and not _is_given(flags[other]):
+        raise ValueError(f"{_typed(name)} needs {_typed(other)}{why and '; ' + why}")
+
+
+def _is_given(value: Any) -> bool:
+    return value is not None and value is not False and value != []
+
+
+def _typed(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def refuse_nameless(given: Mapping[str, Any]) -> None:

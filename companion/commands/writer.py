@@ -182,7 +182,7 @@ def from_run(
     best: bool = False,
     dtype: torch.dtype | None = None,
 ) -> Writer:
-    """Return a writer with the model of a run. The writer of a tuned run has a chat template.
+    """Return a writer with the model of a run. For a tuned run, adapters are merged and there is a chat template.
 
     Args:
         folder: The folder of the run.
@@ -194,45 +194,34 @@ def from_run(
     Raises:
         ValueError: In the same cases as `RunFolder.model`.
     """
-    from companion.files.published.generation_config import SpecialTokens, Writing
-    from companion.generation.sampling import Sampling
-    from companion.training.settings import TuneSettings
-
-    if folder.task == TuneSettings.task:
-        return _of_tuned(folder, device, ids=ids, best=best, dtype=dtype)
-    tokenizer = folder.tokenizer()
-    separator = tokenizer.separator
-    dtype = own_dtype(folder.record().get("precision", "fp32"), device) if dtype is None else dtype
-    writer = Writer(
-        folder.model(best=best).to(device, dtype),
-        Writing(SpecialTokens(start=separator, stop=frozenset({separator})), draws=True, sampling=Sampling(WARM)),
-        lambda prompt: [separator, *tokenizer.encode(prompt)],
-        lambda before: tokenizer.stream(),
-        tokenizer.decode,
-    )
-    return _by_ids(writer) if ids else writer
-
-
-def _of_tuned(folder: RunFolder, device: torch.device, *, ids: bool, best: bool, dtype: torch.dtype | None) -> Writer:
-    """Return a writer with the model of a tuned run, with any adapters merged."""
     from companion.data.chat_tokens import dialect_in
     from companion.data.published_tokenizers import TextStream
     from companion.families.adapters import merged_model
     from companion.files.published.generation_config import SpecialTokens, Writing
     from companion.generation.sampling import Sampling
+    from companion.training.settings import TuneSettings
 
-    dialect = dialect_in(folder.texts())
-    known = dialect.tokenizer
-    dtype = own_dtype(folder.record().get("precision", "fp32"), device) if dtype is None else dtype
-    writer = Writer(
-        merged_model(folder.model(best=best)).to(device, dtype),
-        Writing(SpecialTokens(stop=dialect.stop), draws=True, sampling=Sampling(WARM)),
-        known.encode,
-        lambda before: TextStream(known, before),
-        known.spell,
-        chat=dialect.template,
-        marked=dialect.encode,
-    )
+    if dtype is None:
+        dtype = own_dtype(folder.record().get("precision", "fp32"), device)
+    model = folder.model(best=best)
+    if folder.task == TuneSettings.task:
+        dialect = dialect_in(folder.texts())
+        known = dialect.tokenizer
+        says = Writing(SpecialTokens(stop=dialect.stop), draws=True, sampling=Sampling(WARM))
+        writer = Writer(merged_model(model), says, known.encode, lambda before: TextStream(known, before), known.spell)
+        writer = replace(writer, chat=dialect.template, marked=dialect.encode)
+    else:
+        tokenizer = folder.tokenizer()
+        special = SpecialTokens(start=tokenizer.separator, stop=frozenset({tokenizer.separator}))
+        says = Writing(special, draws=True, sampling=Sampling(WARM))
+        writer = Writer(
+            model,
+            says,
+            lambda prompt: [tokenizer.separator, *tokenizer.encode(prompt)],
+            lambda before: tokenizer.stream(),
+            tokenizer.decode,
+        )
+    writer.model.to(device, dtype)
     return _by_ids(writer) if ids else writer
 
 

@@ -38,17 +38,11 @@ def parser() -> Parser:
 
 def add_actions(parser: Parser) -> None:
     """Add the actions to the parser, which must be registered as a command before."""
+    show = _plain_parser("Show the stages, your progress in each, and what comes next.")
+    start = _plain_parser("Write the stubs of all stages. Files that you already have are not changed.")
     actions = (
-        (
-            "show",
-            _plain_parser("Show the stages, your progress in each, and what comes next."),
-            "show the stages and your progress (the default)",
-        ),
-        (
-            "start",
-            _plain_parser("Write the stubs of all stages. Files that you already have are not changed."),
-            "write the stubs of all stages",
-        ),
+        ("show", show, "show the stages and your progress (the default)"),
+        ("start", start, "write the stubs of all stages"),
         ("check", _check_parser(), "check a stage, as check() does in a notebook"),
         ("take", _take_parser(), "use the course's reference solution of a stage"),
         ("compare", _compare_parser(), "show your code and the course's solution side by side"),

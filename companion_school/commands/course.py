@@ -41,21 +41,13 @@ def parser() -> Parser:
 
 def add_actions(parser: Parser) -> None:
     """Add the actions to the parser, which must be registered as a command before."""
-    actions = (
-        ("list", course_items.parser(), "list the exercises and questions to choose from"),
-        ("release", _release_parser(), "make a problem set, for you and for the students"),
-        ("export", _export_parser(), "collect marks into one table with nbgrader's columns"),
-        ("collect", written_answers.collect_parser(), "collect written answers into a sheet, for a person to mark"),
-        ("mark", written_answers.mark_parser(), "read the points of that sheet into the marks"),
-        ("alike", _alike_parser(), "list similar answers of a class, after renaming"),
-        ("oral", _oral_parser(), "list questions to ask each student about their own code"),
-        ("clone", _clone_parser(), "clone the repositories of a class, from a list"),
-        ("verify", _verify_parser(), "test every check by running right and wrong answers"),
-        ("notebooks", _notebooks_parser(), "make the notebooks for self-study, or the solved ones"),
-        ("slides", slides.parser(), "make slides of lessons: figures, equations, questions"),
-        ("exam", exam.parser(), "make an exam and its marking key from your seed"),
-    )
+    actions = ((name, made(), help) for name, (made, _, help) in ACTIONS.items())
     add_commands(parser, "action", "actions", actions)
+
+
+def run(flags: Namespace) -> int:
+    _, act, _ = ACTIONS[flags.action]
+    return act(flags[flags.action])
 
 
 def _release_parser() -> Parser:
@@ -111,7 +103,15 @@ def _release_parser() -> Parser:
     parser.add_argument(
         "--roster", metavar="FILE", help="CSV file with a column id: students who get a sheet of numbers"
     )
-    _add_project(parser)
+    parser.add_argument(
+        "--build", metavar="STAGES", help="make a project from these stages of Your own transformer, such as 2-7"
+    )
+    parser.add_argument(
+        "--notebooks",
+        metavar="FOLDER",
+        help="folder with the course's notebooks, whose stage guides become part of a project (default: found next to "
+        "the package)",
+    )
     parser.add_argument("--out", metavar="FOLDER", help="output folder (created if missing)")
     parser.add_argument(
         "--gradescope", metavar="FILE.zip", help="also write an autograder, a zip file to upload to Gradescope"
@@ -133,18 +133,6 @@ def _release_parser() -> Parser:
     return parser
 
 
-def _add_project(parser: Parser) -> None:
-    parser.add_argument(
-        "--build", metavar="STAGES", help="make a project from these stages of Your own transformer, such as 2-7"
-    )
-    parser.add_argument(
-        "--notebooks",
-        metavar="FOLDER",
-        help="folder with the course's notebooks, whose stage guides become part of a project (default: found next to "
-        "the package)",
-    )
-
-
 def _export_parser() -> Parser:
     parser = Parser(
         description=(
@@ -163,12 +151,6 @@ def _export_parser() -> Parser:
     parser.add_argument("folder", metavar="FOLDER", help="folder with marks; subfolders are included")
     parser.add_argument("--to", metavar="FILE", help="output table (default: FOLDER/grades.csv)")
     parser.add_argument("--roster", metavar="FILE", help="CSV file with the columns id, names and email")
-    _add_platform(parser)
-    return parser
-
-
-def _add_platform(parser: Parser) -> None:
-    """Add the flags for the tables and pages of learning platforms."""
     parser.add_argument(
         "--into",
         metavar="TABLE",
@@ -186,6 +168,7 @@ def _add_platform(parser: Parser) -> None:
         metavar="FILE.zip",
         help="write the feedback pages of one set to a zip file, which Moodle or Canvas can return to students",
     )
+    return parser
 
 
 def _alike_parser() -> Parser:
@@ -299,20 +282,6 @@ def _notebooks_parser() -> Parser:
     parser.add_argument("--check", action="store_true", help="write nothing, only report which notebook is stale")
     parser.add_argument("--solved", metavar="FOLDER", help="write the solved notebooks into this folder instead")
     return parser
-
-
-def run(flags: Namespace) -> int:
-    actions = {"release": _release, "export": _export, "alike": _alike, "verify": _verify, "notebooks": _notebooks}
-    actions |= {
-        "clone": _clone,
-        "oral": _oral,
-        "collect": written_answers.collect,
-        "mark": written_answers.mark,
-        "list": course_items.run,
-        "slides": slides.run,
-        "exam": exam.run,
-    }
-    return actions[flags.action](flags[flags.action])
 
 
 def _release(flags: Namespace) -> int:
@@ -597,3 +566,24 @@ def _notebooks(flags: Namespace) -> int:
     if flags.check and lines:
         print("Run: make notebooks")
     return 1 if flags.check and lines else 0
+
+
+ACTIONS = {
+    "list": (course_items.parser, course_items.run, "list the exercises and questions to choose from"),
+    "release": (_release_parser, _release, "make a problem set, for you and for the students"),
+    "export": (_export_parser, _export, "collect marks into one table with nbgrader's columns"),
+    "collect": (
+        written_answers.collect_parser,
+        written_answers.collect,
+        "collect written answers into a sheet, for a person to mark",
+    ),
+    "mark": (written_answers.mark_parser, written_answers.mark, "read the points of that sheet into the marks"),
+    "alike": (_alike_parser, _alike, "list similar answers of a class, after renaming"),
+    "oral": (_oral_parser, _oral, "list questions to ask each student about their own code"),
+    "clone": (_clone_parser, _clone, "clone the repositories of a class, from a list"),
+    "verify": (_verify_parser, _verify, "test every check by running right and wrong answers"),
+    "notebooks": (_notebooks_parser, _notebooks, "make the notebooks for self-study, or the solved ones"),
+    "slides": (slides.parser, slides.run, "make slides of lessons: figures, equations, questions"),
+    "exam": (exam.parser, exam.run, "make an exam and its marking key from your seed"),
+}
+"""The parser of each action, the function that carries it out, and its line of help."""
