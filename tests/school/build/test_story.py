@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -58,6 +59,8 @@ def test_it_says_whose_files_they_are_how_far_it_is_and_where_the_time_went(told
     updates = [int(match[1]) for line in lines if (match := re.match(r"update +(\d+)  loss \d", line))]
     assert updates == [3, 6, 9, 12, 15, 18, 21, 24, 27]
     assert made.updates == 30 and made.loss < 5 and made.story.startswith(story.BEGINNING)
+    assert "Only 30 updates fitted into the time. Allow more minutes (--minutes)" in str(made)
+    assert "fitted into" not in str(replace(made, updates=story.FEW))
     assert set(made.seconds) == {"learning merges", "encoding", "training", "writing"}
     assert {path.name for path in folder.glob("*.json")} >= {"config.json", "tokenizer.json", "generation_config.json"}
 
