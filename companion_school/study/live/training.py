@@ -140,7 +140,7 @@ def growing(
     ticks = [tick for tick in (0.05, 0.1, 0.2, 0.5, 1, 2, 5) if low < tick < high]
     ax.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     ax.minorticks_off()
-    ax.legend(loc="upper right")
+    ax.legend(loc="lower left")
     moving.show(
         "growing",
         {
