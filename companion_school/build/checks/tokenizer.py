@@ -164,7 +164,7 @@ learn.mistake(
 )
 learn.mistake("you stop too early: join pairs that occur twice joined", "count[best] < 2", "count[best] < 3")
 learn.mistake(
-    "the pairs are counted only at the beginning; each merge creates new ones",
+    "the counts are out of date after a merge: it removes pairs, which you subtract, and creates new ones, which you add",
     """
     def learn(text, most):
         count = Counter(pair for piece in pieces(text) for pair in pairwise(piece))

@@ -25,19 +25,29 @@ def frequencies(world: World, log: Recorder) -> None:
 @scene(
     "for the waves",
     [
-        Node("frequencies", "the frequencies", gave(function("frequencies", _WAVES)), (), ("frequencies", "waves")),
+        Node("base", "the base passed to frequencies", given(function("frequencies", _WAVES), 1), (), ("waves",)),
+        Node(
+            "frequencies", "the frequencies", gave(function("frequencies", _WAVES)), ("base",), ("frequencies", "waves")
+        ),
         Node("waves", "the waves", gave(_WAVES), ("frequencies",), ("waves",)),
     ],
 )
 def waves(world: World, log: Recorder) -> None:
-    world["positions"].waves(torch.arange(2, 2 + PLACES), D_MODEL)
+    world["positions"].waves(torch.arange(2, 2 + PLACES), D_MODEL, 300.0)
 
 
 @scene(
     "for rotations at the positions 5, 6, ...",
     [
         Node("x", "the input of rotate", given(_ROTATES), (), ()),
-        Node("frequencies", "the frequencies", gave(function("frequencies", _ROTATES)), (), ("frequencies", "rotate")),
+        Node("base", "the base passed to frequencies", given(function("frequencies", _ROTATES), 1), (), ("rotate",)),
+        Node(
+            "frequencies",
+            "the frequencies",
+            gave(function("frequencies", _ROTATES)),
+            ("base",),
+            ("frequencies", "rotate"),
+        ),
         _ANGLES,
         Node("turned", "the output of rotate", gave(_ROTATES), ("x", "angles"), ("rotate",)),
     ],
