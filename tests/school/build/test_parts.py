@@ -1,5 +1,7 @@
 """The check of each part: right answers pass on each seed, and every known mistake is noticed and named."""
 
+import ast
+
 import pytest
 import torch
 
@@ -58,6 +60,14 @@ def test_a_program_for_the_sandbox_gives_the_same():
     q, k = torch.eye(2).expand(1, 1, 2, 2), torch.tensor([[3.0, 1], [1, 2]])[None, None]
     weights = (2 * q @ k.mT / 2**0.5).softmax(-1)
     torch.testing.assert_close(names["answer"](q, k, q, None), weights)
+
+
+@pytest.mark.parametrize("number", WRITTEN)
+def test_every_mistake_and_variant_is_valid_python(number):
+    # a mistake with a syntax error is noticed and named like any other, but no learner's file matches it
+    for part in parts(number):
+        for patch in (*(patch for _, patch in part.mistakes), *part.variants):
+            ast.parse(patched(number, patch))
 
 
 def test_a_patch_that_does_not_fit_is_refused():
