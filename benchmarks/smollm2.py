@@ -221,7 +221,7 @@ def _transformers(folder: Path, ids: list[int], first: int, new: int, bytes: int
         for _ in range(new):
             tokens = model(tokens, past_key_values=cache, use_cache=True).logits[:, -1:].argmax(-1)
             found.append(int(tokens))
-        cache.crop(len(ids))
+        cache.crop(-new)
         return found
 
     return Contender(write, bytes, read)

@@ -22,6 +22,7 @@ from benchmarks.timing import Spread, interleaved, paired_ratio
 from companion.config.model import AttentionConfig, NormConfig
 from companion.costs import account, chips
 from companion.costs.chips import Chip
+from companion.families.export import export_model
 from companion.generation.generate import complete
 from companion.generation.sampling import Sampling
 from companion.ground.installed import installed
@@ -176,11 +177,12 @@ def compared(setting, tmp_path, python, kinds):
     return smollm2.compare_threads(drawn(TINY.config), tmp_path, ids, 3, setting, python, files)
 
 
-def test_every_format_of_ours_is_compared_and_a_missing_peer_is_named(tmp_path, monkeypatch, setting, short):
-    monkeypatch.setattr(smollm2, "installed", lambda name: None)
-    reading, writing = compared(setting, tmp_path, None, ())
-    assert names(reading) == {OURS} and names(writing) == {OURS, *OUR_FORMS}
-    assert {gone.name: gone.kind for gone in writing.left_out} == {"transformers": "missing", "llama.cpp": "missing"}
+def test_every_format_of_ours_and_transformers_are_compared_and_llama_cpp_is_missed(tmp_path, setting, short):
+    export_model(tmp_path, drawn(TINY.config), kind="llama")
+    reading, writing = compared(replace(setting, rounds=2), tmp_path, None, ())
+    theirs = INSTALLED & {"transformers"}  # left out if its cache could not be shortened again
+    assert names(reading) == {OURS} | theirs and names(writing) == {OURS, *OUR_FORMS} | theirs
+    assert writing.left_out[-1].name == "llama.cpp" and writing.left_out[-1].kind == "missing"
     assert "LLAMA_CPP_PYTHON" in writing.table()
     losses, _ = writing.remarks
     assert all(f"{name} " in losses for name in (OURS, *OUR_FORMS))
@@ -204,6 +206,7 @@ def test_llama_cpp_is_asked_in_its_own_process_and_its_fp32_must_write_our_token
     reading, writing = compared(setting, tmp_path, sys.executable, ("F32", "F16", "Q8_0"))
     assert names(reading) == {OURS, "llama.cpp, F16"} and names(writing) >= names(reading)
     gone = {gone.name: (gone.kind, gone.why) for gone in writing.left_out}
+    assert gone["transformers"] == ("missing", "not installed (pip install transformers)")
     assert gone["llama.cpp, F32"] == ("differs", "it generates different tokens from ours")
     assert gone["llama.cpp, Q8_0"] == ("failed", "RuntimeError: llama.cpp exited with code 3")
     assert "llama.cpp, F16 2.0000" in writing.remarks[0]
