@@ -478,7 +478,7 @@ def Attention_kept(code, x, old_key, old_value, query, key, value, output, heads
     """`turn` rotates queries and keys, and `cache` stores rotated keys and values."""
 
     class Cache:
-        kept = ()
+        kept = None, None
 
         def __len__(self):
             return old_key.shape[2]
@@ -496,7 +496,9 @@ def Attention_kept(code, x, old_key, old_value, query, key, value, output, heads
     weights = {"query.weight": query, "key.weight": key, "value.weight": value, "output.weight": output}
     cache, kv_heads = Cache(), old_key.shape[1]
     layer = [lambda: code.Attention(x.shape[-1], heads, kv_heads), weights, x]
-    return run_with(*layer, turn=turn), run_with(*layer, turn=turn, cache=cache), *cache.kept
+    turned = {"with `turn`": run_with(*layer, turn=turn)}
+    turned["with `turn` and `cache`"] = run_with(*layer, turn=turn, cache=cache)
+    return turned | {"the keys that the cache gets": cache.kept[0], "the values that the cache gets": cache.kept[1]}
 
 
 @Attention_kept.cases

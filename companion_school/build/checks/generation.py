@@ -13,10 +13,12 @@ from companion_school.checking.exercise import Case
 @part(7, points=2, excused=USUAL)
 def Cache(code, keys, values):
     """Stored keys and values are returned with the new ones after them."""
-    cache, found = code.Cache(), []
-    found.append(len(cache))
-    for k, v in zip(keys, values, strict=True):
-        found += [*(part.clone() for part in cache.extend(k, v)), len(cache)]
+    cache = code.Cache()
+    found = {"the length of a new cache": len(cache)}
+    for n, (k, v) in enumerate(zip(keys, values, strict=True), 1):
+        all_keys, all_values = cache.extend(k, v)
+        found |= {f"the keys after part {n}": all_keys.clone(), f"the values after part {n}": all_values.clone(),
+                  f"the length after part {n}": len(cache)}  # fmt: skip
     return found
 
 

@@ -155,7 +155,11 @@ def Block(code, x, mask, norm, query, key, value, output, second, gate, inner, o
         return y * torch.arange(1, y.shape[2] + 1, dtype=y.dtype)[:, None]
 
     block = [lambda: code.Block(x.shape[-1], heads, kv_heads, gate.shape[0]), weights, x]
-    return run_with(*block, mask=mask), run_with(*block, mask=mask, turn=turn), run_with(*block, cache=Cache())
+    return {
+        "with the mask": run_with(*block, mask=mask),
+        "with the mask and `turn`": run_with(*block, mask=mask, turn=turn),
+        "with a cache": run_with(*block, cache=Cache()),
+    }
 
 
 @Block.cases

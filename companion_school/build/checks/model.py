@@ -52,11 +52,11 @@ def Stack(code, sizes, x, weights, factors):
     mine["norm.weight"] = weights["norm.weight"]
     other = [lambda: code.Stack(config, Other), mine, x]
     caches = [number + 0.5 for number in range(len(factors))]
-    return (
-        run_with(lambda: code.Stack(config), weights, x),
-        run_with(*other),
-        run_with(*other, caches=caches, more=x[:1] / 2),
-    )
+    return {
+        "with your blocks": run_with(lambda: code.Stack(config), weights, x),
+        "with other blocks": run_with(*other),
+        "with other blocks and caches": run_with(*other, caches=caches, more=x[:1] / 2),
+    }
 
 
 @Stack.cases
@@ -223,7 +223,7 @@ def Transformer_goes_on(code, sizes, weights, ids, cut):
     pieces, caches = [], [PlainCache() for _ in range(sizes["layers"])]
     for piece in (ids[:, :cut], ids[:, cut:-1], ids[:, -1:]):
         pieces.append(run_with(lambda: made(code.Config(**sizes)), weights, piece, caches))
-    return torch.cat(pieces, dim=1), [len(cache) for cache in caches]
+    return {"the logits": torch.cat(pieces, dim=1), "the lengths of the caches": [len(cache) for cache in caches]}
 
 
 @Transformer_goes_on.cases

@@ -183,7 +183,8 @@ def AdamW(code, embedding, matrix, gain, idle, gradients, rates, decay):
             weight.grad = gradient.clone()
         adam.step(rate)
         forgot.append(all(weight.grad is None or not weight.grad.any() for weight in moved))
-    return [weight.detach().clone() for weight in model.parameters()], forgot
+    weights = {f"{name} afterwards": weight.detach().clone() for name, weight in model.named_parameters()}
+    return weights | {"the gradients are cleared": forgot}
 
 
 @AdamW.cases
@@ -288,7 +289,8 @@ def clip(code, gradients, most):
     for weight, gradient in zip(model, gradients, strict=False):
         weight.grad = gradient.clone()
     length = code.clip(model, most)
-    return length, [weight.grad for weight in list(model)[: len(gradients)]]
+    clipped = [weight.grad for weight in list(model)[: len(gradients)]]
+    return {"the norm that it returns": length, "the gradients afterwards": clipped}
 
 
 @clip.cases
