@@ -333,14 +333,14 @@ class Installation:
 
 
 def install(command: Sequence[str]) -> int:
-    """Run pip, show its progress on one line (or, without a terminal, on a line every quarter of a minute), and return
+    """Run pip, show its progress on one line (or, without a terminal, on a line every ten seconds), and return
     its exit code. pip's messages are shown only if it fails."""
     start, state, ended = time.monotonic(), Installation(), threading.Event()
     complaints: list[str] = []
     looks = sys.stdout.isatty()
 
     def show() -> None:
-        while not ended.wait(1 if looks else 15):
+        while not ended.wait(1 if looks else 10):
             print(("\r" if looks else "") + state.says(time.monotonic() - start), end="" if looks else "\n", flush=True)
 
     process = subprocess.Popen(
@@ -399,6 +399,8 @@ def do(name: str, python: str, further: Sequence[str] = ()) -> int:
         reader = name == "lab"
         if name not in ("lab", "models"):  # a reader sees what happens, not which command does it
             print("python", shlex.join(arguments), flush=True)
+        if reader:  # before the imports, which take seconds
+            print("Bringing your notebooks in my/ up to date ...", flush=True)
         code = call([python, *arguments], reader)
         if reader and (code == 128 + signal.SIGINT or (code == 0 and INTERRUPTED.is_set())):  # the usual way to stop
             print("Stopped. Your saved work is in my/. Run the same command again to continue.")

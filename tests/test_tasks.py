@@ -313,14 +313,15 @@ def test_the_lab_opens_also_where_no_model_can_be_had(monkeypatch, environment, 
     assert "The lab opens anyway." in capsys.readouterr().out
 
 
+BEGINS = "Bringing your notebooks in my/ up to date ...\n"
 STOPPED = "Stopped. Your saved work is in my/. Run the same command again to continue.\n"
 
 
 def test_whoever_stops_reading_hears_what_was_kept(monkeypatch, capsys):
     monkeypatch.setattr(tasks, "call", lambda command, reader=False: 130)
     assert tasks.do("lab", "python") == 0
-    assert capsys.readouterr().out == STOPPED
-    assert tasks.do("lint", "python") == 130
+    assert capsys.readouterr().out == BEGINS + STOPPED
+    assert tasks.do("lint", "python") == 130 and BEGINS not in capsys.readouterr().out
 
 
 def test_jupyterlab_that_was_asked_to_stop_ends_well_and_the_reader_hears_it(monkeypatch, capsys):
@@ -333,9 +334,9 @@ def test_jupyterlab_that_was_asked_to_stop_ends_well_and_the_reader_hears_it(mon
     try:
         tasks.leave_interrupts()
         monkeypatch.setattr(tasks, "call", lambda command, reader=False: 0)
-        assert tasks.do("lab", "python", ["--prepare"]) == 0 and capsys.readouterr().out == ""
+        assert tasks.do("lab", "python", ["--prepare"]) == 0 and capsys.readouterr().out == BEGINS
         monkeypatch.setattr(tasks, "call", interrupted)
-        assert tasks.do("lab", "python") == 0 and capsys.readouterr().out == STOPPED
+        assert tasks.do("lab", "python") == 0 and capsys.readouterr().out == BEGINS + STOPPED
     finally:
         signal.signal(signal.SIGINT, before)
 

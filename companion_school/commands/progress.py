@@ -1,4 +1,4 @@
-"""Command `companion progress`: which exercises you have done, and where to go on."""
+"""Command `companion progress`: how many exercises you have done, which ones, and where to go on."""
 
 from __future__ import annotations
 
@@ -17,18 +17,21 @@ JSON = (
 def parser() -> Parser:
     parser = Parser(
         description=(
-            "Show the exercises of the course and your progress in each: whether you tried and passed it, and "
-            "which hints and solutions you have read. The last lines say where to continue, as the start page "
-            "does. Your progress is saved in .companion/progress.json in your home folder, or in the folder "
-            "COMPANION_HOME."
+            "Show how many exercises of each lesson you have passed. With a lesson, show each of its exercises: "
+            "whether you tried and passed it, and which hints and solutions you have read. The last line says "
+            "where to continue, as the start page does. Your progress is saved in .companion/progress.json in "
+            "your home folder, or in the folder COMPANION_HOME."
         ),
+    )
+    parser.add_argument(
+        "lesson", nargs="?", metavar="LESSON", help="a lesson, as in 2, or all (default: a line for each lesson)"
     )
     parser.add_argument("--json", action="store_true", help=JSON)
     return parser
 
 
 def run(flags: Namespace) -> int:
-    from companion_school.exercises.progress import as_data, table
+    from companion_school.exercises.progress import as_data, overview, table
 
     if flags.json:
         print(json.dumps(as_data(), indent=2))
@@ -36,5 +39,9 @@ def run(flags: Namespace) -> int:
     from companion_school.questions.terminal import readable
     from companion_school.study.where_next import course, done, where_next
 
-    print(f"{table()}\n{where_next(course(), done(), text=readable)}")
+    if flags.lesson is None:
+        listed = overview("companion progress 2 lists the exercises of lesson 02, companion progress all lists all")
+    else:
+        listed = table() if flags.lesson == "all" else table(flags.lesson)
+    print(f"{listed}\n{where_next(course(), done(), text=readable)}")
     return 0

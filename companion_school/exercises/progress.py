@@ -119,8 +119,12 @@ def table(lesson: int | str | None = None) -> str:
     return "\n".join([*lines, "", *some, f"{'the course: ' * bool(some)}{_sum(exercises(), known)}"]).strip("\n")
 
 
-def overview() -> str:
-    """Return a line for each lesson with how many of its exercises are right, and the sum over the course."""
+def overview(more: str = 'progress(2) lists the exercises of lesson 02, progress("all") all') -> str:
+    """Return a line for each lesson with how many of its exercises are right, and the sum over the course.
+
+    Args:
+        more: last line, which says how to list the exercises.
+    """
     known = read_progress()
     of_lesson: dict[int, dict[str, Exercise]] = {}
     for id, exercise in exercises().items():
@@ -129,7 +133,7 @@ def overview() -> str:
     lines += [
         "",
         f"the course: {_sum(exercises(), known)}",
-        'progress(2) lists the exercises of lesson 02, progress("all") all',
+        more,
     ]
     return "\n".join(lines)
 

@@ -41,3 +41,17 @@ def test_the_command_ends_with_where_to_go_on(home, capsys):
     many = len(FIRST["questions"])
     said = f"Go on with 00 One token by hand, {FIRST['title']} (1 of its {many} questions answered)"
     assert capsys.readouterr().out.splitlines()[-1] == said
+
+
+def test_the_command_shows_a_line_for_each_lesson_and_the_exercises_of_one_on_request(home, capsys):
+    note_check("0.1", True)
+    assert main(["progress"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert len(shown) < 40 and shown[0].startswith("lesson 00: 1 of ") and "0.1" not in "".join(shown)
+    assert main(["progress", "0"]) == 0
+    shown = capsys.readouterr().out
+    assert "  0.1  " in shown and "right on" in shown and "lesson 01" not in shown
+    assert main(["progress", "all"]) == 0
+    shown = capsys.readouterr().out
+    assert "lesson 00" in shown and "lesson 27" in shown and "the course: " not in shown.splitlines()[0]
+    assert main(["progress", "99"]) == 2 and "lesson must be a number from 0 to 27" in capsys.readouterr().err
