@@ -90,3 +90,32 @@ def text_and_vocabulary() -> dict[tuple[int, int], list[float]]:
             print(row(f"{much:,} characters", f"{size} tokens", "bits per byte", each), flush=True)
             found[much, size] = each
     return found
+
+
+def pairs_and_vocabulary() -> dict[tuple[int, int], list[float]]:
+    """Measure the bits per byte of counted pairs of tokens by vocabulary size, on excerpts and on the whole text.
+
+    The share of a pair is mixed with that of its second token, which weighs as much as 30 occurrences of the first.
+    """
+    lesson = names_of("01", "setup", "vocabulary")
+    text, found = "".join(lesson["seen"]), {}
+    for size in (512, 1024, 2048, 3072):
+        tokenizer = lesson["trained"](size)
+        kept = [torch.tensor(tokenizer.encode(each)) for each in lesson["kept"]]
+        for much in (20_000, len(text)):
+            each = []
+            for start in (0,) if much == len(text) else (0, 100_000, 200_000):
+                read = torch.tensor(tokenizer.encode(text[start : start + much]))
+                share = read.bincount(minlength=size) + 1.0
+                share = share / share.sum()
+                pairs = torch.zeros(size, size)
+                pairs.index_put_((read[:-1], read[1:]), torch.ones(len(read) - 1), accumulate=True)
+                bits = 0.0
+                for one in kept:
+                    a, b = one[:-1], one[1:]
+                    chance = (pairs[a, b] + 30 * share[b]) / (pairs[a].sum(dim=1) + 30)
+                    bits -= chance.log2().sum().item() + share[one[0]].log2().item()
+                each.append(bits / lesson["B"])
+            print(row(f"{much:,} characters", f"{size} tokens", "bits per byte", each), flush=True)
+            found[much, size] = each
+    return found

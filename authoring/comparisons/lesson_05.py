@@ -5,16 +5,20 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import torch
+from torch import nn
 
 from authoring.comparisons.cells import names_of
-from companion_school.study.rounds import CONTEXT, KINDS, Reader, right
+from companion.config.model import AttentionConfig, PositionConfig
+from companion.layers.attention import Attention
+from companion_school.study.rounds import CONTEXT, HEADS, KINDS, WIDTH, Reader, right
 
 STARTS, BUDGETS = (0, 1, 2), (260, 1000)
+PRACTISE = ("setup", "practise-start", "model-and-measure", "practise")
 SHIFTS, PERIODS = (0, 8, 32, 400), (12, 20, 40, 62)
 
 
 def shares_of(model: Reader) -> dict[str, float]:
-    """Measure right predictions (%) on shifted texts and on longer rounds."""
+    """Measure correct predictions (%) on shifted texts and on longer rounds."""
     where = torch.arange(CONTEXT)
     shares = {f"moved by {by}": right(model, (8, 16), CONTEXT, positions=where + by) for by in SHIFTS}
     shares |= {f"rounds of {p}": right(model, (p, p), 2 * p, batch=32) for p in PERIODS}
@@ -27,8 +31,8 @@ def said(kind: str, updates: int, start: int, shares: dict[str, float]) -> str:
 
 
 def shifted_and_longer() -> dict[tuple[str, int, int], dict[str, float]]:
-    """Measure right predictions (%) of the lesson's four models, by kind of positions, updates and start."""
-    lesson, found = SimpleNamespace(**names_of("05", "setup", "practise-start", "practise")), {}
+    """Measure correct predictions (%) of the lesson's four models, by kind of positions, updates and start."""
+    lesson, found = SimpleNamespace(**names_of("05", *PRACTISE)), {}
     for updates in BUDGETS:
         for kind in KINDS:
             for start in STARTS:
@@ -39,8 +43,8 @@ def shifted_and_longer() -> dict[tuple[str, int, int], dict[str, float]]:
 
 
 def from_anywhere() -> dict[tuple[str, int, int], dict[str, float]]:
-    """Measure right predictions (%) of models whose training texts begin anywhere from 0 to 400."""
-    lesson, found = SimpleNamespace(**names_of("05", "setup", "practise-start", "practise")), {}
+    """Measure correct predictions (%) of models whose training texts begin anywhere from 0 to 400."""
+    lesson, found = SimpleNamespace(**names_of("05", *PRACTISE)), {}
     for kind, updates in (("learned", 260), ("learned", 780), ("sinusoidal", 780), ("learned", 2600)):
         for start in STARTS:
             model = lesson.practise(Reader(kind, start=start), start, updates, furthest=400)
@@ -50,8 +54,8 @@ def from_anywhere() -> dict[tuple[str, int, int], dict[str, float]]:
 
 
 def failing_head() -> dict[tuple[int, int], list[float]]:
-    """Measure right predictions (%) of rotary models in rounds of 62, as they are and with two interventions."""
-    cells = ("setup", "practise-start", "practise", "intervene")
+    """Measure correct predictions (%) of rotary models in rounds of 62, as they are and with two interventions."""
+    cells = (*PRACTISE, "intervene")
     untrained = {"rotary": Reader("rotary", start=0)}  # the cell prints the result of its own models
     lesson, found = SimpleNamespace(**names_of("05", *cells, models=untrained)), {}
     for updates in BUDGETS:
@@ -60,4 +64,21 @@ def failing_head() -> dict[tuple[int, int], list[float]]:
             helps: tuple[dict[str, bool], ...] = ({}, {"hide_far": True}, {"closer": True})
             found[updates, start] = [100 * lesson.right_with(model, 62, **how) for how in helps]
             print(updates, start, *(f"{share:.1f}" for share in found[updates, start]), flush=True)
+    return found
+
+
+def other_bases() -> dict[tuple[float, int], list[float]]:
+    """Measure correct predictions (%) of rotary models in rounds of 28, 40, 52 and 62, by base and start."""
+    lesson, found = SimpleNamespace(**names_of("05", *PRACTISE)), {}
+    for base in (1e3, 1e4, 1e5, 1e6):
+        for start in STARTS:
+            model = Reader("rotary", start=start)
+            rotary = PositionConfig("rotary", base=base)
+            layers = nn.ModuleList(Attention(WIDTH, AttentionConfig(HEADS), positions=rotary) for _ in range(2))
+            layers.load_state_dict(model.layers.state_dict())
+            model.layers = layers
+            lesson.practise(model, start, BUDGETS[0])
+            shares = [100 * right(model, (p, p), 2 * p, batch=16) for p in (28, 40, 52, 62)]
+            found[base, start] = shares
+            print(f"base {base:9,.0f}, start {start}:", *(f"{share:.1f}" for share in shares), flush=True)
     return found

@@ -7,10 +7,12 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import torch.nn.functional as F
+
 from authoring.comparisons.cells import names_of
 
 STARTS, GUESSING = (0, 1, 2), 3.47
-CELLS = ("setup", "sets-up-experiment", "model", "forward", "train", "unmixed", "changed-home")
+CELLS = ("setup", "sets-up-experiment", "forward", "train", "unmixed", "changed-home")
 WAYS = ("post-norm", "pre-norm", "post-norm, small writes")
 Losses = dict[tuple[str, float, int, int], dict[int, float]]
 
@@ -72,6 +74,27 @@ def mixing() -> dict[tuple[str, int], dict[int, float]]:
     }
     return {(name, start): _after(lesson, name, way, 16, start, run)
             for name, (way, run) in trials.items() for start in STARTS}  # fmt: skip
+
+
+def alike() -> dict[tuple[str, int], list[float]]:
+    """Measure the mean cosine of two words of a text after 4, 8 and 16 untrained blocks, by way and start."""
+    lesson, found = SimpleNamespace(**names_of("06", *CELLS)), {}
+    for way in WAYS:
+        for start in STARTS:
+            model, cosines = lesson.model_of(way, 16, start), []
+            X = model.embedding(lesson.symbols)
+            for block in model.decoder.blocks:
+                for layer, norm in (
+                    (block.attention, block.attention_norm),
+                    (block.feed_forward, block.feed_forward_norm),
+                ):
+                    X = X + layer(norm(X)) if way == "pre-norm" else norm(X + layer(X))
+                rows = F.normalize(X.detach(), dim=-1)
+                off_diagonal = (rows @ rows.transpose(1, 2)).sum((1, 2)) - 24
+                cosines.append((off_diagonal / (24 * 23)).mean().item())
+            found[way, start] = [cosines[blocks - 1] for blocks in (4, 8, 16)]
+            print(f"{way}, start {start}:", *(f"{cosine:.2f}" for cosine in found[way, start]), flush=True)
+    return found
 
 
 def depths() -> dict[tuple[str, int], dict[int, float]]:

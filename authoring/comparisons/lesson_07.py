@@ -8,11 +8,28 @@ import torch
 import torch.nn.functional as F
 
 from authoring.comparisons.cells import names_of
+from companion_school.study.real import real_model
 
 STARTS = (0, 1, 2)
 CELLS = (
     "setup", "sets-up-text", "corrupt", "neighbours", "sets-up-guesses", "sets-up-model", "train", "sets-up-belief",
 )  # fmt: skip
+ROLES = (  # a sentence, the same with its roles exchanged, and its passive
+    ("The dog bites the man.", "The man bites the dog.", "The man was bitten by the dog."),
+    ("The nurse thanks the doctor.", "The doctor thanks the nurse.", "The doctor was thanked by the nurse."),
+    ("The teacher praised the student.", "The student praised the teacher.", "The student was praised by the teacher."),
+    (
+        "Brazil beat Germany in the final.",
+        "Germany beat Brazil in the final.",
+        "In the final Germany was beaten by Brazil.",
+    ),
+    ("The bank sued the company.", "The company sued the bank.", "The company was sued by the bank."),
+    ("The cat chased the mouse.", "The mouse chased the cat.", "The mouse was chased by the cat."),
+    ("Anna sold the car to Peter.", "Peter sold the car to Anna.", "Peter bought the car from Anna."),
+    ("The police arrested the thief.", "The thief arrested the police.", "The thief was arrested by the police."),
+    ("Rome defeated Carthage.", "Carthage defeated Rome.", "Carthage was defeated by Rome."),
+    ("The lion killed the hunter.", "The hunter killed the lion.", "The hunter was killed by the lion."),
+)
 RULES = {"half and half": 0.1, "kept only": 0.0, "random only": 0.2}
 
 
@@ -80,4 +97,23 @@ def rule_and_control() -> dict[tuple[str, int, int], tuple[float, float]]:
                 true, false = found[rule, steps, start]
                 print(f"{rule:13} {steps} steps, start {start}: believes a true word {true:.3f},", end=" ")
                 print(f"a random one {false:.3f}; fills {filled:.1f} %", flush=True)
+    return found
+
+
+def exchanged_roles() -> dict[str, tuple[float, float]]:
+    """Measure MiniLM's cosine of ten sentences with the roles exchanged, and with the same content in the passive.
+
+    Raises:
+        RuntimeError: MiniLM is not on this machine.
+    """
+    if (opened := real_model("minilm")) is None:
+        raise RuntimeError("MiniLM is not on this machine; run: companion get minilm")
+    model, tokenizer = opened
+    found = {}
+    for texts in ROLES:
+        with torch.no_grad():
+            rows = [model.features(torch.tensor([tokenizer.encode(text)])).stream[0] for text in texts]
+        here, exchanged, passive = (F.normalize(each.mean(dim=0), dim=0) for each in rows)
+        found[texts[0]] = (here @ exchanged).item(), (here @ passive).item()
+        print(f"{texts[0]} roles exchanged {found[texts[0]][0]:.3f}, passive {found[texts[0]][1]:.3f}", flush=True)
     return found
