@@ -1,11 +1,16 @@
-"""Comparisons for lesson 15: kinds of attention at equal bytes, and what SmolLM2 finds among chosen tokens."""
+"""Comparisons for lesson 15: attention at equal bytes, and SmolLM2 with fewer elements or with chosen tokens only."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from authoring.comparisons.cells import names_of, row
 from authoring.records.cache import BUDGETS, STARTS, Runs
+from companion.data.stories import stories
 from companion_school.study.real import real_model
 
 Found = dict[tuple[str, int], list[float]]
@@ -21,8 +26,65 @@ def kinds() -> Found:
     return found
 
 
+def squeezed() -> Found:
+    """Measure bits per byte of SmolLM2 with fewer elements per token, by three calibration texts of 1,024 tokens.
+
+    Two texts are from this course and one is a series of stories. The directions kept are those that carry most of the
+    keys and values of that text, each kind in units of its own size. Return nothing without the model.
+    """
+    lesson, found = names_of("15", "setup", "sets-up-text"), Found()
+    if (opened := real_model("smollm2")) is None:
+        return found
+    model, tokenizer = opened
+    course = "\n\n".join(part.text for part in lesson["parts"].train)
+    told = "\n\n".join(story.text for story in stories(200))
+    texts = {"course": course[:8000], "course, later": course[-8000:], "stories": told[:8000]}
+    layers = [block.attention for block in model.decoder.blocks]
+    own = [(layer.key.weight.clone(), layer.value.weight.clone()) for layer in layers]
+    for text in texts.values():
+        grams: list[torch.Tensor] = []
+        hooks = [layer.key.register_forward_pre_hook(_products(grams)) for layer in layers]
+        model(torch.tensor([tokenizer.encode(text)[:1024]]))
+        for hook in hooks:
+            hook.remove()
+        for rank in (288, 192):
+            for layer, (key, value), gram in zip(layers, own, grams, strict=True):
+                noise = 0.01 * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype)
+                read = torch.linalg.cholesky(gram + noise)  # what the layer reads, up to a rotation
+                both = [matrix.double() / (matrix.double() @ read).norm() for matrix in (key, value)]
+                directions = torch.linalg.svd(torch.cat(both) @ read, full_matrices=False)[0][:, :rank]
+                kept = (directions @ (directions.T @ torch.cat(both))).float()
+                sizes = [(matrix.double() @ read).norm().float() for matrix in (key, value)]
+                layer.key.weight.copy_(kept[: len(key)] * sizes[0])
+                layer.value.weight.copy_(kept[len(key) :] * sizes[1])
+            found.setdefault(("by text", rank), []).append(_bits_of_text(lesson, model, tokenizer))
+            for layer, (key, value) in zip(layers, own, strict=True):
+                layer.key.weight.copy_(key)
+                layer.value.weight.copy_(value)
+    for rank in (288, 192):
+        print(row("by text", f"{rank} elements", "bits per byte", found["by text", rank]), flush=True)
+    return found
+
+
+def _products(grams: list[torch.Tensor]) -> Any:
+    """Return a hook that appends the products of the components that a matrix reads, summed over tokens."""
+
+    def look(layer: torch.nn.Module, given: tuple[torch.Tensor, ...]) -> None:
+        grams.append(given[0][0].double().T @ given[0][0].double())
+
+    return look
+
+
+def _bits_of_text(lesson: dict[str, Any], model: Any, tokenizer: Any) -> float:
+    text = "\n\n".join(part.text for part in lesson["parts"].held_out)[:4000]
+    ids = torch.tensor([tokenizer.encode(text)[:512]])
+    logits, targets = model(ids).logits[0, :-1], ids[0, 1:]
+    nats = torch.nn.functional.cross_entropy(logits, targets, reduction="sum").item()
+    return nats / math.log(2) / len(tokenizer.decode(targets.tolist()).encode())
+
+
 def chosen() -> Found:
-    """Count right telephone numbers where SmolLM2 reads few tokens: chosen by an oracle, or the last ones.
+    """Count correct telephone numbers where SmolLM2 reads few tokens: chosen by an oracle, or the last ones.
 
     The lists are those of lesson 17. Return nothing without the model.
     """

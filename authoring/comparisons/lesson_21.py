@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from authoring.comparisons.cells import row
+import torch
+from torch.nn import functional as F
+
+from authoring.comparisons.cells import names_of, row
 from authoring.records.inside import BUDGETS, READERS, STARTS, Measures
 
 Found = dict[tuple[str, int], list[float]]
@@ -53,3 +57,53 @@ def formed() -> Found:
         found["formed", updates] = [next(done for done, *_, score in run if score > 0.5) for run in rows]
         print(row("readers", f"{updates} updates", "updates to a score of 0.5", found["formed", updates]))
     return found
+
+
+def penalties() -> Found:
+    """Compare autoencoders that keep the 8 largest features with ones that have an L1 penalty of a similar sparsity.
+
+    For each: the share explained, the features active for a vector, the features that no vector activates (of 384),
+    and the factor by which the rebuilt vectors would have to be stretched to fit best.
+    """
+    cells = "setup", "watched", "modules", "sets-up-streams", "sets-up-states", "sets-up-largest"
+    lesson, found = names_of("21", *cells), Found()
+    u = lesson["states"][2][lesson["tokens"] > 0]
+    u = u - u.mean(0)
+    u = u / u.square().mean().sqrt()
+    for updates in (300, 900):
+        for name, weight in (("8 largest", 0.0), ("L1 penalty", 3.0)):
+            runs = [_sparse(u, weight, updates, start, lesson["largest"]) for start in STARTS]
+            for measure, values in zip(
+                ("explained", "active", "dead", "stretch"), zip(*runs, strict=True), strict=True
+            ):
+                found[f"{name}, {measure}", updates] = list(values)
+                print(row(name, f"{updates} updates", measure, list(values)), flush=True)
+    return found
+
+
+def _sparse(u: torch.Tensor, weight: float, updates: int, start: int, largest: Any) -> tuple[float, ...]:
+    """Train an autoencoder of 384 features as the lesson does, or with an L1 penalty in place of the 8 largest."""
+    dice = torch.Generator().manual_seed(start)
+    out = F.normalize(torch.randn(384, u.shape[1], generator=dice), dim=1)
+    into, bias = out.clone().requires_grad_(), torch.zeros(384, requires_grad=True)
+    optimizer = torch.optim.Adam([into, bias, out.requires_grad_()], lr=0.01)
+
+    def features(some: torch.Tensor) -> torch.Tensor:
+        positive = F.relu(some @ into.T + bias)
+        return positive if weight else largest(positive, 8)
+
+    for _ in range(updates):
+        with torch.enable_grad():
+            some = u[torch.randint(len(u), (256,), generator=dice)]
+            active = features(some)
+            loss = (active @ out - some).square().sum(1).mean() + weight * active.sum(1).mean()
+            optimizer.zero_grad()
+            loss.backward()
+        optimizer.step()
+        out.data = F.normalize(out.data, dim=1)
+    active = features(u)
+    rebuilt = active @ out
+    explained = 1 - (rebuilt - u).square().sum() / u.square().sum()
+    stretch = (rebuilt * u).sum() / rebuilt.square().sum()
+    fired = active > 0
+    return explained.item(), fired.sum(1).float().mean().item(), float((~fired.any(0)).sum()), stretch.item()
