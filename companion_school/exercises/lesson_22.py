@@ -237,6 +237,10 @@ def _(draw):
         "zeros move nothing", (draw.normal(rows, columns), zeros, zeros, 0.1, 0.5), robust="a gradient of zeros is rare"
     )
     yield Case(
+        "a rate of zero leaves the weights",
+        (draw.normal(rows, columns), draw.normal(rows, columns), draw.normal(rows, columns), 0.0, 0.1),
+    )
+    yield Case(
         "another shape is rejected", (draw.normal(3, 4), draw.normal(4, 3), draw.normal(3, 4), 0.1, 0.1), refuse=True
     )
     yield Case(
@@ -407,9 +411,15 @@ def _(draw):
     yield Case("other sizes", (1.5 + draw.normal(windows, weights),))
     yield Case("little noise", (2 + 0.2 * draw.normal(windows, weights),))
     yield Case("one weight", (1 + 0.5 * draw.normal(6, 1),))
+    yield Case("small gradients", (torch.tensor([[0.6, 0.2], [0.2, -0.2]], dtype=torch.float64),))
     yield Case(
         "the noise hides the gradient",
         (torch.tensor([[1.0, 0.0], [-1.0, 0.5]], dtype=torch.float64),),
+        robust="in the lesson the true gradient is visible",
+    )
+    yield Case(
+        "the estimate of the true gradient is exactly zero",
+        (torch.eye(2, dtype=torch.float64),),
         robust="in the lesson the true gradient is visible",
     )
     yield Case("one window is rejected", (draw.normal(1, 4),), refuse=True)
