@@ -45,7 +45,7 @@ def two_symbols() -> dict[tuple[str, int], list[float]]:
 
 
 def layers() -> dict[tuple[str, int], list[float]]:
-    """Measure right answers per 100, by the number of layers and heads, and for one layer with a fixed period."""
+    """Measure correct answers per 100, by the number of layers and heads, and for one layer with a fixed period."""
     lesson = SimpleNamespace(**names_of("03", "setup", "lines"))
     every = lesson.PERIODS
     of = {"one layer": (1, every, 4), "two layers": (2, every, 4), "one layer, period 9": (1, (9, 9), 4)}
@@ -71,7 +71,7 @@ def layers() -> dict[tuple[str, int], list[float]]:
 
 
 def notes() -> dict[tuple[str, int], list[float]]:
-    """Measure right answers per 100 while two layers learn, as in the lesson and with hand-wired notes in layer 0."""
+    """Measure correct answers per 100 while two layers learn, as in the lesson and with hand-wired notes in layer 0."""
     lesson = SimpleNamespace(**names_of("03", "setup", "lines"))
     found: dict[tuple[str, int], list[float]] = {}
 

@@ -17,7 +17,7 @@ KINDS = ("none", "waves", "waves, centred", "learned, small", "learned, large", 
 
 
 def race() -> dict[tuple[str, float], list[float]]:
-    """Measure right answers (%) after 60 updates and at the end of 240, by kind of positions and learning rate."""
+    """Measure correct answers (%) after 60 updates and at the end of 240, by kind of positions and learning rate."""
     lesson = SimpleNamespace(**names_of("04", "setup", "answers", "training-start", "training"))
     found = {}
     for rate in RATES:
@@ -31,7 +31,7 @@ def race() -> dict[tuple[str, float], list[float]]:
 
 
 def elsewhere() -> dict[tuple[str, int, int], list[float]]:
-    """Measure right answers (%) on texts that begin at other positions, by where training began and by updates."""
+    """Measure correct answers (%) on texts that begin at other positions, by where training began and by updates."""
     lesson = SimpleNamespace(**names_of("04", "setup", "answers", "training-start", "training"))
     test = torch.randint(lesson.WORDS, (500, lesson.LENGTH), generator=torch.Generator().manual_seed(99))
     found = {}
@@ -48,7 +48,7 @@ def elsewhere() -> dict[tuple[str, int, int], list[float]]:
 
 
 def translators() -> dict[tuple[str, int], list[float]]:
-    """Measure right held-out names (%), by the stacks that have sinusoidal positions and by the number of updates."""
+    """Measure correct held-out names (%), by the stacks that have sinusoidal positions and by the number of updates."""
     lesson = SimpleNamespace(**names_of("04", "setup", "translator-start"))
     names = [lesson.words.target.name(number) for number in lesson.held]
     found = {}

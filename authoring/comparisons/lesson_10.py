@@ -11,7 +11,7 @@ CELLS = ("setup", "sets-up-reader", "step", "sets-up-nothing", "sets-up-share", 
 
 
 def mistakes() -> dict[tuple[str, int], list[float]]:
-    """Measure right answers per 100 when a text is read symbol by symbol.
+    """Measure correct answers per 100 when a text is read symbol by symbol.
 
     It is read correctly, with a position that never advances, and with a mask cut from the wrong corner.
     """

@@ -375,7 +375,8 @@ def _pair(sizes: ResolvedAttention, absorbed: bool = False) -> int:
 def _seen(config: ModelConfig, layer: int, tokens: int, cached: int, causal: bool) -> tuple[int, int]:
     """Count the keys and the query-key pairs in the self-attention of a decoder layer.
 
-    The keys are those that are read. Pairs are counted if they are computed, or with `causal` if they are used.
+    Keys are counted if they are read from the cache or the pass itself. Pairs are counted if they are computed, or with
+    `causal` only if they are used.
     """
     window = config.attention.window
     if window is None or not config.local(layer):

@@ -167,7 +167,7 @@ class _Trail(NamedTuple):
     def shared(self, other: _Trail) -> int:
         """Return the number of slots with the same contents as in `other`."""
         agree = min(len(self.steps), len(other.steps))
-        while agree and self.steps[agree - 1] != other.steps[agree - 1]:  # everything before an agreement agrees too
+        while agree and self.steps[agree - 1] != other.steps[agree - 1]:  # if two numbers agree, so do all before them
             agree -= 1
         return self.given + agree - 1 if agree else 0
 

@@ -83,7 +83,8 @@ def far_off(found: Any, expected: Any, tolerance: float | None = None, *, exact_
     """Describe how the numbers in `found` differ from the expected ones, regardless of their types.
 
     A list of numbers is accepted instead of a tensor, 3.0 instead of 3, and `float32` instead of `float64`, with the
-    tolerance that `float32` needs. Shapes, NaN and the zeros of `exact_zero` must be as in `difference`.
+    tolerance that `float32` needs. Shapes, NaN and the zeros of `exact_zero` are compared as strictly as in
+    `difference`.
 
     Returns:
         One line, or None if there is no difference.

@@ -362,7 +362,7 @@ def _(y, gain, eps):
 @normalise_rows.variant
 def _(y, gain, eps):
     if gain.shape != (y.shape[1],):
-        raise ValueError("one gain for each column")
+        raise ValueError("expected one gain for each column")
     rows = []
     for row in y:
         rows.append(

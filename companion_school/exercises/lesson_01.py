@@ -328,7 +328,7 @@ def _(draw):
 
 def _ids_of(ids, vocab):
     if not all(0 <= i < vocab for i in ids.tolist()):
-        raise ValueError("an id that is not in the vocabulary")
+        raise ValueError("an id is not in the vocabulary")
 
 
 @embedding_gradient.mistake(
@@ -413,7 +413,7 @@ def _(ids, G, vocab):
 @embedding_gradient.mistake("an id that is too large raises an error, but a negative one does not")
 def _(ids, G, vocab):
     if ids.max() >= vocab:
-        raise ValueError("an id that is too large")
+        raise ValueError("an id is too large")
     return G.new_zeros(vocab, G.shape[1]).index_put_((ids,), G, accumulate=True)
 
 

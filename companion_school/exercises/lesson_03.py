@@ -622,7 +622,7 @@ def _(draw):
 
 def _fits(q, k):
     if q.shape[1] % k.shape[1]:
-        raise ValueError("kv_head must divide head")
+        raise ValueError("the number of key-value heads must divide the number of heads")
 
 
 def _attend(q, k, v, scale=None, dim=-1):
@@ -753,7 +753,7 @@ def _(q, k, v):
     batch, heads, queries, d_k = q.shape
     groups, rest = divmod(heads, k.shape[1])
     if rest or not groups:
-        raise ValueError("kv_head must divide head")
+        raise ValueError("the number of key-value heads must divide the number of heads")
     parts = q.reshape(batch, k.shape[1], groups, queries, d_k) / math.sqrt(d_k)
     weights = torch.einsum("bngqd,bnkd->bngqk", parts, k).softmax(-1)
     return torch.einsum("bngqk,bnke->bngqe", weights, v).reshape(batch, heads, queries, v.shape[-1])

@@ -250,7 +250,7 @@ def _(vocab, context, d_model, layers, d_ff, shared):
 def _(vocab, context, d_model, layers, d_ff, shared):
     # a list of shapes
     if any(size < 1 for size in (vocab, context, d_model, layers, d_ff)):
-        raise ValueError(f"{vocab=}, {context=}, {d_model=}, {layers=}, {d_ff=}")
+        raise ValueError(f"{vocab=}, {context=}, {d_model=}, {layers=}, {d_ff=}: expected at least 1")
     layer = [(d_model, d_model), (d_model,)] * 4 + [(d_model, d_ff), (d_ff,), (d_ff, d_model), (d_model,)]
     layer += [(d_model,)] * 4
     shapes = [(vocab, d_model), (context, d_model), (d_model,), (d_model,)] + layer * (layers if not shared else 1)

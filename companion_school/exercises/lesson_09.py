@@ -143,7 +143,7 @@ def _(draw):
 
 def _checked(rows, bos, eos, pad):
     if not rows or len({bos, eos, pad}) < 3:
-        raise ValueError("expected rows, and three different special ids")
+        raise ValueError("expected at least one row, and three different special ids")
 
 
 def _filled(rows, filler):
@@ -229,7 +229,7 @@ def _(rows, bos, eos, pad, ignore):
 @pairs_of.mistake("bos and eos must not be equal either; compare all three ids, not only pad with the others")
 def _(rows, bos, eos, pad, ignore):
     if not rows or pad in (bos, eos):
-        raise ValueError("expected rows, and a separate pad")
+        raise ValueError("expected at least one row, and an id of its own for pad")
     return _filled([[bos, *row] for row in rows], pad), _filled([[*row, eos] for row in rows], ignore)
 
 
@@ -237,7 +237,7 @@ def _(rows, bos, eos, pad, ignore):
 def _(rows, bos, eos, pad, ignore):
     # write each row into tensors full of padding
     if len(rows) == 0 or bos == eos or eos == pad or pad == bos:
-        raise ValueError("bad rows or special ids")
+        raise ValueError("expected at least one row, and three different special ids")
     shape = len(rows), 1 + max(len(row) for row in rows)
     inputs, targets = torch.full(shape, pad), torch.full(shape, ignore)
     for b, row in enumerate(rows):
@@ -338,7 +338,7 @@ def _(draw):
 
 def _refuse(targets, e):
     if not 0 <= e < 1 or (targets == -100).all():
-        raise ValueError("bad share, or only padding")
+        raise ValueError("expected a share of at least 0 and below 1, and a target that is not padding")
 
 
 def _smoothed(targets, e, vocab):

@@ -457,7 +457,7 @@ def _(draw):
 
 def _ring(tokens, window):
     if tokens < 0 or window < 1:
-        raise ValueError("expected at least 0 tokens and a window of 1")
+        raise ValueError("expected at least 0 tokens and a window of at least 1")
 
 
 @slots_of.mistake("those are the last tokens in order: a ring does not move what it holds")

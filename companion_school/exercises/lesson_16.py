@@ -354,7 +354,7 @@ def _(x, heads, w_gate):
     # head by head
     count, d_v = heads.shape[1:]
     if w_gate.shape not in ((x.shape[1], count), (x.shape[1], count * d_v)):
-        raise ValueError(f"no gate of shape {w_gate.shape}")
+        raise ValueError(f"expected one gate for each head or component, got shape {w_gate.shape}")
     each, said = w_gate.shape[1] // count, []
     for h in range(count):
         said.append(heads[:, h] * torch.sigmoid(x @ w_gate[:, h * each : (h + 1) * each]))
@@ -417,7 +417,9 @@ def grouped_weights(logits, bias, groups, top_groups, k, scale):
     if not 1 <= groups <= experts // 2 or experts % groups:
         raise ValueError(f"groups={groups}: expected {experts} experts in equal groups of two or more")
     if not 1 <= top_groups <= groups or not 1 <= k <= top_groups * experts // groups:
-        raise ValueError(f"top_groups={top_groups}, k={k}: expected no more than there are to choose from")
+        raise ValueError(
+            f"top_groups={top_groups}, k={k}: expected at least 1, and no more than there are to choose from"
+        )
     s = logits.sigmoid()
     choice = (s + bias).view(len(s), groups, -1)
     best = choice.topk(2, dim=-1).values.sum(-1).topk(top_groups, dim=-1).indices

@@ -39,7 +39,9 @@ def hybrid_bytes(tokens, layers, every, kv_heads, tables, d_k, d_v, cached, kept
     """
     ### BEGIN SOLUTION
     if tokens < 0 or layers < 1 or every < 1:
-        raise ValueError(f"tokens={tokens}, layers={layers}, every={every}: expected at least 0, 1 and 1")
+        raise ValueError(
+            f"tokens={tokens}, layers={layers}, every={every}: expected tokens >= 0, layers >= 1 and every >= 1"
+        )
     full = layers // every
     return full * tokens * kv_heads * (d_k + d_v) * cached + (layers - full) * tables * d_k * d_v * kept
     ### END SOLUTION
@@ -61,7 +63,7 @@ def _(draw):
 
 def _groups(tokens, layers, every):
     if tokens < 0 or layers < 1 or every < 1:
-        raise ValueError("expected at least 0 tokens, one layer and groups of one layer")
+        raise ValueError("expected tokens >= 0, layers >= 1 and every >= 1")
     return layers // every
 
 
@@ -513,7 +515,7 @@ def short_convolution(x, weight, before):
     width = weight.shape[1]
     if before.shape != (width - 1, x.shape[1]) or len(weight) != x.shape[1]:
         raise ValueError(
-            f"x {tuple(x.shape)}, weight {tuple(weight.shape)}, before {tuple(before.shape)}: do not match"
+            f"x {tuple(x.shape)}, weight {tuple(weight.shape)}, before {tuple(before.shape)}: channels or widths do not match"
         )
     rows = torch.cat([before, x])
     mixed = sum(weight[:, s] * rows[width - 1 - s : len(rows) - s] for s in range(width))
@@ -797,7 +799,9 @@ def longest_copy(numbers, bits, symbols):
     """
     ### BEGIN SOLUTION
     if symbols < 2 or numbers < 0 or bits < 0:
-        raise ValueError(f"numbers={numbers}, bits={bits}, symbols={symbols}: expected at least 0, 0 and 2")
+        raise ValueError(
+            f"numbers={numbers}, bits={bits}, symbols={symbols}: expected numbers >= 0, bits >= 0 and symbols >= 2"
+        )
     states, length, texts = 2 ** (numbers * bits), 0, 1
     while texts * symbols <= states:
         length, texts = length + 1, texts * symbols

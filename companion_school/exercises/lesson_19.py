@@ -338,7 +338,9 @@ def make_up(W, x, step):
     """
     ### BEGIN SOLUTION
     if W.ndim != 2 or x.ndim != 2 or x.shape[1] != W.shape[1] or step.shape != W.shape[:1] or not (step > 0).all():
-        raise ValueError(f"W {tuple(W.shape)}, x {tuple(x.shape)}, step {tuple(step.shape)}: expected sizes that match")
+        raise ValueError(
+            f"W {tuple(W.shape)}, x {tuple(x.shape)}, step {tuple(step.shape)}: expected matching sizes, and steps above 0"
+        )
     W, kept, Xi = W.clone(), torch.empty_like(W), x.T @ x / len(x)
     for c in range(W.shape[1]):
         kept[:, c] = (W[:, c] / step).round() * step
@@ -388,7 +390,7 @@ def _(draw):
 
 def _fits(W, x, step):
     if W.ndim != 2 or x.ndim != 2 or x.shape[1] != W.shape[1] or step.shape != W.shape[:1] or not (step > 0).all():
-        raise ValueError("expected sizes that match")
+        raise ValueError("expected matching sizes, and steps above 0")
 
 
 def _column_by_column(W, x, step, sign=1.0, all_but=False, center=False):
@@ -519,10 +521,10 @@ def by_chance(x, levels, dice):
     ### BEGIN SOLUTION
     if levels.ndim != 1 or len(levels) < 2 or not (levels[1:] > levels[:-1]).all() or dice.shape != x.shape:
         raise ValueError(
-            f"{len(levels)} levels, dice {tuple(dice.shape)}: expected ascending levels, and dice in the shape of x"
+            f"{len(levels)} levels, dice {tuple(dice.shape)}: expected two or more ascending levels, and dice of the shape of x"
         )
     if not ((dice >= 0) & (dice < 1)).all():
-        raise ValueError("dice: expected numbers from 0 to below 1")
+        raise ValueError("dice: expected numbers of at least 0 and below 1")
     x = x.clamp(levels[0], levels[-1])
     above = torch.bucketize(x.contiguous(), levels).clamp(min=1)
     low, high = levels[above - 1], levels[above]
@@ -559,7 +561,7 @@ def _fits_levels(x, levels, dice):
     if levels.ndim != 1 or len(levels) < 2 or not (levels[1:] > levels[:-1]).all() or dice.shape != x.shape:
         raise ValueError("expected two or more increasing levels, and dice of the same shape as x")
     if not ((dice >= 0) & (dice < 1)).all():
-        raise ValueError("dice from 0 to below 1")
+        raise ValueError("dice: expected numbers of at least 0 and below 1")
 
 
 def _neighbours(x, levels):

@@ -38,7 +38,7 @@ def loss_mask(ids, user, assistant, end):
     """
     ### BEGIN SOLUTION
     if not ids or ids[0] not in (user, assistant):
-        raise ValueError(f"ids: expected a role token, {user} or {assistant}, first; got {ids[:1]}")
+        raise ValueError(f"ids: expected a role token ({user} or {assistant}) at the start, got {ids[:1]}")
     speaks, found = None, []
     for token in ids:
         role = token in (user, assistant)
@@ -371,7 +371,10 @@ def preference_loss(now, start, counts, tau):
     ### BEGIN SOLUTION
     same = now.shape == start.shape == counts.shape
     if not same or now.dim() != 3 or now.shape[1] != 2 or not len(now) or not tau > 0:
-        raise ValueError(f"now {tuple(now.shape)}, start {tuple(start.shape)}, counts {tuple(counts.shape)}, tau {tau}")
+        raise ValueError(
+            f"now {tuple(now.shape)}, start {tuple(start.shape)}, counts {tuple(counts.shape)}, tau={tau}: expected equal shapes "
+            "(pair, 2, token), at least one pair and tau > 0"
+        )
     hidden = ~counts
     moved = (now.masked_fill(hidden, 0) - start.masked_fill(hidden, 0)).sum(dim=-1)
     return -torch.nn.functional.logsigmoid(tau * (moved[:, 0] - moved[:, 1])).mean()
@@ -756,7 +759,10 @@ def held_back(now, old, gain, counts, clip):
     ### BEGIN SOLUTION
     fits = now.dim() == 2 and now.shape == old.shape == counts.shape and gain.shape == now.shape[:1]
     if not fits or not len(now) or not counts.any(dim=1).all() or not 0 < clip < 1:
-        raise ValueError(f"now {tuple(now.shape)}, old {tuple(old.shape)}, gain {tuple(gain.shape)}, clip {clip}")
+        raise ValueError(
+            f"now {tuple(now.shape)}, old {tuple(old.shape)}, gain {tuple(gain.shape)}, clip={clip}: expected matching shapes, tokens "
+            "that count in every answer, and 0 < clip < 1"
+        )
     ratio = (now.masked_fill(~counts, 0) - old.masked_fill(~counts, 0)).exp()
     gain = gain[:, None]
     per_token = torch.minimum(ratio * gain, ratio.clamp(1 - clip, 1 + clip) * gain)

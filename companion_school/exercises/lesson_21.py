@@ -511,7 +511,7 @@ def _(draw):
 def _ends(gaps):
     parts = gaps.dim()
     if parts == 0 or set(gaps.shape) != {2}:
-        raise ValueError("two entries for each part")
+        raise ValueError("expected two entries for each part")
     clean, other = gaps[(1,) * parts], gaps[(0,) * parts]
     if clean == other:
         raise ValueError("the clean and the other run have the same gap")

@@ -121,7 +121,9 @@ def training_operations(matrices, tokens, frozen=()):
     ### BEGIN SOLUTION
     fits = all(matrices[at][1] == matrices[at + 1][0] for at in range(len(matrices) - 1))
     if tokens < 1 or not fits or any(at not in range(len(matrices)) for at in frozen):
-        raise ValueError(f"tokens={tokens}, matrices={matrices}, frozen={frozen}: expected matrices that match")
+        raise ValueError(
+            f"tokens={tokens}, matrices={matrices}, frozen={frozen}: expected tokens >= 1, matrices that fit together, and frozen indices among theirs"
+        )
     forward = backward = 0
     needed = False  # does something before this matrix need a gradient?
     for at, (inputs, outputs) in enumerate(matrices):
@@ -157,7 +159,7 @@ def _(draw):
 def _products(matrices, tokens, frozen):
     fits = all(matrices[at][1] == matrices[at + 1][0] for at in range(len(matrices) - 1))
     if tokens < 1 or not fits or any(at not in range(len(matrices)) for at in frozen):
-        raise ValueError("expected matrices that match")
+        raise ValueError("expected tokens >= 1, matrices that fit together, and frozen indices among theirs")
     return [2 * tokens * inputs * outputs for inputs, outputs in matrices]
 
 

@@ -160,7 +160,7 @@ def _(draw):
 
 def _fitting(choices, nats, prior, rule):
     if not len(choices) == len(nats) == len(prior) > 0 or not all(choices) or rule not in RULES:
-        raise ValueError("choices, nats, prior, rule")
+        raise ValueError("expected lists of equal length without empty choices, and a known rule")
 
 
 def _best(scores, pick=max):

@@ -117,7 +117,7 @@ def score_interval(nats, size, picks, confidence):
     if not 0 < confidence < 1 or not len(nats) == len(size) == picks.shape[1] >= 1:
         counts = f"{len(nats)}, {len(size)}, {picks.shape[1]} documents"
         raise ValueError(
-            f"{counts}, confidence={confidence}: expected equal lengths from 1 on, and a confidence in (0, 1)"
+            f"{counts}, confidence={confidence}: expected equal lengths of at least 1, and a confidence between 0 and 1"
         )
     bits, size = nats.double() / math.log(2), size.double()
     again = bits[picks].sum(1) / size[picks].sum(1)

@@ -51,7 +51,7 @@ def collect(folder: Path, roster: Path | None = None) -> list[Row]:
         raise ValueError(f"{folder}: expected a folder with marks, as written by companion grade --out")
     marks = [(row, path) for path in sorted(folder.rglob("marks.csv")) for row in _marks(path)]
     if not marks:
-        raise ValueError(f"{folder}: expected files marks.csv with the columns {', '.join(sorted(_NEEDED))}")
+        raise ValueError(f"{folder}: expected marks.csv files with the columns {', '.join(sorted(_NEEDED))}")
     people = read_roster(roster) if roster is not None else {}
     known = ids_of(folder, {row["student_id"] for row, _ in marks}, people) if people else {}
     found: dict[tuple[str, str], Row] = {}

@@ -1,4 +1,4 @@
-"""Problem sets: exercises, questions, questions with own numbers and written answers under one name."""
+"""Problem sets: exercises, questions (some with each student's own numbers) and written answers under one name."""
 
 from __future__ import annotations
 

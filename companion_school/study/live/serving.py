@@ -171,7 +171,7 @@ def seats(texts: Sequence[tuple[float, int, int]], *, together: int = 8, chunk: 
     arrivals = [text[0] for text in texts]
     if arrivals != sorted(arrivals) or arrivals[0] < 0 or not all(1 <= n <= 64 for text in texts for n in text[1:]):
         raise ValueError(
-            "texts: expected (arrival, prompt, answer), with increasing arrivals from 0 on, 1 to 64 tokens"
+            "texts: expected (arrival, prompt, answer), with ascending arrivals >= 0 and 1 to 64 tokens each"
         )
     tables = {}
     for way in WAYS:

@@ -90,7 +90,7 @@ def test_bad_input_writes_nothing(tmp_path, capsys):
     assert main(["course", "export", str(tmp_path / "none")]) == 2
     assert "expected a folder with marks" in capsys.readouterr().err
     assert main(["course", "export", str(tmp_path)]) == 2
-    assert "expected files marks.csv with the columns" in capsys.readouterr().err
+    assert "expected marks.csv files with the columns" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
