@@ -367,6 +367,15 @@ rate_at.mistake("the cosine already falls during the warm-up: start it at the en
                 "(update - warmup) / (updates - warmup)")  # fmt: skip
 rate_at.mistake("the cosine falls to 0 and is cut off at a twentieth; let it fall from 1 to a twentieth",
                 "(0.525 + 0.475 * math.cos(math.pi * fall))", "max(0.05, 0.5 + 0.5 * math.cos(math.pi * fall))")  # fmt: skip
+rate_at.mistake(
+    "the run ends within its warm-up: shorten the warm-up to a fifth of the updates first",
+    """
+    def rate_at(update, updates, peak, warmup):
+        if update <= warmup:
+            return peak * update / warmup
+        return peak * (0.525 + 0.475 * math.cos(math.pi * (update - warmup) / (updates - warmup)))
+    """,
+)
 rate_at.mistake("the rate falls to 0; it must end at a twentieth of the peak", "0.525 + 0.475", "0.5 + 0.5")
 rate_at.mistake(
     "you use a whole cosine, so the rate rises again; use half of one", "math.pi * fall", "2 * math.pi * fall"
@@ -456,6 +465,13 @@ train.mistake("the first micro-batches are left out: the first update uses 0 to 
               "range(update * accumulate, (update + 1) * accumulate)")  # fmt: skip
 train.mistake("the losses are tensors that hold on to their graph: yield numbers, `loss.item()`", "total += loss.item()",
               "total += loss")  # fmt: skip
+train.mistake(
+    "the rate is always the peak: ask `rate_at` for the rate of each update",
+    "rate_at(update, updates, peak, warmup)",
+    "peak",
+)
+train.mistake("the micro-batches of an update are all the same: n counts micro-batches, 0, 1, 2, ..., and not updates",
+              "loss_at(n) / accumulate", "loss_at(update - 1) / accumulate")  # fmt: skip
 train.mistake("every update sees the same micro-batch", "loss = loss_at(n)", "loss = loss_at(0)")
 train.mistake(
     "the rate is that of the next update: the first one has rate_at(1, ...)",
