@@ -5,6 +5,7 @@ The tasks are naming the word before, generalizing to other positions, and trans
 
 from __future__ import annotations
 
+from itertools import product
 from types import SimpleNamespace
 
 import torch
@@ -36,14 +37,14 @@ def elsewhere() -> dict[tuple[str, int, int], list[float]]:
     test = torch.randint(lesson.WORDS, (500, lesson.LENGTH), generator=torch.Generator().manual_seed(99))
     found = {}
     for kind in ("waves", "waves, started anywhere"):
-        for steps in (240, 480):
-            weights = [lesson.trained(kind, seed, steps)[0] for seed in STARTS]
+        for steps, rate in product((240, 480), (0.006, 0.02)):
+            weights = [lesson.trained(kind, seed, steps, rate)[0] for seed in STARTS]
             for first in (0, 1, 8, 200, 1000):
                 P = lesson.sinusoidal(torch.arange(first, first + lesson.LENGTH), lesson.WIDTH)
                 said = [lesson.answers(each, test, P).argmax(-1) for each in weights]
                 values = [100 * (one == test[:, :-1]).double().mean().item() for one in said]
-                print(row(kind, f"{steps} updates", f"begins at {first}", values), flush=True)
-                found[kind, steps, first] = values
+                print(row(f"{kind}, rate {rate}", f"{steps} updates", f"begins at {first}", values), flush=True)
+                found[kind, steps, rate, first] = values
     return found
 
 
