@@ -76,7 +76,7 @@ def users(lessons: Iterable[Lesson]) -> dict[str, list[str]]:
 
 
 def places(there: Iterable[Module]) -> dict[str, str]:
-    """Return the place of each module's description on the site, by its file."""
+    """Return the address on the site of each module's description, by the module's file."""
     return {module.file: f"{module.page}.html#{module.name}" for module in there}
 
 

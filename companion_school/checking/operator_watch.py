@@ -7,8 +7,8 @@ student's own method called `softmax` runs other operators, and passes.
 A few forbidden names are parts of PyTorch that are written in Python and run the same operators as a right answer
 (`_LIBRARY`). They are noticed when Python enters them, under any name.
 
-This runs in the process of the answer, which can tamper with it, so it only informs an honest reader. Marks depend on
-the source text (`forbidden_uses`), which the grader reads in another process.
+This runs in the process of the answer, which can tamper with it, so it only warns a reader who used a forbidden
+operator by mistake. Marks depend on the source text (`forbidden_uses`), which the grader reads in another process.
 """
 
 from __future__ import annotations

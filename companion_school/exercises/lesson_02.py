@@ -20,7 +20,7 @@ from companion_school.checking.exercise import Case, exercise
     hints=(
         "Divide all three scores by 2, the square root of the four components of a query.",
         "Exponentiate: what are the three numbers?",
-        "Which share of their sum is the first?",
+        "What share of their sum is the first?",
     ),
 )
 def weight_of_cat():

@@ -306,7 +306,7 @@ def squeeze(key, value, rank):
     ### BEGIN SOLUTION
     if rank < 1 or key.shape[1] != value.shape[1]:
         raise ValueError(
-            f"rank={rank}, key {tuple(key.shape)}, value {tuple(value.shape)}: expected a rank of at least 1 and one d_model"
+            f"rank={rank}, key {tuple(key.shape)}, value {tuple(value.shape)}: expected a rank of at least 1 and the same d_model"
         )
     left, carried, right = torch.linalg.svd(torch.cat([key, value]), full_matrices=False)
     near = left[:, :rank] * carried[:rank] @ right[:rank]
@@ -339,7 +339,7 @@ def _near(matrix, rank):
 
 def _pair(key, value, rank):
     if rank < 1 or key.shape[1] != value.shape[1]:
-        raise ValueError("expected a rank of at least 1 and one d_model")
+        raise ValueError("expected a rank of at least 1 and the same d_model")
     return torch.cat([key, value])
 
 

@@ -223,7 +223,7 @@ def _entries(folder: Path, manifest: Mapping[str, tuple[str, str]], assignment: 
 
 
 def _common_start(names: Sequence[str], assignment: str) -> int:
-    """Return the length of the prefix of repositories of one assignment: 6 for week2-ada, 13 for course-week2-ada."""
+    """Return how many characters come before the student in the names: 6 for week2-ada, 13 for course-week2-ada."""
     begins = {name[: at + len(assignment) + 1] for name in names if (at := name.find(f"{assignment}-")) >= 0}
     [start] = begins if len(begins) == 1 else [""]
     return len(start) if assignment and all(name.startswith(start) and name != start for name in names) else 0
