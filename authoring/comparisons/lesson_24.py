@@ -22,6 +22,30 @@ def cleaned() -> dict[tuple[str, int, str], list[float]]:
     return found
 
 
+def equal_prose() -> dict[tuple[str, int], list[float]]:
+    """Compare raw text with clean text that is read only until it has shown the model as much prose, in tokens.
+
+    Copies count as prose. A run on clean text therefore makes fewer updates than the run on raw text beside it.
+    """
+    names = names_of("24", *Trials.cells[: Trials.cells.index("trial") + 1])
+    shares = []
+    for name in ("raw", "both"):
+        pages = names["texts"][name]
+        tokens = [sum(map(len, names["encoded"](some))) for some in (pages, [p for p in pages if p.kind == "prose"])]
+        shares.append(tokens[1] / tokens[0])
+    raw, found = Trials(FOLDER), {}
+    equal = {updates: round(updates * shares[0] / shares[1]) for updates in (*LOOKS, UPDATES)}
+    clean = [
+        names["trial"](names["texts"]["both"], max(equal.values()), at=(*equal.values(),), start=s) for s in STARTS
+    ]
+    for updates, fewer in equal.items():
+        found["raw", updates] = [raw("raw", start)["scores"][str(updates)]["prose"] for start in STARTS]
+        found["both", fewer] = [scores[fewer]["prose"] for scores in clean]
+        for (name, made), scores in list(found.items())[-2:]:
+            print(row(name, f"{made} updates", "bits per byte of prose", scores), flush=True)
+    return found
+
+
 def generations() -> dict[tuple[str, int], list[float]]:
     """Compare the share of different words that remains after ten generations, for each kind of text that they read."""
     names, found = names_of("24", "setup", "generations", "collapse", "lives"), {}
