@@ -13,7 +13,7 @@ trace             records the operations, function calls and module calls of a r
 compared_runs     compares the tensors of two recorded runs
 origin            traces a tensor that differs back to a line of code
 scenes            the runs that are compared at each stage, and their tensors
-bugs              common bugs, each of which must be located at the right line
+bugs              common bugs; each must be located at the right line
 verify            verifies the checks: right answers pass, known mistakes are named, mutants are caught
 own               the learner's files for a notebook, where they are right
 keep              saves a learner's model as a checkpoint that every command reads

@@ -1,4 +1,4 @@
-"""The process in which a learner's file is checked (see `check`). It appends lines of JSON to a file.
+"""The process that checks a learner's file (see `check`). It appends lines of JSON to a file.
 
 python -m companion_school.build.check_process FOLDER STAGE SEED LINES PART ...
 """

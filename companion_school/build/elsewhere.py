@@ -52,7 +52,7 @@ class _Far(torch.Tensor):
 
 
 class Elsewhere(TorchFunctionMode):
-    """Context manager in which the device exists. Entering it returns the device."""
+    """Context manager that makes the device available. Entering it returns the device."""
 
     def __enter__(self) -> torch.device:
         super().__enter__()

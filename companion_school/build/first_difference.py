@@ -1,4 +1,4 @@
-"""Find the first tensor at which a learner's code differs from the reference, and the line that computed it.
+"""Find the first tensor that differs between a learner's code and the reference, and the line that computed it.
 
 Both run the same scenes (`scenes/`) with the same weights and are recorded (`trace`). The records are compared tensor
 by tensor (`compared_runs`), and the first tensor that differs is traced back to a line of code (`origin`).

@@ -116,7 +116,7 @@ class WatchedTraining:
     """What `watched_training` has seen of a training loop.
 
     Attributes:
-        batches: The different batches of ids of which a gradient was computed, as bytes.
+        batches: The different batches of ids that a gradient was computed for, as bytes.
         ids: The number of ids in the largest batch.
         passes: How many gradients were computed.
         kept: How many gradients were added to those of an update that had already been made.

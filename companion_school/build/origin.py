@@ -133,7 +133,7 @@ def _descend(streams: Streams, mine: Operation, theirs: Operation | None) -> tup
 
 
 def _matched(pairs: list[tuple[Value, Value]]) -> list[tuple[Value, Value]]:
-    """Pair the two operands of a product or a sum in the order in which more pairs agree."""
+    """Pair the two operands of a product or a sum in the order that makes more pairs agree."""
     if len(pairs) != 2:
         return pairs
     (a, b), (c, d) = pairs

@@ -24,8 +24,8 @@ gradients are compared like those of any other argument.
 Each part is turned into an exercise (`checking.exercise`), with everything that exercises have: properties, rejected
 inputs, a second call in another memory layout, known mistakes that are named, and partial credit.
 
-A mistake is the reference with some pieces of its text replaced, each of which must occur exactly once, or with one
-definition replaced. It is code that a person would plausibly write, with a sentence that says what is wrong. A variant
+A mistake is the reference with some pieces of its text replaced (each must occur exactly once), or with one definition
+replaced. It is code that a person would plausibly write, with a sentence that says what is wrong. A variant
 is a right answer that is written differently: another formula, other local names, loops.
 """
 
@@ -53,7 +53,7 @@ FORBIDDEN = (
 """Names that no file may use before the race."""
 _OPERATORS = ("scaled_dot_product_attention",)
 OPEN = 11
-"""The first stage in which every name is allowed."""
+"""The first stage where every name is allowed."""
 SECONDS = 30.0
 
 Patch = tuple[tuple[str, str], ...] | str
@@ -154,7 +154,7 @@ class Part:
 
     @cache  # noqa: B019  (there are fewer than a hundred parts, and they live as long as the process)
     def exercise(self) -> Exercise:
-        """Return the exercise by which `checking.examine` checks answers to this part."""
+        """Return the exercise that `checking.examine` checks answers to this part with."""
         right = references(self.stage)
         number = self.stage.number
         return Exercise(

@@ -1,6 +1,6 @@
 """The race: bits per byte on held-out text after a fixed number of minutes of training on this machine.
 
-The text is the stories on which `companion build story` trains, and others are held out. The learner's `race.py` trains
+The text is the stories that `companion build story` trains on, and others are held out. The learner's `race.py` trains
 a model, and this module measures it. Every token of the held-out documents is scored once, the first token of a
 document with log2 of the vocabulary size, and decoding the tokens must give the text back.
 """
@@ -39,11 +39,11 @@ from companion_school.build.workspace import read_sources, unfinished
 _NAMES = 26  # number of names that fit beside the plot
 BOARD, PICTURE, KEPT = "race_on_stories.json", "race.png", "race"
 HELD_OUT = 100
-"""Number of stories on which a model is measured."""
+"""Number of stories that a model is measured on."""
 STAGE = STAGES[11]
 _LATE, _SECONDS = 1.2, 5.0  # a race is late if it takes longer than 1.2 times its time plus 5 seconds
 PLAIN = "yours, stages 1 to 6"
-"""Name of a race in which race.py is not written yet."""
+"""Name of a race without a race.py of the learner's own."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Result:
         minutes: Training time that was requested.
         bits_per_byte: Score on the held-out text.
         seconds: Time that training took.
-        machine: Name of the GPU or the processor on which it was trained.
+        machine: Name of the GPU or the processor that it was trained on.
         on: Date, in ISO format.
     """
 
@@ -299,7 +299,7 @@ def draw(file: Path, runs: Sequence[Result], marks: Sequence[Yardstick]) -> Any:
 
     Args:
         file: Output file.
-        runs: The results, of which the last one is highlighted.
+        runs: The results; the last one is highlighted.
         marks: Baselines, drawn as horizontal lines.
     """
     from matplotlib.figure import Figure

@@ -1,6 +1,6 @@
 """Check stage 10 on a real model: the learner's code loads SmolLM2, and its logits are compared with transformers'.
 
-python -m companion_school.build.real_model FOLDER MODEL   the process in which the learner's code runs
+python -m companion_school.build.real_model FOLDER MODEL   the process that runs the learner's code
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def try_real_model(folder: Path) -> tuple[bool, str]:
     """Load SmolLM2 with the learner's files in a separate process.
 
     Args:
-        folder: The learner's folder, in which stage 10 has passed its check.
+        folder: The learner's folder, where stage 10 has passed its check.
 
     Returns:
         False if the learner's code failed, True if its logits are right or could not be compared, because the model is

@@ -37,7 +37,7 @@ class Stage:
 
     @property
     def module(self) -> str:
-        """The module name by which other files import it."""
+        """The module name that other files import it by."""
         return self.file.removesuffix(".py")
 
     @property
@@ -70,7 +70,7 @@ STAGES = {
         Stage(18, "inside.py", "Looking inside", (21,), 45, (2, 3, 4, 5, 10), 10),
     )
 }
-"""The stages by number, in the order in which they are written. Each stage uses only stages before it."""
+"""The stages by number, in the order they are written. Each stage uses only stages before it."""
 
 
 def following(stage: Stage, by: int = 1) -> Stage | None:

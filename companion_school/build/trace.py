@@ -90,12 +90,12 @@ class Call:
         path: Name of the module in the model, or None for a function.
         given: The arguments, without `self`.
         stack: Call stack of the caller.
-        start: Time at which the call began, in recorded events.
+        start: Time when the call began, in recorded events.
         line: First line of the function.
         file: File of the function.
         gave: The result, if the call returned.
-        end: Time at which the call returned.
-        left: Line from which the function returned.
+        end: Time when the call returned.
+        left: Line where the function returned.
     """
 
     function: str
@@ -218,7 +218,7 @@ class Recorder(TorchFunctionMode):
 
     @contextmanager
     def unseen(self) -> Iterator[None]:
-        """Context manager in which nothing is recorded."""
+        """Context manager that pauses recording."""
         before, self._busy = self._busy, True
         try:
             yield

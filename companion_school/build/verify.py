@@ -30,8 +30,8 @@ def faults(part: Part, seeds: Sequence[int] = SEEDS, naming: Sequence[int] = SEE
 
     Args:
         part: The part.
-        seeds: Seeds on which the reference and the variants must pass.
-        naming: The seeds among them on which known mistakes must be named, which takes nearly all of the time.
+        seeds: Seeds that the reference and the variants must pass on.
+        naming: Those among them where known mistakes must be named, which takes nearly all of the time.
     """
     exercise = part.exercise()
     for seed in seeds:

@@ -43,7 +43,7 @@ def find_folder(named: str | os.PathLike[str] | None = None, start: Path | None 
 
     Args:
         named: The folder, if a flag names it. The environment variable COMPANION_BUILD comes next.
-        start: Folder in which the search begins (default: the current folder). It and its parents are searched for a
+        start: Folder where the search begins (default: the current folder). It and its parents are searched for a
             folder with a record of stages, for `my/transformer`, and for a `transformer` with a record, as in a project
             that was handed out.
 

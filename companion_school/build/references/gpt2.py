@@ -74,7 +74,7 @@ LAYER_NAMES = {
     "mlp.c_fc": "feed_forward.inner",
     "mlp.c_proj": "feed_forward.outer",
 }
-"""GPT-2's names and yours: of what stands once, and of what stands in each layer."""
+"""GPT-2's names and yours, first for the parts that occur once, then for those in each layer."""
 
 
 def gpt2(fields: dict, tensors: dict[str, Tensor]) -> tuple[GPT2, dict[str, Tensor]]:

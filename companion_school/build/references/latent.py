@@ -30,7 +30,7 @@ def absorbed(q: Tensor, c: Tensor, k: Tensor, U_k: Tensor, U_v: Tensor, mask: Te
     d_k = U_k.shape[1]
     down = torch.einsum("bhqd,hdr->bhqr", q[..., :d_k], U_k)
     asks, kept = torch.cat([down, q[..., d_k:]], dim=-1), torch.cat([c, k], dim=-1)
-    asks = asks * math.sqrt(asks.shape[-1] / q.shape[-1])  # corrects the width by which `attend` divides
+    asks = asks * math.sqrt(asks.shape[-1] / q.shape[-1])  # corrects the width that `attend` divides by
     return torch.einsum("bhqr,hdr->bhqd", attend(asks, kept, c, mask), U_v)
 
 

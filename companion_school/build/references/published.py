@@ -140,7 +140,7 @@ LLAMA_LAYER = {
     "mlp.up_proj": "feed_forward.inner",
     "mlp.down_proj": "feed_forward.outer",
 }
-"""Their names and yours: of what stands once, and of what stands in each layer."""
+"""Their names and yours, first for the parts that occur once, then for those in each layer."""
 
 
 def llama(fields: dict, tensors: dict[str, Tensor]) -> tuple[Published, dict[str, Tensor]]:

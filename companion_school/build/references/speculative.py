@@ -1,7 +1,7 @@
 """Stage 15, speculative.py: several tokens per pass, with the same distribution as before (lesson 18).
 
 A draft guesses the next tokens, and your model reads all guesses in one pass. The tokens that it accepts, and those
-with which it replaces rejected guesses, have exactly the same distribution as in `generate`.
+that replace rejected guesses, have exactly the same distribution as in `generate`.
 """
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def rows(logits: Tensor, temperature: float = 1.0, **choice) -> Tensor:
-    """Return the distribution from which each position's token is drawn, (position, vocab) -> the same: your
+    """Return the distribution that each position's token is drawn from, (position, vocab) -> the same: your
     `probabilities`, row by row. At temperature 0, the most probable token has probability 1."""
     if temperature == 0:
         return F.one_hot(logits.argmax(-1), logits.shape[-1]).to(logits.dtype)
@@ -29,7 +29,7 @@ def judge(p: Tensor, q: Tensor, guesses: list[int], generator: torch.Generator) 
     """Return the accepted guesses, in order up to the first rejected one, and one more token.
 
     p:  the model's probabilities at every guess and after the last one, (guess + 1, vocab).
-    q:  the probabilities from which the draft drew its guesses, (guess, vocab).
+    q:  the probabilities that the draft drew its guesses from, (guess, vocab).
 
     A guess is accepted with probability min(1, p / q). The first rejected guess is replaced by a token drawn from the
     `correction`; if all are accepted, one more token is drawn from the last row of p.

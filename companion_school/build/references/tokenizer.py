@@ -1,7 +1,7 @@
 """Stage 1, tokenizer.py: from text to tokens and back, by byte-pair merges learned from a text (lesson 01).
 
 A token is a number: 0 to 255 are the bytes, and 256 + n is the result of merge n, counted from 0. So a tokenizer is
-completely defined by its list of merges, which are pairs of tokens in the order in which they were learned.
+completely defined by its list of merges, which are pairs of tokens in the order they were learned.
 """
 
 import json

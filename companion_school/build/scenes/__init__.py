@@ -1,4 +1,4 @@
-"""The runs in which each stage's code is compared with the reference, and the tensors that are compared."""
+"""The runs that compare each stage's code with the reference, and the tensors that are compared."""
 
 from companion_school.build.scenes import (
     attention,

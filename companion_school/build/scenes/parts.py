@@ -99,7 +99,7 @@ def made_of(kind: str, within: Where, numbers: int, turn: int = 0, result: bool 
 
     Args:
         kind: Name of the operation, such as "softmax".
-        within: The call in which it runs.
+        within: The call that it runs in.
         numbers: Number of elements of its result.
         turn: Index among the operations that match.
         result: Return the operation's result if True, else its first input.
@@ -228,9 +228,9 @@ def attention_nodes(
         turned: "rotate" if queries and keys are rotated by stage 3's `rotate`, "given" if by a function of the scene.
         cached: The layer is called with a cache.
         masked: The layer is called with a mask.
-        source: Key of the node from which keys and values are computed (default: `before`).
+        source: Key of the node that keys and values are computed from (default: `before`).
         mask_home: Functions that compute the mask, likeliest first.
-        within: The call in which the layer's calls are counted.
+        within: The call that the layer's calls are counted in.
         tag: Prefix of all keys.
     """
     whole = module(path, within, turn)
@@ -526,7 +526,7 @@ def decoder_nodes(layers: int, *, turn: int = 0, tag: str = "", prefix: str = ""
         layers: Number of blocks.
         turn: Index of the model's call.
         tag: Prefix of all keys.
-        prefix: Name under which the model is recorded.
+        prefix: Name of the model in the record.
         block: Further arguments of `block_nodes`.
     """
     names = f"{prefix}." if prefix else ""

@@ -19,7 +19,7 @@ class Scene:
     Attributes:
         name: The circumstances, worded to continue a sentence: "with a mask".
         play: Runs the code of a world and marks values on a recorder.
-        nodes: The tensors that are compared, in the order in which the model computes them.
+        nodes: The tensors that are compared, in the order that the model computes them in.
     """
 
     name: str
