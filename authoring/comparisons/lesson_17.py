@@ -32,7 +32,7 @@ def recall() -> Found:
 
 
 def signs() -> Found:
-    """Measure right signs per 100 of all pairs and of the last four, by adding and by the delta rule."""
+    """Measure how many signs in 100 are correct, of all pairs and of the last four, by adding and by the delta rule."""
     lesson, found = names_of("17", "setup", "sets-up-signs"), Found()
     for pairs in (16, 32):
         for name, delta in (("adding", False), ("delta rule", True)):
@@ -47,7 +47,8 @@ def signs() -> Found:
 
 
 def gates() -> Found:
-    """Measure right signs per 100 of a new chapter, with the old one in the table and with a gate that empties it."""
+    """Measure how many signs in 100 of a new chapter are correct, with the old one in the table and with a gate that
+    empties it."""
     lesson, found = names_of("17", "setup", "sets-up-chapters"), Found()
     for old in (40, 80):
         for name, delta in (("adding", False), ("delta rule", True)):
@@ -62,7 +63,7 @@ def gates() -> Found:
 
 
 def windows() -> Found:
-    """Count right telephone numbers where some layers of SmolLM2 have a window. Return nothing without the model."""
+    """Count correct telephone numbers where some layers of SmolLM2 have a window. Return nothing without the model."""
     lesson, found = names_of("17", "setup", "looking", "sets-up-book"), Found()
     if (opened := real_model("smollm2")) is None:
         return found
@@ -77,7 +78,7 @@ def windows() -> Found:
 
 
 def patterns() -> Found:
-    """Count right telephone numbers with full attention in every fourth or second layer of SmolLM2, from each first.
+    """Count correct telephone numbers with full attention in every fourth or second layer of SmolLM2, from each first.
 
     All other layers have a window of 64. Return nothing without the model.
     """
