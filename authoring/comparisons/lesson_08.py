@@ -59,7 +59,7 @@ def leaks() -> dict[tuple[str, str, int, int], tuple[float, float]]:
 
 
 def express() -> dict[tuple[str, float, int, int], float]:
-    """Measure right answers (%) for the two stops before the last, by kinds of layers, rate, steps and start."""
+    """Measure correct answers (%) for the two stops before the last, by kinds of layers, rate, steps and start."""
     lesson, found = SimpleNamespace(**names_of("08", *TRAVELLERS)), {}
     for model in EXPRESSES:
         for steps in model.budgets:
