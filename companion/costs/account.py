@@ -99,7 +99,7 @@ def forward_flops(
         batch: number of rows.
         cached: number of tokens already in the KV cache; the new ones also attend to these.
         source: for an encoder-decoder, the source's length. With `cached > 0` the source counts as encoded already.
-        logits: the tokens that the head runs for.
+        logits: the tokens that the head is applied to.
         causal: count only the pairs in decoder self-attention that the causal mask (and in local layers the window)
             allows. Otherwise local layers count the pairs that are computed: of new tokens with each other, and with
             the cached ones in the window of any of them.

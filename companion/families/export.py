@@ -151,7 +151,7 @@ def _simplest(
 
 
 def _told(config: ModelConfig, family: Family) -> tuple[dict[str, Any], list[str]]:
-    """Return the config.json fields that a family describes a model with, and what they fail to describe."""
+    """Return a family's config.json fields for a model, and the settings that they cannot express."""
     try:
         fields = {"model_type": family.kind} | said(config, family.own) | dict(family.says(config))
     except ValueError as error:  # the model lacks a part that the family requires

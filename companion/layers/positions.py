@@ -321,7 +321,7 @@ def _kept_by_pair(width: int, base: float, scaling: RotaryScaling, omega: Tensor
 
 
 def magnitude_of(scaling: RotaryScaling) -> float:
-    """Return the factor that rotation also multiplies queries and keys by.
+    """Return the factor that rotation also applies to queries and keys.
 
     For yarn it is sqrt(1 / t) of Peng et al. 2023, eq. 22. For longrope it is as in Ding et al. 2024, section 3.3. For
     the others it is 1.

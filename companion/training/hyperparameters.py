@@ -58,9 +58,7 @@ class Learning:
         "how the learning rate falls after its peak; inverse_sqrt is the schedule of 2017, wsd stays "
         "at the peak and falls only at the end",
     )
-    decay_share: PartOfOne = setting(
-        TRAINING, 0.2, "wsd: fraction of the updates that the learning rate falls over, at the end"
-    )
+    decay_share: PartOfOne = setting(TRAINING, 0.2, "wsd: length of the decay at the end, as a fraction of the updates")
     decay_shape: DecayShape = setting(TRAINING, "linear", "wsd: shape of the fall; 1-sqrt falls fast at first")
     width_base: Count | None = setting(
         TRAINING,

@@ -25,7 +25,7 @@ class Node:
     """One tensor of a run.
 
     Attributes:
-        key: Unique name that other nodes refer to it by.
+        key: Unique name, which other nodes use to refer to it.
         says: Name in messages, such as "the scores".
         find: Finds the tensor in a recorded run, or returns None.
         parents: Keys of the nodes it is computed from, nearest first.

@@ -154,7 +154,7 @@ class Part:
 
     @cache  # noqa: B019  (there are fewer than a hundred parts, and they live as long as the process)
     def exercise(self) -> Exercise:
-        """Return the exercise that `checking.examine` checks answers to this part with."""
+        """Return this part as an exercise, so that `checking.examine` can check answers to it."""
         right = references(self.stage)
         number = self.stage.number
         return Exercise(

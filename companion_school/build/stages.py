@@ -37,7 +37,7 @@ class Stage:
 
     @property
     def module(self) -> str:
-        """The module name that other files import it by."""
+        """The name that other files use to import it."""
         return self.file.removesuffix(".py")
 
     @property

@@ -719,7 +719,7 @@ def _(keys, by, base):
 )
 def temperature_top_p(logits, temperature, share):
     """Apply the temperature (10.3), then top-p: keep the smallest set of most probable tokens whose probabilities *reach* the `share`, including
-    the token that reaches it. Return the probabilities that the next token is drawn with, a tensor (vocab), in the order of `logits`, with exact
+    the token that reaches it. Return the probabilities of the next token, a tensor (vocab), in the order of `logits`, with exact
     zeros for the tokens that are cut. With a share of 1 nothing is cut. No two logits are equal.
 
     ```python

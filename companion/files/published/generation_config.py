@@ -49,7 +49,7 @@ class Writing:
     Attributes:
         special: The special tokens.
         draws: Whether tokens are sampled. If not, the most probable token is taken.
-        sampling: The distribution that tokens are sampled from.
+        sampling: Distribution of the sampled tokens.
         rules: The tokens that are allowed at each step.
         search: Beam search, if its width is more than 1.
         most: The maximum number of new tokens, or `None` if it is not set.

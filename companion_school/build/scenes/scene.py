@@ -19,7 +19,7 @@ class Scene:
     Attributes:
         name: The circumstances, worded to continue a sentence: "with a mask".
         play: Runs the code of a world and marks values on a recorder.
-        nodes: The tensors that are compared, in the order that the model computes them in.
+        nodes: The tensors that are compared, in the model's order of computation.
     """
 
     name: str

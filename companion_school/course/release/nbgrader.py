@@ -79,7 +79,7 @@ def _cut(text: str, begin: str, end: str, instead: str | None) -> str:
 
 
 def _checksum(cell: Cell, marks: dict[str, Any]) -> str:
-    """Compute the checksum that nbgrader recognizes changed cells by."""
+    """Compute nbgrader's checksum, which shows whether a cell has changed."""
     points = [str(float(marks["points"]))] if marks["grade"] else []
     flags = (str(marks[name]) for name in ("grade", "solution", "locked"))
     text = "".join([cell["source"], cell["cell_type"], *flags, marks["grade_id"], *points])

@@ -1,4 +1,4 @@
-"""Written answers: the prompts, and the rubrics that a person marks them with. They are defined in `items.toml`."""
+"""Written answers: the prompts, and the rubrics for marking them. They are defined in `items.toml`."""
 
 from __future__ import annotations
 
