@@ -184,7 +184,7 @@ def python_in(venv: Path, system: str = os.name) -> Path:
 
 
 def contained(extra: str, extras: dict[str, list[str]], name: str) -> set[str]:
-    """Return this extra and all extras that it includes: `name[lab,course]` in an extra's list includes two.
+    """Return this extra and all extras that it includes. An entry `name[lab,course]` in an extra's list includes both.
 
     Raises `Refused` for an unknown extra.
     """

@@ -199,7 +199,7 @@ class Lesson:
 
     @property
     def minutes(self) -> int:
-        """The minutes that the lesson takes, counted from its source."""
+        """The length of the lesson in minutes, estimated from its source."""
         return lesson_minutes(self.parts)
 
     @cached_property

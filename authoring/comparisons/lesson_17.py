@@ -14,7 +14,7 @@ Found = dict[tuple[str, int], list[float]]
 
 
 def recall() -> Found:
-    """Read right answers per 100 with 32 pairs from the record's runs, by kind and updates.
+    """Read the percentage of correct answers with 32 pairs from the record's runs, by kind and number of updates.
 
     Each pair is shown once, or half of them a second time.
     """

@@ -149,7 +149,7 @@ class Evening(LessonRuns):
         return stored(self.folder / f"longer-{start}-{rate}.json", make)
 
     def answering(self) -> dict[str, Any]:
-        """Tune the longest model, and measure its answers, its rounded weights and its stories."""
+        """Fine-tune the model with the longest context; evaluate its answers, its quantized weights and its stories."""
 
         def make() -> dict[str, Any]:
             lesson, words, place = self.lesson, self.run.tokenizer(), self.folder / "answers"

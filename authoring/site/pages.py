@@ -121,7 +121,7 @@ class Course:
         return (page for page in self.pages.values() if page.kind in kinds)
 
     def part(self, kind: str, lesson: str) -> Page | None:
-        """Return the page of a kind that belongs to a lesson, if there is one."""
+        """Return the lesson's page of the given kind, or None if there is none."""
         return next((page for page in self.of_kind(kind) if page.lesson == lesson), None)
 
 

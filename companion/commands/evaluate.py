@@ -77,8 +77,8 @@ def parser() -> Parser:
         nargs="+",
         default=[],
         metavar="PATH",
-        help="text: what to measure on instead of the held-out text: files, folders, globs, course or python (see "
-        "companion train --help)",
+        help="text: evaluate on these files, folders or globs (or course or python, see companion train --help), "
+        "not on the held-out text",
     )
     parser.add_argument(
         "--numbers", type=Count | None, help="number-words: number of held-out names to translate (default: 2,000)"

@@ -155,7 +155,7 @@ class PackedBatches:
         return steps * self.batch / self.windows
 
     def _cut(self, short: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return begin and length of every piece if piece number `short` of each document is the one that is not full.
+        """Return the start and length of every piece. Only piece number `short` of each document is not full.
 
         The collection of lengths does not depend on `short`.
         """

@@ -109,10 +109,10 @@ def attend(
         q: Queries, (batch, head, query, d_head).
         k: Keys, (batch, kv_head, key, d_head).
         v: Values, (batch, kv_head, key, d_v).
-        mask: A tensor with four axes that broadcast to (batch, head, query, key). In a boolean mask, or one of the
-            integers 1 and 0, True means that the query may attend to the key. A floating-point mask is added to the
-            scaled scores. It may also be a predicate of `companion.layers.masks`, with the last query at the last key,
-            or an `AttentionMask`, which replaces `causal` and `window`.
+        mask: A tensor with four axes that broadcast to (batch, head, query, key). In a boolean mask, True means
+            that the query may attend to the key. A mask of the integers 1 and 0 works the same way. A floating-point
+            mask is added to the scaled scores. The mask may also be a predicate of `companion.layers.masks`, with the
+            last query at the last key, or an `AttentionMask`, which replaces `causal` and `window`.
         causal: Let a query attend only to keys up to its own position. With more keys than queries, the last query is
             at the last key.
         window: Number of most recent keys that a query attends to, its own included. `None` means all of them.

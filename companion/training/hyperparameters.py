@@ -42,7 +42,7 @@ class Learning:
     """Hyperparameters shared by the trainer and `companion train`; the help of each field describes it."""
 
     accumulate: Count = setting(
-        TRAINING, 1, "micro-batches per update; more of them give a larger batch in the same memory"
+        TRAINING, 1, "micro-batches per update; more of them give a larger batch without more memory"
     )
     optimizer: Literal["adamw", "muon"] = setting(
         TRAINING,
@@ -97,7 +97,7 @@ class TrainingConfig(Learning):
 
     Args:
         updates: number of optimizer steps in the whole run; the schedule ends exactly there.
-        accumulate: number of micro-batches per update. More of them make a larger batch in the same memory.
+        accumulate: number of micro-batches per update. More of them give a larger batch without using more memory.
         optimizer: `"adamw"`, or `"muon"` for the hidden matrices (see `optimizer.MuonWithAdamW`).
         learning_rate: the peak learning rate, reached after `warmup` updates.
         warmup: number of updates until the peak.

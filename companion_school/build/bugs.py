@@ -1,6 +1,6 @@
 """Common bugs, inserted into the reference one at a time to test that each is located at the right line.
 
-They also serve the other way round: when a learner's tensor equals the one that a bug produces, the message says how to
+They are also used in reverse: when a learner's tensor equals the one that a bug produces, the message says how to
 fix it.
 """
 

@@ -101,7 +101,9 @@ def _release_parser() -> Parser:
         "--numbers", nargs="+", default=[], metavar="N.NAME", help="questions with different numbers for each student"
     )
     parser.add_argument(
-        "--roster", metavar="FILE", help="CSV file with a column id: students who get a sheet of numbers"
+        "--roster",
+        metavar="FILE",
+        help="CSV file with a column id: the students who get a sheet with numbers of their own",
     )
     parser.add_argument(
         "--build", metavar="STAGES", help="make a project from these stages of Your own transformer, such as 2-7"

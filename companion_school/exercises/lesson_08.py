@@ -273,7 +273,7 @@ def cross_head(y, x, W_q, W_k, W_v, real):
 
     ★
     - Raise a `ValueError` if the shape of `real` is not (source token), or if it has no True.
-    - Results are right even if all real scores are far below zero and the padding's scores are higher. NaN in a real token shows in the result.
+    - Results are right even if all real scores are far below zero and the padding's scores are higher. A NaN in a real token must show up in the result.
     """
     ### BEGIN SOLUTION
     if real.shape != x.shape[:1] or not real.any():

@@ -110,7 +110,7 @@ def _():
     hints=(
         "A head has width d // heads. The matrices of the queries and the output are d by d, and those of the keys and values are d by kv_heads times that width.",
         "SwiGLU has three matrices of d by d_ff. A block has two RMSNorms, each with a gain of length d.",
-        "Outside the blocks there are the table, one last norm, and another table unless the head is tied.",
+        "Outside the blocks, count the embedding table, one final norm and, unless the head is tied, a second table.",
     ),
 )
 def llama_parameters(vocab, d, layers, heads, kv_heads, d_ff, tied):

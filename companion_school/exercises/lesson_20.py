@@ -372,8 +372,7 @@ def preference_loss(now, start, counts, tau):
     same = now.shape == start.shape == counts.shape
     if not same or now.dim() != 3 or now.shape[1] != 2 or not len(now) or not tau > 0:
         raise ValueError(
-            f"now {tuple(now.shape)}, start {tuple(start.shape)}, counts {tuple(counts.shape)}, tau={tau}: expected equal shapes "
-            "(pair, 2, token), at least one pair and tau > 0"
+            f"now {tuple(now.shape)}, start {tuple(start.shape)}, counts {tuple(counts.shape)}, tau={tau}: expected equal shapes and tau > 0"
         )
     hidden = ~counts
     moved = (now.masked_fill(hidden, 0) - start.masked_fill(hidden, 0)).sum(dim=-1)
@@ -760,8 +759,7 @@ def held_back(now, old, gain, counts, clip):
     fits = now.dim() == 2 and now.shape == old.shape == counts.shape and gain.shape == now.shape[:1]
     if not fits or not len(now) or not counts.any(dim=1).all() or not 0 < clip < 1:
         raise ValueError(
-            f"now {tuple(now.shape)}, old {tuple(old.shape)}, gain {tuple(gain.shape)}, clip={clip}: expected matching shapes, tokens "
-            "that count in every answer, and 0 < clip < 1"
+            f"now {tuple(now.shape)}, old {tuple(old.shape)}, gain {tuple(gain.shape)}, clip={clip}: expected matching shapes and 0 < clip < 1"
         )
     ratio = (now.masked_fill(~counts, 0) - old.masked_fill(~counts, 0)).exp()
     gain = gain[:, None]

@@ -209,7 +209,7 @@ def _described(name: str, definition: Any) -> dict[str, Any]:
 
 def _code(function: Any) -> dict[str, Any]:
     if function.__code__.co_freevars:
-        raise ValueError(f"{function.__name__}: expected a function without variables of another one around it")
+        raise ValueError(f"{function.__name__}: expected a function without closure variables")
     code = base64.b64encode(marshal.dumps(function.__code__)).decode()
     return {"code": code, "defaults": list(function.__defaults__ or ()), "keywords": function.__kwdefaults__ or {}}
 

@@ -1,9 +1,10 @@
 """`Processes`, the `Parallel` of a run in several processes: how they divide the rows and add the gradients.
 
 A micro-batch is the same as with one process. Each process computes its ids from its number, which costs almost
-nothing, and takes its own rows. The gradients, which are sums over tokens divided by the number of all tokens, add up.
-Therefore the losses and weights of a run do not depend on the number of processes, up to the order of floating-point
-additions: `torchrun --nproc-per-node N -m companion train` resumes where `companion train` stopped, and vice versa.
+nothing, and takes its own rows. Each gradient is a sum over tokens divided by the total number of tokens, so the
+gradients of all processes can simply be added. Therefore the losses and weights of a run do not depend on the number of
+processes, up to the order of floating-point additions: `torchrun --nproc-per-node N -m companion train` resumes where
+`companion train` stopped, and vice versa.
 
     data parallel     the default: each process has the whole model; gradients are summed (PyTorch's DDP)
     sharded           each process has a shard of each weight, gradient and moment, and gathers the rest of a block's

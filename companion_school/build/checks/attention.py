@@ -486,7 +486,7 @@ def Attention_kept(code, x, old_key, old_value, query, key, value, output, heads
         def extend(self, k, v):
             if k.shape[:2] != old_key.shape[:2] or v.shape[:2] != old_value.shape[:2]:
                 raise TypeError(f"the cache received (batch, kv_head, token, d_head) = {tuple(k.shape)}; "
-                                f"expected {tuple(old_key.shape[:2])} first")  # fmt: skip
+                                f"expected (batch, kv_head) = {tuple(old_key.shape[:2])}")  # fmt: skip
             self.kept = k, v
             return torch.cat([old_key, k], dim=2), torch.cat([old_value, v], dim=2)
 

@@ -187,7 +187,7 @@ def memory(
         raise ValueError(f"start: expected one of {', '.join(models)}, got {start!r}")
     room = list(cards.values())
     if not room or room[0] <= 0 or room != sorted(set(room)):
-        raise ValueError(f"cards: expected increasing positive gigabytes, got {room}")
+        raise ValueError(f"cards: expected positive memory sizes in gigabytes, in increasing order, got {room}")
     counts = {name: account.parameters(config).total for name, config in models.items()}
     each = {name: account.cache_bytes(config, 1) // 4 for name, config in models.items()}
     hold = {name: 2 * count / 1e9 for name, count in counts.items()}

@@ -34,8 +34,8 @@ def budget(
         caption: The sentence under the figure, with its number.
 
     Raises:
-        ValueError: There is no law or more than six, two have the same floor, the compute is not positive, a run has
-            another budget, or `law` is not the index of a law.
+        ValueError: There are no laws or more than six, two have the same floor, the compute is not positive, the budget
+            of a run is not in `FACTORS`, or `law` is not the index of a law.
     """
     floors = [one[0] for one in laws]
     if not 1 <= len(laws) <= 6 or len(set(floors)) < len(floors):

@@ -530,7 +530,7 @@ def test_every_token_stands_in_one_queue_at_every_moment(shown):
         (lambda: live.memory({"a": MODEL}, cards={"c": 24}, start="b"), "start: expected one of a, got 'b'"),
         (
             lambda: live.memory({"a": MODEL}, cards={"c": 80, "d": 24}, start="a"),
-            r"cards: expected increasing positive gigabytes, got \[80, 24\]",
+            r"cards: expected positive memory sizes in gigabytes, in increasing order, got \[80, 24\]",
         ),
         (lambda: live.bricks(7, 3), "tokens, heads: expected 2 to 6 tokens and 2 to 4 heads, got 7 and 3"),
         (lambda: live.switchboard([1.0] * 4, [["a", "b"], ["c"]]), r"does: expected rows of equal length .*\[2, 1\]"),
