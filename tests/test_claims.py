@@ -135,7 +135,7 @@ def test_every_claim_of_a_cell_is_decided_by_assertions_that_are_there():
 def test_an_assertion_that_is_not_there_or_is_meant_twice_is_found(monkeypatch):
     entry = {"cell": "00_one_token_by_hand", "says": "ids become vectors"}
     for named, found in (("X.shape == (4, 3)", "found 0"), ("torch.equal( ...", "found 2")):
-        monkeypatch.setattr(differ, "mapped", lambda named=named: {"S2-03": entry | {"asserts": [named]}})
+        monkeypatch.setattr(where_texts_differ, "mapped", lambda named=named: {"S2-03": entry | {"asserts": [named]}})
         monkeypatch.setattr("authoring.pages.claims.mapped", where_texts_differ.mapped)
         with pytest.raises(LessonError, match=rf"S2-03: .*expected one assertion.*{found}"):
             decisions("S2-03", lessons())

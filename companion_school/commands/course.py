@@ -101,9 +101,7 @@ def _release_parser() -> Parser:
         "--numbers", nargs="+", default=[], metavar="N.NAME", help="questions with different numbers for each student"
     )
     parser.add_argument(
-        "--roster",
-        metavar="FILE",
-        help="CSV file with a column id: the students who get a sheet with numbers of their own",
+        "--roster", metavar="FILE", help="CSV file with a column id: students who get their own numbers"
     )
     parser.add_argument(
         "--build", metavar="STAGES", help="make a project from these stages of Your own transformer, such as 2-7"

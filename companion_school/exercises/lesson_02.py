@@ -210,7 +210,7 @@ def visible_softmax(scores, may_look):
     ```
 
     ★
-    - Scores of $-2 \\cdot 10^{10}$ are ordinary scores, and a NaN that is hidden has no effect.
+    - Scores of $-2 \\cdot 10^{10}$ are ordinary scores, and a hidden NaN changes nothing.
     - Raise a `ValueError` if `may_look` is not boolean or does not have the shape of `scores`.
     """
     ### BEGIN SOLUTION

@@ -39,7 +39,7 @@ def test_links_lead_somewhere():
 
 
 def test_it_says_how_many_examination_questions_there_are():
-    assert f"is for paper: {len(exam_questions())} questions, four for each lesson" in PAGE
+    assert f"draws on {len(exam_questions())} questions, four for each lesson" in PAGE
 
 
 def test_all_outcomes_are_explained():
