@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ def squeezed() -> Found:
     Two texts are from this course and one is a series of stories. The directions kept are those that carry most of the
     keys and values of that text, each kind in units of its own size. Return nothing without the model.
     """
-    lesson, found = names_of("15", "setup", "sets-up-text"), Found()
+    lesson, found = names_of("15", "setup", "sets-up-text", "sets-up-real"), Found()
     if (opened := real_model("smollm2")) is None:
         return found
     model, tokenizer = opened
@@ -57,7 +56,7 @@ def squeezed() -> Found:
                 sizes = [(matrix.double() @ read).norm().float() for matrix in (key, value)]
                 layer.key.weight.copy_(kept[: len(key)] * sizes[0])
                 layer.value.weight.copy_(kept[len(key) :] * sizes[1])
-            found.setdefault(("by text", rank), []).append(_bits_of_text(lesson, model, tokenizer))
+            found.setdefault(("by text", rank), []).append(lesson["bits_of_text"](model, tokenizer))
             for layer, (key, value) in zip(layers, own, strict=True):
                 layer.key.weight.copy_(key)
                 layer.value.weight.copy_(value)
@@ -73,14 +72,6 @@ def _products(grams: list[torch.Tensor]) -> Any:
         grams.append(given[0][0].double().T @ given[0][0].double())
 
     return look
-
-
-def _bits_of_text(lesson: dict[str, Any], model: Any, tokenizer: Any) -> float:
-    text = "\n\n".join(part.text for part in lesson["parts"].held_out)[:4000]
-    ids = torch.tensor([tokenizer.encode(text)[:512]])
-    logits, targets = model(ids).logits[0, :-1], ids[0, 1:]
-    nats = torch.nn.functional.cross_entropy(logits, targets, reduction="sum").item()
-    return nats / math.log(2) / len(tokenizer.decode(targets.tolist()).encode())
 
 
 def chosen() -> Found:

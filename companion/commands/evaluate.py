@@ -119,11 +119,12 @@ def _measured(flags: Namespace) -> dict[str, Any]:
     need(flags, "context", "checkpoint", "a run is measured with its own context")
     folder = run_folder(flags.run)
     translates, tuned = folder.task == NumberWordsSettings.task, folder.task == TuneSettings.task
-    for name in (name for name in ("numbers", "beams") if not translates and flags[name] is not None):
-        raise ValueError(f"--{name}: only for runs of {NumberWordsSettings.task}, got {folder.path}")
-    if translates or tuned:
-        what = "translates number names" if translates else "was tuned"
-        for name in (name for name in ("weights", "data", "calibrate") if flags[name]):
+    for name in ("numbers", "beams"):
+        if not translates and flags[name] is not None:
+            raise ValueError(f"--{name}: only for runs of {NumberWordsSettings.task}, got {folder.path}")
+    for name in ("weights", "data", "calibrate"):
+        if (translates or tuned) and flags[name]:
+            what = "translates number names" if translates else "was tuned"
             raise ValueError(f"--{name}: only for runs on text, but {folder.path} {what}")
     if translates:
         figures = _numbers(folder, device, flags)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
 
-from companion.commands.parser import Parser, add_commands
+from companion.commands.parser import Parser, add_commands, exclude
 from companion.ground.atomic import must_be_writable, write_atomic
 from companion.ground.display import count
 from companion.ground.number_limits import Count
@@ -529,8 +529,7 @@ def _clone(flags: Namespace) -> int:
 
 
 def _verify(flags: Namespace) -> int:
-    if flags.mutants and flags.seeds is not None:
-        raise ValueError("--seeds cannot be used together with --mutants")
+    exclude(flags, "seeds", "mutants")
     if flags.mutants:
         from companion_school.course.proof import survivors
 
@@ -551,8 +550,7 @@ def _notebooks(flags: Namespace) -> int:
     from companion_school.course.release.notebooks import stale_files, write_self_study, write_solved
 
     folder = Path(flags.folder)
-    if flags.check and flags.solved is not None:
-        raise ValueError("--check cannot be used together with --solved")
+    exclude(flags, "check", "solved")
     if not folder.is_dir():
         raise ValueError(f"{folder}: expected the folder of the lessons, found no folder")
     if flags.solved is not None:

@@ -39,11 +39,8 @@ def race(code, text, unseen, seconds):
 
     for given in (seconds, 3 * seconds):  # a second time if nothing was learned, because the machine may be busy
         dtype, start = torch.get_default_dtype(), time.monotonic()
-        with (
-            default_dtype(dtype),
-            torch.enable_grad(),
-            watched_training() as loop,
-        ):  # restores what a race must not change
+        # The first two restore settings that a race must not change.
+        with default_dtype(dtype), torch.enable_grad(), watched_training() as loop:
             runner = code.race(text, given)
             took = time.monotonic() - start
             note("it returns in time", took < 3 * given + 10)
@@ -155,7 +152,7 @@ def _counting(old, new):
 
 
 def _trained(batch, clear="            toy.weight.grad = None\n"):
-    """Return the fast race, after nine updates of a toy with this batch."""
+    """Return the reference with nine updates of another model before it, which read this batch and then `clear`."""
     loop = (
         f"    toy = nn.Embedding(256, 4)\n    for n in range(9):\n        toy({batch}).square().sum().backward()\n"
         f"        with torch.no_grad():\n            toy.weight -= 0.01 * toy.weight.grad\n{clear}"

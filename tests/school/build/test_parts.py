@@ -65,9 +65,10 @@ def test_a_program_for_the_sandbox_gives_the_same():
 @pytest.mark.parametrize("number", WRITTEN)
 def test_every_mistake_and_variant_is_valid_python(number):
     # a mistake with a syntax error is noticed and named like any other, but no learner's file matches it
-    for part in parts(number):
-        for patch in (*(patch for _, patch in part.mistakes), *part.variants):
-            ast.parse(patched(number, patch))
+    patches = [patch for part in parts(number) for patch in (*(patch for _, patch in part.mistakes), *part.variants)]
+    assert patches
+    for patch in patches:
+        assert ast.parse(patched(number, patch)).body
 
 
 def test_a_patch_that_does_not_fit_is_refused():
