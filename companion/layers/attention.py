@@ -152,8 +152,8 @@ def _for_each(q: Tensor, kept: Tensor) -> Tensor:
 class Attention(nn.Module):
     """Multi-head attention with grouped queries (Vaswani et al. 2017, section 3.2.2; Ainslie et al. 2023).
 
-    A layer with `config.window` is local: it looks back, or to both sides if it is not causal. `ModelConfig.layer`
-    decides which layers of a model are local.
+    A layer with `config.window` is local: its window covers earlier tokens, or both sides if the layer is not causal.
+    `ModelConfig.layer` decides which layers of a model are local.
 
     Args:
         d_model: Width of the input and the output.
@@ -187,7 +187,7 @@ class Attention(nn.Module):
         self.key = nn.Linear(d_model, sizes.kv_heads * sizes.d_head, bias=config.bias)
         self.value = nn.Linear(d_model, sizes.kv_heads * sizes.d_v, bias=config.bias)
         self.output = nn.Linear(sizes.heads * sizes.d_v, d_model, bias=config.biased_output)
-        self.by_width = config.qk_norm == "width"  # otherwise each head is normalised separately
+        self.by_width = config.qk_norm == "width"  # otherwise each head is normalized separately
         widths = (sizes.heads * sizes.d_head, sizes.kv_heads * sizes.d_head) if self.by_width else (sizes.d_head,) * 2
         self.query_norm: nn.Module | None
         self.key_norm: nn.Module | None
@@ -218,9 +218,9 @@ class Attention(nn.Module):
             source: For cross-attention: keys and values come from here, queries from `x`.
             positions: (token) or (batch, token), for rotary positions; or the result of `Rotary.at`, computed once for
                 all layers. Default: 0, 1, ..., or with a cache the slots of the new tokens.
-            mask: A mask that broadcasts to (batch, head, token, key), where with a cache `key` counts the slots that
-                the cache shows. It may also be a predicate, or an `AttentionMask` that already includes causality and
-                the window of this layer.
+            mask: A mask that broadcasts to (batch, head, token, key), where `key` is the number of slots that the cache
+                shows, if there is a cache. The mask may also be a predicate, or an `AttentionMask` that already
+                includes causality and the window of this layer.
             cache: A `LayerCache` for self-attention, which is written, or a `CrossCache` in place of `source`, which is
                 read.
             backend: As in `attend`.
@@ -268,7 +268,7 @@ class Attention(nn.Module):
     ]:
         """Project `x` to queries, keys and values, split into heads.
 
-        Queries and keys are normalised if there is a norm for them, and rotated if positions are rotary.
+        Queries and keys are normalized if there is a norm for them, and rotated if positions are rotary.
         """
         queries, keys, values = self._projected(x)
         q = self._heads(queries, self.sizes.heads, self.query_norm)
@@ -298,7 +298,7 @@ class Attention(nn.Module):
     def _heads(
         self, x: Float[Tensor, "batch token wide"], heads: int, norm: nn.Module | None
     ) -> Float[Tensor, "batch head token d_head"]:
-        """Split queries or keys into heads, normalising before the split (by width) or after it, if there is a norm."""
+        """Split queries or keys into heads, normalizing before the split (by width) or after it, if there is a norm."""
         if norm is None:
             return self._split(x, heads)
         return self._split(norm(x), heads) if self.by_width else norm(self._split(x, heads))

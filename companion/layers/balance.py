@@ -21,8 +21,9 @@ def switch_loss(routing: RoutingStats, counts: Int[Tensor, "expert"] | None = No
     """Compute expert * sum over e of f_e P_e (Fedus et al. 2022, eq. 4, with top_k choices per token).
 
     f_e is the fraction of all choices that fell on expert e. P_e is the probability of expert e, from the softmax over
-    *all* the router's logits, averaged over the tokens. Both leave out padding. Counts have no gradient, so the
-    gradient flows only through P. It moves probability away from the experts that were chosen more often than others.
+    *all* the router's logits, averaged over the tokens. Padding is left out of both. Counts have no gradient, so the
+    gradient flows only through P. A step that reduces the loss moves probability away from the experts that were chosen
+    more often than others.
 
     The loss is 1 when the load or the mean probabilities are uniform. It reaches its maximum, expert / top_k, when one
     of the experts that every token visits has all the probability. It can also be below 1, when the most chosen experts
@@ -71,8 +72,8 @@ def z_loss(routing: RoutingStats, counts: Int[Tensor, "expert"] | None = None) -
 def update_bias(moe: MoE, counts: Int[Tensor, "expert"], rate: float) -> None:
     """Update b_e <- b_e + rate * sign(mean of the counts - counts_e) in place (Wang et al. 2024, algorithm 1).
 
-    In a layer with `balanced`, an expert that got less than the even share in this step is chosen more easily in the
-    next. Call it once after each update of the weights.
+    In a layer with `balanced`, an expert that was chosen less often than average in this step becomes easier to choose
+    in the next. Call it once after each update of the weights.
 
     Args:
         moe: The layer.

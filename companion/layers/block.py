@@ -101,8 +101,8 @@ class Block(nn.Module):
             x: The stream, (batch, token, d_model).
             positions: As in `Attention`.
             mask: As in `Attention`.
-            cache: This layer's part of a cache; it is written.
-            source: What cross-attention reads: the encoder's output, or its keys and values, projected before.
+            cache: This layer's part of a cache, which this call updates.
+            source: What cross-attention reads: the encoder's output, or its keys and values, already projected.
             source_mask: Mask over the source.
             real: For a mixture of experts: which tokens are not padding.
             written: For a linear layer, which takes no mask: which tokens are not padding, wherever the padding is.
@@ -143,7 +143,7 @@ class Block(nn.Module):
         )
 
     def _in(self, x: Tensor, norm: nn.Module | None) -> Tensor:
-        """Normalise the input of a sub-layer if the placement says so."""
+        """Normalize the input of a sub-layer if the placement says so."""
         return norm(x) if self.pre and norm is not None else x
 
     def _out(self, x: Tensor, h: Tensor, norm: nn.Module | None, out_norm: nn.Module | None) -> Tensor:

@@ -6,9 +6,9 @@ two conversations with the same model cannot get mixed up.
     out = model(tokens, cache=KVCache.create(model.config, batch=2, slots=64))
     out = model(next_tokens, cache=out.cache)
 
-The tensors are allocated once and written in place; only `lengths` says how much of them is in use. The handles of one
-conversation share these tensors: an older handle stays valid for the tokens that it describes, and continuing from it
-overwrites what came later (`rewind` does so explicitly). To keep both continuations, `clone` the cache first.
+The tensors are allocated once and written in place; only `lengths` records how much of them is in use. The handles of
+one conversation share these tensors: an older handle stays valid for the tokens that it describes, and continuing from
+it overwrites what came later (`rewind` does so explicitly). To keep both continuations, `clone` the cache first.
 
 Local layers, whose tokens see a window of the most recent tokens, store only these tokens:
 `companion.layers.rolling_cache`. Linear layers store a matrix instead of keys and values:
@@ -64,7 +64,7 @@ class CrossCache:
 
 @dataclass(frozen=True)
 class LayerCache:
-    """One layer's part of a `KVCache`, opened for a call with `token` new tokens.
+    """One layer's part of a `KVCache`, prepared for a call with `token` new tokens.
 
     Attributes:
         keys: Stored keys, (batch, kv_head, slot, d_head).
@@ -172,7 +172,7 @@ class KVCache:
         filled: An upper bound on `lengths`, known without waiting for the device.
         uniform: True if every row's length is exactly `filled`.
         bucket: Attention reads a multiple of this many slots, so that a compiled step sees few different shapes.
-        writer: Number of the model that filled the cache; `None` while it is empty.
+        writer: Id of the model that filled the cache; `None` while the cache is empty.
         local: State of the layers with a window; `None` if there are none.
         states: State of the linear layers; `None` if there are none.
     """
@@ -209,7 +209,7 @@ class KVCache:
         Args:
             config: The model.
             batch: Number of rows.
-            slots: Room in each row, in tokens.
+            slots: Capacity of each row, in tokens.
             dtype: Type of keys and values.
             device: Device of the tensors.
             bucket: See the class.
@@ -245,7 +245,7 @@ class KVCache:
 
     @property
     def slots(self) -> int:
-        """Room in each row, in tokens."""
+        """Capacity of each row, in tokens."""
         if self.states is not None:
             return self.states.slots
         return self.keys[0].shape[2] if self.local is None else self.local.slots
@@ -317,7 +317,7 @@ class KVCache:
         return replaced(self, keys=stores[: len(self.keys)], values=stores[len(self.keys) :], local=local)
 
     def rounded(self, limit: int) -> KVCache:
-        """Return this cache with its Python numbers rounded up to the end of a bucket.
+        """Return this cache with its Python integers rounded up to the end of a bucket.
 
         A step that is compiled for these numbers then works for a whole bucket of up to `limit` slots. The step writes
         into the same tensors as with this cache. Call it on the result of `ready` for one token.
@@ -380,7 +380,7 @@ class KVCache:
         ]
 
     def advance(self, tokens: int, writer: int | None = None) -> KVCache:
-        """Return the cache after a call by model number `writer` that wrote `tokens` tokens to every row."""
+        """Return the cache after a call of the model with id `writer` that wrote `tokens` tokens to every row."""
         local = None if self.local is None else replaced(self.local, columns=self.local.columns + tokens)
         states = None if self.states is None else self.states.advance(tokens)
         lengths, filled = self.lengths + tokens, self.filled + tokens
@@ -431,7 +431,7 @@ class KVCache:
         Beam search uses this to reorder its beams.
 
         Raises:
-            ValueError: If `rows` does not hold indices of rows, (row,); on a GPU their range is not checked.
+            ValueError: If `rows` is not a vector of row indices, (row,); on a GPU their range is not checked.
         """
         if not isinstance(rows, Tensor) or rows.dtype not in (torch.int64, torch.int32) or rows.ndim != 1:
             raise ValueError(f"rows={described(rows)}: expected a tensor of whole numbers, (row,)")

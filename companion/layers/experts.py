@@ -83,21 +83,21 @@ def answers_of(
 
     `"loop"`     Sort the tokens by expert and run one expert after the other. It supports any dtype and size, but has
                  to wait for the device to read the number of tokens per expert.
-    `"grouped"`  The same in one call of `F.grouped_mm`, without waiting. It needs fp32, bf16 or fp16, and rows of
+    `"grouped"`  Do the same in one call of `F.grouped_mm`, without waiting. It needs fp32, bf16 or fp16, and rows of
                  d_model and of d_ff elements that are multiples of 16 bytes.
     `"gather"`   Copy the matrices of its experts for every token, without waiting. It is meant for a few tokens on a
                  GPU. It allows at most as many visits as there are experts, so that the copies are never larger than
                  the originals.
-    `"every"`    Run every expert on every token and discard what was not chosen: expert / top_k times the work. It does
-                 not depend on data, as `torch.func` and the device "meta" require.
-    `"auto"`     The fastest of those that support the call.
+    `"every"`    Run every expert on every token and discard what was not chosen: expert / top_k times the work. The
+                 operations do not depend on the data, which `torch.func` and the device "meta" require.
+    `"auto"`     Choose the fastest implementation that supports the call.
 
     Args:
         networks: The experts.
         tokens: Expert inputs, (row, d_model).
         chosen: Indices of experts, (row, top_k).
-        kept: Which visits take place; `None` means all.
-        way: The implementation.
+        kept: Which visits take place, where a visit is one token at one of its experts, (row, top_k); `None` means all.
+        way: The implementation, as above.
 
     Returns:
         Expert outputs, (row, top_k, d_model), undefined for visits that were dropped.
@@ -239,9 +239,9 @@ class Reordered(torch.autograd.Function):
 def grouped(rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
     """Compute `F.grouped_mm(rows, matrices, offs=ends)`: products of groups of rows, each with its own matrix.
 
-    PyTorch 2.13 compiles `grouped_mm` only in half precision. In fp32 it would become a loop over the experts whose
-    sizes the compiler treats as constants, and so a new program for every routing. In fp32 the compiler therefore gets
-    one opaque operator.
+    PyTorch 2.13 compiles `grouped_mm` only in half precision. In fp32 it would compile a loop over the experts and
+    treat the number of tokens of each as a constant, so that every routing would need a new program. Therefore the
+    compiler gets one opaque operator in fp32.
     """
     if torch.compiler.is_compiling() and rows.dtype == torch.float32:
         return grouped_operator(rows, matrices, ends)
@@ -250,9 +250,10 @@ def grouped(rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
 
 @torch.library.custom_op("companion::grouped", mutates_args=())
 def grouped_operator(rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
-    """Multiply rows[i] @ matrices[group of i]: (row, wide) and (group, wide, out) to (row, out).
+    """Compute rows[i] @ matrices[group of i], from (row, wide) and (group, wide, out) to (row, out).
 
-    `ends` holds the index after each group's last row, int32; the results of rows after all groups are undefined.
+    `ends` contains the index after each group's last row, in int32. The results of rows after the last group are
+    undefined.
     """
     return F.grouped_mm(rows, matrices, offs=ends)
 
@@ -264,7 +265,7 @@ def _(rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
 
 @torch.library.custom_op("companion::grouped_outer", mutates_args=())
 def grouped_outer(rows: Tensor, gradient: Tensor, ends: Tensor) -> Tensor:
-    """Compute rows^T gradient for each group: (row, wide) and (row, out) to (group, wide, out)."""
+    """Compute rows^T gradient for each group, from (row, wide) and (row, out) to (group, wide, out)."""
     return F.grouped_mm(rows.T, gradient, offs=ends)
 
 

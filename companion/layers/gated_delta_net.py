@@ -44,7 +44,7 @@ class ShortConvolution(nn.Module):
         self.reset()
 
     def reset(self) -> None:
-        """Initialise the weights as PyTorch's convolutions do."""
+        """Initialize the weights as PyTorch's convolutions do."""
         nn.init.uniform_(self.weight, -(self.weight.shape[1] ** -0.5), self.weight.shape[1] ** -0.5)
 
     @checked(sizes=lambda layer: {"channel": layer.weight.shape[0]})
@@ -134,7 +134,7 @@ class LinearAttention(nn.Module):
         self.reset()
 
     def reset(self) -> None:
-        """Initialise the decay, with time scales spread evenly over their logarithm, and the convolution."""
+        """Initialize the decay, with time scales spread evenly over their logarithm, and the convolution."""
         self.convolution.reset()
         if self.decay_bias is not None and self.decay_rate is not None:
             nn.init.uniform_(self.decay_rate, 1.0, RATES)
@@ -161,7 +161,7 @@ class LinearAttention(nn.Module):
             x: The stream, (batch, token, d_model).
             positions: Ignored, because the recurrence already encodes the order.
             mask: Must be `None`.
-            cache: The layer's part of a cache; it is written.
+            cache: The layer's part of a cache, which this call updates.
             real: Which tokens are not padding. Padding neither decays a matrix nor writes to it, and the convolution
                 skips it, wherever it is.
             document: Document ids of a packed row, whose tokens are contiguous; each document is read as if it were the
@@ -254,7 +254,7 @@ class LinearAttention(nn.Module):
     def _gated(
         self, heads: Float[Tensor, "batch token head d_v"], x: Float[Tensor, "batch token d_model"]
     ) -> Float[Tensor, "batch token head d_v"]:
-        """Normalise the heads' output and apply the gate."""
+        """Normalize the heads' output and apply the gate."""
         heads = self.norm(heads)
         if self.gate is None:
             return heads

@@ -2,10 +2,9 @@
 
 Let c be the latent of a token, k its rotated key, and q' the rotated part of a query. The score of a head is (q . U_k c
 + q' . k) / sqrt(width). The *expanded* form computes the key U_k c and the value U_v c of every head. The *absorbed*
-form
-moves the matrices to the other side: q . U_k c = (U_k^T q) . c, and the weighted sum of values is U_v times that of
-latents. The cached vectors [c, k] then serve as a single key head that all query heads share, and c is its value. Both
-forms give the same result, up to rounding. `companion.layers.cache.LayerCache` stores the cached vectors.
+form moves the matrices to the other side: q . U_k c = (U_k^T q) . c, and the weighted sum of values is U_v times that
+of latents. The cached vectors [c, k] then serve as a single key head that all query heads share, and c is its value.
+Both forms give the same result, up to rounding. `companion.layers.cache.LayerCache` stores the cached vectors.
 """
 
 from __future__ import annotations
@@ -50,10 +49,10 @@ class LatentAttention(nn.Module):
     This layer replaces `Attention` if `config.latent` is given, and takes the same arguments. Prompts and training use
     the expanded form; with a cache, the absorbed form is used if `absorbs` returns True.
 
-    The module `down` maps the stream to [c, k], (rank + d_rope). `latent_norm` normalises c, and k is rotated if
+    The module `down` maps the stream to [c, k], (rank + d_rope). `latent_norm` normalizes c, and k is rotated if
     positions are rotary. `up` maps c to every head's key and value, one after the other, (heads (d_head + d_v)).
-    `query` maps to every head's query, whose rotated part comes last, (heads (d_head + d_rope)), with `query_rank`
-    through `query_down` and `query_norm`.
+    `query` maps to every head's query, whose rotated part comes last, (heads (d_head + d_rope)). With `query_rank`, the
+    stream first passes through `query_down` and `query_norm`.
 
     Raises:
         ValueError: If `config.latent` is missing, `d_rope` is odd with rotary positions, or there is a window without
@@ -113,7 +112,7 @@ class LatentAttention(nn.Module):
             x: The stream, (batch, token, d_model).
             positions: As in `Attention`.
             mask: As in `Attention`.
-            cache: The layer's part of a cache; it is written.
+            cache: The layer's part of a cache, which this call updates.
             backend: As in `attend`.
             absorbed: Use the absorbed form. If `None`, the form is chosen as the class describes.
 
@@ -164,7 +163,7 @@ class LatentAttention(nn.Module):
     def latents(
         self, x: Float[Tensor, "batch token d_model"], turn: Rotation | None
     ) -> Float[Tensor, "batch 1 token kept"]:
-        """Compute what is cached for each token: [c, k], its normalised latent and its rotated key.
+        """Compute the vector to cache for each token: [c, k], its normalized latent and its rotated key.
 
         kept = rank + d_rope.
         """
@@ -207,7 +206,7 @@ class LatentAttention(nn.Module):
     ) -> Float[Tensor, "batch head token d_v"]:
         """Compute every head's weighted average of values without computing the values themselves.
 
-        All heads' queries become queries of one head, so that the cached latents are read only once.
+        The queries of all heads are treated as queries of a single head, so that the cached latents are read only once.
         """
         to_latent, to_value = self.matrices()
         plain, turned = q.split((self.sizes.d_head, self.d_query - self.sizes.d_head), -1)
@@ -232,7 +231,7 @@ class LatentAttention(nn.Module):
 
 
 def _side_by_side(mask: Tensor | None, heads: int, tokens: int) -> Tensor | None:
-    """Reshape a mask (batch, head, token, key) for the queries of all heads in one, (batch, 1, head * token, key)."""
+    """Reshape a mask from (batch, head, token, key) to (batch, 1, head * token, key), for all queries in one head."""
     if mask is None or mask.shape[1] == mask.shape[2] == 1:
         return mask
     return mask.expand(-1, heads, tokens, -1).flatten(1, 2)[:, None]

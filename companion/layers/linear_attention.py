@@ -51,7 +51,7 @@ class Writes(NamedTuple):
 
     Attributes:
         k: Keys.
-        u: What the tokens wrote for their keys.
+        u: The vectors that the tokens wrote for their keys.
         log_decay: Logarithms of the decay factors; `None` means no decay.
     """
 
@@ -69,7 +69,7 @@ class Reading(NamedTuple):
 
     Attributes:
         out: o, the output of each token.
-        written: What each token has written.
+        written: The writes of each token.
         state: S after the last token.
     """
 
@@ -166,7 +166,7 @@ class _Alone(NamedTuple):
 
 
 def _together(before: Writes, after: Writes) -> Writes:
-    """Concatenate what was written before with what was written after it."""
+    """Concatenate earlier and later writes."""
     decay = None
     if before.log_decay is not None and after.log_decay is not None:
         decay = torch.cat((before.log_decay, after.log_decay), 2)
@@ -299,13 +299,13 @@ def linear_attention(
     real: Bool[Tensor, "batch key"] | None = None,
     chunk: int = 64,
 ) -> Float[Tensor, "batch head query d_v"]:
-    """Normalised causal or bidirectional linear attention (Katharopoulos et al. 2020; lesson 12).
+    """Compute normalized linear attention, causal or bidirectional (Katharopoulos et al. 2020; lesson 12).
 
-    It computes sum_j phi(q_i).phi(k_j) v_j / sum_j phi(q_i).phi(k_j) with phi = elu + 1. This is a different function
+    The output is sum_j phi(q_i).phi(k_j) v_j / sum_j phi(q_i).phi(k_j) with phi = elu + 1. This is a different function
     from softmax attention, not a faster way to compute it. A model trained with one does not work with the other.
     Without a softmax in between, (phi(Q) phi(K)^T) V = phi(Q) (phi(K)^T V), and the right side never forms the
     query-by-key matrix. It takes 2 (query + key) d_head (d_v + 1) operations per head, which is linear in the length.
-    (The 1 is the normaliser, computed as one more value component that is 1 everywhere.)
+    (The 1 is the normalizer, computed as one more value component that is 1 everywhere.)
 
     Args:
         q: Queries, (batch, head, query, d_head).
@@ -366,7 +366,7 @@ def linear_attention_step(
 
 
 def _features(k: Tensor, v: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return phi(k), zero for padding, and v with the normaliser's 1 appended."""
+    """Return phi(k), zero for padding, and v with the normalizer's 1 appended."""
     k, v = wide(k), wide(v)  # sums over all tokens would overflow in half precision, or stop growing
     features = positive_features(k)
     if real is not None:

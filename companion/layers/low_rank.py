@@ -22,8 +22,8 @@ class LowRank(nn.Linear):
 
         h = W x + b + (alpha / rank) B A x
 
-    W and b are the tensors of the replaced `layer`, and are frozen. `down` is A, (rank, in), initialised as a linear
-    layer initialises its matrix. `up` is B, (out, rank), and starts at zero, so that h is unchanged, bit for bit, until
+    W and b are the tensors of the replaced `layer`, and are frozen. `down` is A, (rank, in), initialized as a linear
+    layer initializes its matrix. `up` is B, (out, rank), and starts at zero, so that h is unchanged, bit for bit, until
     training starts. The rank bounds the change, and rank (in + out) parameters are trained instead of in out.
 
     Args:
@@ -72,7 +72,7 @@ def low_rank_layers(model: nn.Module) -> dict[str, LowRank]:
 
 @contextmanager
 def without_adapters(model: nn.Module) -> Iterator[None]:
-    """Switch every `LowRank` of the model off in this block, which gives the base model."""
+    """Switch off every `LowRank` layer of the model inside a `with` block, so that the base model runs."""
     layers = low_rank_layers(model).values()
     before = [layer.on for layer in layers]
     try:

@@ -10,8 +10,9 @@ An `AttentionMask` combines a call's mask, causality and window. A model makes o
 
 Callers may also pass masks of the integers 1 and 0, as returned by the tokenizers of other libraries; True and 1 mean
 that a token may be attended to. A floating-point `mask` is added to the scores, but a mask with only ones and zeros is
-rejected, because it was probably not meant to be added. A floating-point `real` of ones and zeros is read like an
-integer one. On a GPU, contents are checked only where masks enter a model, because the check waits for the device.
+rejected, because it was probably not meant to be added. A floating-point `real` of ones and zeros is treated like an
+integer one. On a GPU, the contents of a mask are checked only where it enters a model, because the check waits for the
+device.
 """
 
 from __future__ import annotations
@@ -251,9 +252,9 @@ class AttentionMask(NamedTuple):
 
     Attributes:
         table: Mask over pairs, in which no row is empty; `None` means that all pairs are allowed.
-        empty: Queries that may attend to no key, (batch, head, query, 1), or 1 in any axis; `None` if there are
-            none. In `table` they see every key, so that their softmax and its gradient are finite, and their output is
-            set to zero.
+        empty: Queries that may attend to no key, (batch, head, query, 1), where any axis may have length 1; `None` if
+            there are none. In `table` they see every key, so that their softmax and its gradient are finite, and their
+            output is set to zero.
         causal: In addition to `table`, a query sees only keys up to its own position, with the last query at the last
             key. False if `table` already includes causality.
         window: If `causal`, the number of most recent keys that a query sees, its own included. `None` means all.
@@ -285,7 +286,7 @@ class AttentionMask(NamedTuple):
             window: If `causal`, number of most recent keys that a query sees, its own included; otherwise width of the
                 window around its own position, as in `around`.
             dense: Always write causality and the window into the table. Otherwise they stay separate if kernels need no
-                table for them, or if it would have more than `PAIRS` pairs.
+                table for them, or if the table would have more than `PAIRS` pairs.
 
         Raises:
             ValueError: If the shape of the mask does not match.
@@ -321,7 +322,7 @@ class AttentionMask(NamedTuple):
         return cls(table.masked_fill(empty, 0.0), empty)
 
     def part(self, queries: slice, keys: slice, device: torch.device) -> AttentionMask:
-        """Return the part of a causal mask for some queries and keys, the last of which is the last query's own key."""
+        """Return the part of a causal mask for some queries and keys, where the last key is the last query's own."""
         table = None if self.table is None else cut_table(self.table, queries, keys)
         shape = (1, 1, queries.stop - queries.start, keys.stop - keys.start)
         return self.of(self._replace(table=table), shape, device, dense=True)
@@ -388,7 +389,7 @@ def table_of(mask: Mask | Predicate, shape: tuple[int, int, int, int], queries: 
 
 
 def joined(one: Mask | None, other: Mask | None) -> Mask | None:
-    """Combine two masks: both must allow a pair, and floating-point masks are added up."""
+    """Combine two masks: both must allow a pair, and floating-point masks are added."""
     if one is None or other is None:
         return other if one is None else one
     if one.dtype == torch.bool:
@@ -464,7 +465,7 @@ def padding_of(real: object, axes: str = "(batch, key)") -> Bool[Tensor, "..."]:
 def counted_of(
     counted: object, tokens: Int[Tensor, "batch token"], real: Shaped[Tensor, "..."] | None, *, causal: bool
 ) -> Bool[Tensor, "batch token"] | None:
-    """Convert a token mask that replaces `real` to a boolean one; `None` is returned unchanged.
+    """Convert `counted`, a token mask to be used in place of `real`, to a boolean mask; return `None` unchanged.
 
     Raises:
         ValueError: If `real` is given too, the stack is not causal, or the shape differs from the shape of the tokens.

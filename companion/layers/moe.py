@@ -65,7 +65,7 @@ class MoE(nn.Module):
 
     In training, noise is added to the logits, and a visit to a full expert is dropped: it adds exactly zero, and the
     other weights do not change. Neither happens in evaluation, so that a token's output does not depend on its
-    neighbours.
+    neighbors.
 
     The call, or else the attribute `way`, selects the implementation of the experts' products (see
     `experts.answers_of`). `dispatch` says where the experts are: in this process, unless training has distributed them.
@@ -153,7 +153,7 @@ class MoE(nn.Module):
     def _answers(
         self, x: Float[Tensor, "batch token d_model"], routing: RoutingStats, way: Way
     ) -> Float[Tensor, "batch token top_k d_model"]:
-        """Compute the outputs of the chosen experts; if weights apply to inputs, they are included."""
+        """Compute the outputs of the chosen experts, with the weights included if these apply to the inputs."""
         # Under autocast the logits have the dtype that products are computed in, which the experts use too.
         tokens, chosen = x.flatten(0, 1).to(routing.logits.dtype), routing.experts.flatten(0, 1)
         kept = routing.kept

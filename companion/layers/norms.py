@@ -1,4 +1,4 @@
-"""Normalisation: LayerNorm and RMSNorm (lesson 06). Both normalise one token's vector at a time, over d_model."""
+"""Normalization: LayerNorm and RMSNorm (lesson 06). Both normalize one token's vector at a time, over d_model."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class RMSNorm(nn.Module):
 
     @checked(sizes=lambda layer: {"d_model": len(layer.weight)})
     def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
-        """Normalise each token separately, over its last axis."""
+        """Normalize each token separately, over its last axis."""
         if self.unit_offset:
             return rms_norm(wide(x), 1 + wide(self.weight), self.eps).to(x.dtype)
         if x.dtype == torch.float32 == self.weight.dtype:
@@ -75,7 +75,7 @@ class UnitNorm(nn.Module):
 
     @checked()
     def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
-        """Normalise each vector separately."""
+        """Normalize each vector separately."""
         return nn.functional.rms_norm(x, x.shape[-1:], None, self.eps)
 
 
@@ -95,7 +95,7 @@ class LayerNorm(nn.Module):
 
     @checked(sizes=lambda layer: {"d_model": len(layer.weight)})
     def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
-        """Normalise each token separately, over its last axis."""
+        """Normalize each token separately, over its last axis."""
         return nn.functional.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
 
     if TYPE_CHECKING:

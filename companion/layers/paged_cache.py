@@ -1,4 +1,4 @@
-"""Paged cache, whose blocks are assigned to sequences as they grow and freed when they end (lesson 18).
+"""Paged cache, which assigns blocks to sequences as they grow and frees the blocks when they end (lesson 18).
 
 A row of a `KVCache` has room for the longest possible text. Here all texts share one pool of blocks of a few tokens
 each, and a block table lists the blocks of each text in order (Kwon et al. 2023, "PagedAttention", section 4). Texts
@@ -10,8 +10,8 @@ this module only holds the tensors.
 
 A token sees the same keys and values in the same order as in a `KVCache`, so attention gives the same result.
 
-A linear layer has no blocks. Its pool has one slot for each text instead, which stores the text's matrices after its
-last token. Tokens are never removed here, so no log is needed, unlike in `companion.layers.recurrent_cache`.
+A linear layer has no blocks. Instead its pool has one slot per text, which stores the text's matrices after its last
+token. Unlike in `companion.layers.recurrent_cache`, tokens are never removed, so no log is needed.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class PagedLayer(LayerCache):
     def put(
         self, store: Float[Tensor, "block slot kv_head wide"], new: Float[Tensor, "batch kv_head token wide"]
     ) -> Float[Tensor, "batch kv_head key wide"]:
-        """Write into one of the two stores, and return a copy of every row's blocks of it, one after the other.
+        """Write into one of the two stores, and return a copy of every row's blocks in it, one after the other.
 
         Raises:
             ValueError: If a gradient is being recorded, because in-place writes would break it.
@@ -205,7 +205,7 @@ class PagedCache(KVCache):
 
     @property
     def slots(self) -> int:
-        """Room in each row, in tokens."""
+        """Capacity of each row, in tokens."""
         return self.table.shape[1] * self.size
 
     def rows(

@@ -37,7 +37,7 @@ def _angles(
 ) -> Float[Tensor, "*batch token pair"]:
     if width % 2:
         raise ValueError(f"{name}={width}: expected an even width, because components are rotated in pairs")
-    # Angles reach thousands of radians, where half precision could not distinguish neighbouring positions.
+    # Angles reach thousands of radians, where half precision could not distinguish neighboring positions.
     places = positions.to(wide_dtype(dtype))
     return places[..., None] * frequencies(width, base, places)
 
@@ -336,8 +336,9 @@ def magnitude_of(scaling: RotaryScaling) -> float:
 
 @dataclass(frozen=True)
 class Rotary:
-    """Rotary positions for heads of one width (Su et al. 2021; lesson 05). Layers with equal `Rotary` objects rotate in
-    the same way.
+    """Rotary positions for heads of one width (Su et al. 2021; lesson 05).
+
+    Layers with equal `Rotary` objects rotate in the same way.
 
     Args:
         d_head: Width of a query and of a key.

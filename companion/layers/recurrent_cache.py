@@ -1,10 +1,10 @@
-"""Cache of linear layers, with one matrix per head and a log of what the last tokens have written (lesson 17).
+"""Cache of linear-attention layers, with one matrix per head and a log of the most recent writes (lesson 17).
 
 Unlike keys and values, a matrix cannot be shortened. Therefore a layer stores the matrix from some tokens ago and a log
-of what each token has written since. The matrix after any of these tokens follows from both by equation (5) of
-`companion.layers.linear_attention`. A full log is folded into a new matrix, except for its last `BACK` tokens; older
-handles keep the old matrix. A cache of linear layers is therefore as large after a million tokens as after a hundred.
-It can remove the last `BACK` tokens, and the tokens of the last call if there were at most `WHOLE`.
+of what each token has written since. From the two, equation (5) of `companion.layers.linear_attention` gives the matrix
+after any of these tokens. A full log is folded into a new matrix, except for its last `BACK` tokens; older handles keep
+the old matrix. A cache of linear layers is therefore as large after a million tokens as after a hundred. It can remove
+the last `BACK` tokens, and the tokens of the last call if there were at most `WHOLE`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WHOLE = CHUNK
 
 @dataclass(frozen=True)
 class Log:
-    """Sizes of the parts of a log: the number of elements that each token has in one row of it.
+    """Sizes of the parts of a log, each in elements per token and row.
 
     The parts are `real` (1 if a token was not padding), `raw` (the input of the convolution), and the fields of
     `Writes` for all heads.
@@ -60,7 +60,7 @@ class Log:
         return real[..., 0] > 0, raw, Writes(k, u, decay if self.rates else None)
 
     def _nonempty(self, parts: list[Tensor]) -> list[Tensor]:
-        """Replace an empty part by the previous one, because it cannot be split into heads."""
+        """Replace an empty part by the previous part, because an empty part cannot be split into heads."""
         return parts if self.rates else [*parts[:2], parts[1]]
 
     def joined(self, real: Tensor | None, raw: Tensor, written: Writes) -> Float[Tensor, "batch column wide"]:
@@ -109,13 +109,13 @@ def refuse_gradients(raw: Tensor, written: Writes) -> None:
 
 @dataclass(frozen=True)
 class StateCache:
-    """One linear layer's part of a `KVCache`, opened for a call with `token` new tokens.
+    """One linear layer's part of a `KVCache`, prepared for a call with `token` new tokens.
 
     Attributes:
         sizes: Sizes of the log.
         matrix: The matrix before the tokens of the log.
         tail: The convolution's last inputs before the tokens of the log.
-        log: What the tokens since then have written.
+        log: The writes of the tokens since then.
         held: Number of tokens in each row of the log.
         slots: Slot of each new token.
         filled: Column of the log for the first new token if it is the same for every row, otherwise `None`.
@@ -182,7 +182,7 @@ class States:
         matrices: One tensor per linear layer, (batch, head, d_head, d_v).
         tails: The convolution's earlier inputs per linear layer, (batch, convolution - 1, channel).
         logs: One log per linear layer, (batch, column, wide), see `Log`.
-        slots: Room in each row, in tokens.
+        slots: Capacity of each row, in tokens.
         columns: Number of columns of the logs in use: an upper bound, exact if the cache is uniform.
         gone: Number of tokens of each row that are folded into the matrices, (batch,).
         previous: During a call of more than `WHOLE` tokens: the state that it reads, while this one is filled.

@@ -36,7 +36,7 @@ class Local:
     Attributes:
         width: Width of the window, in tokens.
         layers: Which of the layers that store keys and values are local.
-        slots: Room in each row, in tokens.
+        slots: Capacity of each row, in tokens.
         columns: Number of columns in use: an upper bound, exact if the cache is uniform.
         gone: Number of tokens of each row that these layers have dropped, (batch,); `None` means that they have a
             column for every slot.

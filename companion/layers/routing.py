@@ -24,7 +24,7 @@ _OF_GROUPS = ("groups", "top_groups", "group_best")
 
 
 def load_entropy(load: Float[Tensor, "*layer expert"]) -> Float[Tensor, "*layer"]:
-    """Compute -sum of f ln f over the experts' shares f of the load, in nats."""
+    """Compute the entropy in nats: -sum over the experts of f ln f, where f is an expert's share of the load."""
     return -torch.xlogy(load, load).sum(-1)
 
 
@@ -34,9 +34,10 @@ class RoutingStats(NamedTuple):
     Attributes:
         logits: The router's score of each expert, (batch, token, expert), with the noise of training if there is any.
         experts: The experts that each token visits, best first, (batch, token, top_k).
-        weights: The weight of each of them, (batch, token, top_k); `route` says what they sum to.
+        weights: The weight of each of these experts, (batch, token, top_k); see `route` for their sum.
         real: Which tokens are not padding, (batch, token); `None` means all. The statistics below count only these.
-        kept: Which visits take place, (batch, token, top_k); the others found their expert full. `None` means all.
+        kept: Which visits take place, (batch, token, top_k); the others are dropped because their expert is full.
+            `None` means all.
     """
 
     logits: Float[Tensor, "*batch expert"]
@@ -47,7 +48,7 @@ class RoutingStats(NamedTuple):
 
     @property
     def counts(self) -> Int[Tensor, "expert"]:
-        """Number of tokens that chose each expert, including those that then found it full."""
+        """Number of tokens that chose each expert, including those that were dropped because it was full."""
         chosen = torch.ones_like(self.experts) if self.real is None else self.real[..., None].expand_as(self.experts)
         # Do not use bincount, which waits for the device to learn the length of its result.
         zeros = torch.zeros(self.logits.shape[-1], dtype=torch.long, device=self.experts.device)
@@ -72,7 +73,7 @@ class RoutingStats(NamedTuple):
 
     @property
     def dropped(self) -> Float[Tensor, ""]:
-        """Fraction of all choices that found their expert full; 0 without a capacity."""
+        """Fraction of all choices that were dropped because the expert was full; 0 without a capacity."""
         if self.kept is None:
             return torch.zeros((), dtype=self.load.dtype, device=self.logits.device)
         return (~self.kept).sum().to(self.load.dtype) / self.counts.sum().clamp(min=1)
@@ -108,7 +109,7 @@ def route(
 
         "topk_softmax"                exp(z_e) / sum over S of exp(z)     (Jiang et al. 2024, Mixtral)
         "softmax_topk"                exp(z_e) / sum over all of exp(z)   (Fedus et al. 2022, Switch; sums to < 1)
-        "softmax_topk_renormalised"   the second divided by its sum over S, which is the first
+        "softmax_topk_renormalised"   the second divided by its sum over S, which equals the first
         "sigmoid"                     s(z_e) / sum over S of s(z)         (DeepSeek-AI 2024, DeepSeek-V3)
         "sigmoid_topk"                s(z_e)                              (Meta 2025, Llama 4)
 

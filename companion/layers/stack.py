@@ -79,16 +79,17 @@ class Stack(nn.Module):
         Args:
             x: The stream, (batch, token, d_model).
             positions: Position of each token. Rotary angles are computed from them once for all blocks that rotate in
-                the same way. With a cache, distances are between its slots.
-            real: Which keys are not padding: no query attends to padding, and no expert counts it. `None` means all.
-            counted: Which tokens experts count, if `real` is not given.
+                the same way. With a cache, distances are measured between slots.
+            real: Which keys are not padding: no query attends to padding, and the routing statistics do not count it.
+                `None` means all.
+            counted: Which tokens the routing statistics count, if `real` is not given.
             mask: Which tokens may attend to which.
-            cache: Each block's part of a cache; it is written.
+            cache: Each block's part of a cache, which this call updates.
             memory: Input of cross-attention.
             document: Document of each token in a packed row; no information passes between documents.
 
         Returns:
-            The state, (batch, token, d_model), and the routing of each block that has experts.
+            The stream after the last block, (batch, token, d_model), and the routing of each block that has experts.
         """
         written = None
         if document is not None:

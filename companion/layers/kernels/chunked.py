@@ -26,9 +26,9 @@ def in_chunks(
     v: Float[Tensor, "batch kv_head key d_v"],
     mask: AttentionMask,
 ) -> Float[Tensor, "batch head query d_v"]:
-    """Compute causal attention a chunk of queries at a time, each over the keys that its queries can reach.
+    """Compute causal attention one chunk of queries at a time, over only the keys that the chunk can reach.
 
-    No mask has more than about `masks.PAIRS` pairs, at any length.
+    At any length, no mask has more than about `masks.PAIRS` pairs.
 
     Args:
         kernel: Computes the attention of one chunk.

@@ -1,8 +1,8 @@
 """The gated delta rule with the kernels of flash-linear-attention (Yang and Zhang 2024), if it and a GPU are available.
 
 The kernels compute in half precision and do not return what each token wrote, so they are used in training and in calls
-without a cache. `companion.layers.linear_attention` does everything else, including the variants that they do not
-support.
+without a cache. `companion.layers.linear_attention` does everything else, including the variants that the kernels do
+not support.
 """
 
 from __future__ import annotations

@@ -74,10 +74,10 @@ def fused(
 def _with_sinks(
     q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, sinks: Tensor, kernel: Kernel, score_width: float | None
 ) -> Tensor:
-    """Compute attention with sinks, as one more key before all others, whose value is zero.
+    """Compute attention with sinks by adding one more key before all others, with a value of zero.
 
-    Queries get one more component, s sqrt(width), which is 1 in the key of the sink and 0 in all others. So the
-    operator needs no mask for the sink, and gives its gradient.
+    Queries and keys get one more component: s sqrt(width) in the queries, 1 in the key of the sink and 0 in all other
+    keys. The operator then needs no mask for the sink, and its backward pass computes the sink's gradient.
 
     With few queries, as in generation, keys are not copied to make room for the sink. Without the sink, the weights are
     e^z / Z, where Z is the sum of e^z over the keys. To include the sink, the output is multiplied by Z / (Z + e^s) =
@@ -111,7 +111,7 @@ def _log_sum(
 ) -> Float[Tensor, "batch head query 1"]:
     """Compute ln of the sum over the keys of exp(z).
 
-    Heads that share keys become queries of one head, so that no keys are copied.
+    The queries of heads that share keys are treated as queries of one head, so that no keys are copied.
     """
     shared = q.unflatten(1, (k.shape[1], -1)).flatten(2, 3)
     scores = (wide(shared) @ wide(k).mT).view(*q.shape[:3], -1) / math.sqrt(score_width or q.shape[-1])

@@ -121,8 +121,8 @@ class _Tiled(torch.autograd.Function):
 
             dV = P^T dO        dP = dO V^T        dS = P * (dP - D)        dQ = scale dS K        dK = scale dS^T Q
 
-        where D = sum over keys of P dP = sum over d_v of O dO. It is the only quantity that connects the tiles of a
-        row, and it is known from the output before any tile is visited (Dao et al. 2022, appendix B.2).
+        where D = sum over keys of P dP = sum over d_v of O dO. D is the only quantity that connects the tiles of a row,
+        and it is known from the output before any tile is visited (Dao et al. 2022, appendix B.2).
         """
         q, k, v, out, logsumexp = ctx.saved_tensors
         if torch.is_grad_enabled():  # create_graph=True; the sums below would not record a graph

@@ -150,8 +150,8 @@ def triton_attention(
 ) -> Float[Tensor, "batch head query d_v"]:
     """Compute softmax(q k^T / sqrt(d_head)) v in one kernel: `attend(q, k, v, causal=causal)` without its gradient.
 
-    It runs on a GPU, in fp32 (products in full precision, without TF32), bf16 or fp16 (sums in fp32). Causal attention
-    is aligned lower-right, as in `attend`; a query that sees no key returns zeros.
+    The kernel runs on a GPU, in fp32 (products in full precision, without TF32), bf16 or fp16 (sums in fp32). Causal
+    attention is aligned lower-right, as in `attend`; a query that sees no key returns zeros.
 
     Args:
         q: Queries, (batch, head, query, d_head).
@@ -164,14 +164,14 @@ def triton_attention(
         The weighted averages, (batch, head, query, d_v).
 
     Raises:
-        ValueError: If dtypes differ or are not supported, the head counts do not divide, the tile has another size, or
-            tensors need a gradient while one is recorded.
+        ValueError: If dtypes differ or are not supported, the head counts do not divide, the tile size is not allowed,
+            or a tensor requires a gradient while gradients are being recorded.
     """
     if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
         raise ValueError(
             "q, k or v needs a gradient: this kernel has no backward pass; use torch.no_grad() or attend()"
         )
-    # The kernel assumes that neighbouring components are adjacent in memory.
+    # The kernel assumes that neighboring components are adjacent in memory.
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     batch, heads, queries, d_head = q.shape
     kv_heads, keys, d_v = v.shape[1:]

@@ -36,8 +36,9 @@ def sliding_window_attention(
 ) -> Float[Tensor, "batch head query d_v"]:
     """Compute `attend(q, k, v, mask=window(width))` only along the band (Beltagy et al. 2020; lesson 12).
 
-    A block of b queries together sees b + width - 1 keys, which are overlapping views into the sequence. A query
-    therefore costs 2 (b + width - 1) (d_head + d_v) floating-point operations per head for any length: O(query width).
+    The b queries of a block together see b + width - 1 keys, and the keys of all blocks are overlapping views of the
+    sequence. At any length, a query therefore costs 2 (b + width - 1) (d_head + d_v) floating-point operations per
+    head: O(query width) in total.
 
     Args:
         q: Queries, (batch, head, query, d_head).
