@@ -45,7 +45,7 @@ class Attention(nn.Module):
         self.key, self.value = (nn.Linear(d_model, kv_heads * d_head, bias=False) for _ in range(2))
         self.output = nn.Linear(heads * d_head, d_model, bias=False)
     def forward(self, x: Tensor, source: Tensor | None = None, mask=None, turn=None, cache=None) -> Tensor:
-        """(batch, token, d_model) -> the same. Keys and values are made from `source`, (batch, key, d_model), or `x`.
+        """(batch, token, d_model) -> the same. Keys and values come from `source`, (batch, key, d_model), or `x`.
         turn:  from stage 3: a function that rotates queries or keys, (batch, head, token, d_head), to their positions.
         cache: from stage 7: `cache.extend(k, v)` stores these keys and values and returns all that it has stored."""
         source = x if source is None else source
@@ -78,7 +78,7 @@ def rotate(x: Tensor, places: Tensor, base: float = 10000.0) -> Tensor:
 
 # --- stage 4, layers.py: lesson 06 -----------------------------------------------------------------------------------
 class RMSNorm(nn.Module):
-    """x / sqrt(mean of x^2 + eps) * weight over the last axis; `weight`, (d_model), is initialised to one."""
+    """x / sqrt(mean of x^2 + eps) * weight over the last axis; `weight`, (d_model), is initialized to one."""
     def __init__(self, d_model: int, eps: float = 1e-6):
         super().__init__()
         self.eps, self.weight = eps, nn.Parameter(torch.ones(d_model))

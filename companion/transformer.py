@@ -85,7 +85,7 @@ class Transformer(nn.Module):
     both uses. The head has a bias or further layers only if `config.embedding.head` says so. For an encoder, the
     constructor returns a `Bert`, which adds layers at both ends.
 
-    Embeddings are initialised from a normal distribution with variance 1 / d_model, so that the logits of a normalised
+    Embeddings are initialized from a normal distribution with variance 1 / d_model, so that the logits of a normalized
     state have variance one at any width (a fixed standard deviation of 0.02 leaves those of a narrow model near zero
     and slows its first updates). Other weights have variance 2 / (5 d_model) (Nguyen and Salazar 2019), with the rank
     in place of d_model if they read a latent. Weights that write to the stream are smaller by 1 / sqrt(number of
@@ -193,11 +193,11 @@ class Transformer(nn.Module):
             positions: (token) or (batch, token). Default: 0, 1, ..., or with a cache the next free slots of each row.
             segments: For an encoder with `config.embedding.segments`: the segment of each token. Default: 0.
             real: Attention mask, (batch, key): True or 1 for tokens, False or 0 for padding. No query attends to
-                padding, and no expert counts it. With a cache, the axis key has one entry for each slot that the cache
-                shows. Default: all True.
+                padding, and routing statistics do not count it. With a cache, the axis key has one entry for each slot
+                that the cache shows. Default: all True.
             counted: Token mask, (batch, token), used instead of `real` for padding at the end of rows, which a causal
-                stack hides anyway. Experts do not count this padding, linear layers do not store it in a cache, and
-                attention needs no mask. Default: `real`.
+                stack hides anyway. Routing statistics do not count this padding, linear layers do not store it in a
+                cache, and attention needs no mask. Default: `real`.
             mask: Which tokens may attend to which; broadcasts to (batch, head, token, key), with key as in `real`. Not
                 for models with linear layers, which have no pairs of tokens to hide.
             document: Document ids for sequence packing, for a decoder without a cache. The tokens of a document are
@@ -250,7 +250,8 @@ class Transformer(nn.Module):
     def head(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
         """Compute the logits of states of the stream.
 
-        They are stream @ E^T if the head is tied. `config.embedding` may add a bias, divide them and cap them.
+        The logits are stream @ E^T if the head is tied. `config.embedding` may add a bias, and divide and cap the
+        logits.
         """
         if self.unembedding is None:
             return self.limited(nn.functional.linear(stream, self.embedding.weight, self.head_bias))
@@ -260,7 +261,7 @@ class Transformer(nn.Module):
     def limited(self, logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"]:
         """Divide and softcap logits as configured.
 
-        They are divided by `config.embedding.logit_divisor`, and then become c tanh(logits / c) if `logit_cap` is c.
+        Logits are divided by `config.embedding.logit_divisor`, and then become c tanh(logits / c) if `logit_cap` is c.
         """
         ends = self.config.embedding
         logits = logits if ends.logit_divisor == 1 else logits / ends.logit_divisor

@@ -71,7 +71,7 @@ class RotaryScaling:
         fast: For yarn and llama3: pairs that make more rotations in C are left unchanged. `None` means 32 for yarn, 4
             for llama3.
         magnitude: For yarn and longrope. `None` means 0.1 ln(s) + 1 for yarn, sqrt(1 + ln(s) / ln(C)) for longrope.
-        whole: For yarn: round the ends of the ramp outwards to whole pairs.
+        whole: For yarn: round the ends of the ramp outward to whole pairs.
         short: For longrope: one divisor for each rotated pair, the fastest first; all above 0.
         long: As `short`, but for texts of more than C tokens.
 
@@ -137,8 +137,8 @@ class RotaryScaling:
 class WindowConfig:
     """Local layers, in which a token sees itself and the `width - 1` tokens before it.
 
-    They are described by Beltagy et al. (2020) and Jiang et al. (2023). In an encoder a token sees itself and `width //
-    2` tokens on either side (ModernBERT, Warner et al. 2024).
+    See Beltagy et al. (2020) and Jiang et al. (2023). In an encoder, a token sees itself and `width // 2` tokens on
+    either side (ModernBERT, Warner et al. 2024).
 
     Args:
         width: Number of tokens that a token sees, including itself; one more in an encoder if the width is even.
@@ -223,8 +223,8 @@ class LinearConfig:
             `None` means no decay.
         convolution: Width of the short convolution: each component of a query, key and value is a learned weighted sum
             over this many most recent tokens, followed by a SiLU. With a width of 1, it sees only the token itself.
-        gate: The output is normalised and multiplied by this function of a linear map of the layer's input. If `None`,
-            it is only normalised.
+        gate: The output is normalized and multiplied by this function of a linear map of the layer's input. If `None`,
+            it is only normalized.
         rank: Width of a bottleneck through which the gate, and a decay by channel, are computed (Kimi Linear: d_head).
             If `None`, each is computed with one matrix.
 
@@ -275,7 +275,7 @@ class AttentionConfig:
         bias: Add a bias in the projections to queries, keys and values.
         output_bias: Add a bias in the output projection. `None` means the same as `bias` (Qwen2 has biases only in the
             first three).
-        qk_norm: Normalise queries and keys before they are rotated (Henry et al. 2020), with norms of the model's kind
+        qk_norm: Normalize queries and keys before they are rotated (Henry et al. 2020), with norms of the model's kind
             and epsilon. `"head"`: the d_head components of each head separately, with one gain shared by all heads
             (Qwen3, Gemma 3). `"width"`: all heads of a token together (OLMo 2). `"unit"`: divide each head's components
             by their root mean square, without a gain and only in layers that rotate them (Llama 4). `None` means no
@@ -448,7 +448,7 @@ class PositionConfig:
 
 @dataclass(frozen=True)
 class NormConfig:
-    """Normalisation: its kind, its placement and its epsilon (added inside the square root).
+    """Normalization: its kind, its placement and its epsilon (added inside the square root).
 
     Args:
         kind: `"layer"` (Ba et al. 2016) or `"rms"` (Zhang and Sennrich 2019).
@@ -458,13 +458,13 @@ class NormConfig:
             `"pre"`:   x + f(norm(x)) (Xiong et al. 2020).
             `"both"`:  x + norm'(f(norm(x))), two norms (Ding et al. 2021, section 2.3; Gemma 2).
             `"after"`: x + norm(f(x)) (OLMo Team 2025, OLMo 2, section 3).
-            The last two have attention a and the feed-forward network f read the stream in parallel:
+            In the next two, attention a and the feed-forward network f read the stream in parallel:
             `"parallel"`:        x + a(norm(x)) + f(norm'(x)) (Black et al. 2022, GPT-NeoX, section 2.1).
             `"parallel_shared"`: x + a(norm(x)) + f(norm(x)), with one norm (GPT-J; Cohere's Command R).
         eps: Epsilon.
         unit_offset: Use 1 + weight as the gain, with weights that begin at zero (Gemma). Only for `"rms"`.
         bias: Add a bias in layer norms (Cohere's have none). RMS norms never have one.
-        first: Put a norm before the first block's attention (ModernBERT, which normalises embeddings, has none).
+        first: Put a norm before the first block's attention (ModernBERT, which normalizes embeddings, has none).
             `False` requires `placement="pre"`.
     """
 
@@ -527,7 +527,7 @@ class MoEConfig:
         experts: Number of feed-forward networks to choose from.
         top_k: Number of experts that each token visits.
         gating: How the router's logits become the weights of the chosen experts. With k = 1, the three kinds that
-            renormalise give a weight of one, and the router gets no gradient.
+            renormalize give a weight of one, and the router gets no gradient.
             `"topk_softmax"`: softmax over the chosen logits (Mixtral); equals `"softmax_topk_renormalised"`.
             `"softmax_topk"`: softmax over all experts. Only the top k weights are used, so they sum to less than one
             (Switch, DeepSeek-V2).
@@ -537,8 +537,8 @@ class MoEConfig:
         capacity: Maximum number of tokens per expert in training, as a multiple of the even share tokens * top_k /
             experts; later tokens are dropped and get zero from that expert. If `None`, no token is dropped.
         noise: Standard deviation of the normal noise added to the logits in training.
-        balanced: Add a bias for each expert to the choice of experts but not to their weights. It is not trained by
-            gradient but moved towards an even load (Wang et al. 2024).
+        balanced: Add a bias for each expert to the choice of experts but not to their weights. The bias is not trained
+            by gradient descent; it is adjusted to even out the load (Wang et al. 2024).
         router_bias: Give the logits a trained bias, which affects the weights too (gpt-oss).
         groups: Number of equal groups of experts; a token chooses only among the experts of its best groups
             (DeepSeek-AI 2024, DeepSeek-V2, section 2.2.2). With 1 group it chooses among all experts.
@@ -624,7 +624,7 @@ class EmbeddingConfig:
     Args:
         tied: Use the embedding table in the output head too (one parameter, not a copy; Press and Wolf 2017).
         scaled: Multiply embeddings by sqrt(d_model) (Vaswani et al. 2017, section 3.4).
-        norm: Normalise the input of the first block (BERT).
+        norm: Normalize the input of the first block (BERT).
         segments: Number of kinds of segment, each with a vector that is added to its tokens' embeddings (BERT: 2); 0
             for none.
         head: Layers between the last block and the logits: `"linear"`; `"biased"`, with one bias per token id (Marian);

@@ -26,8 +26,8 @@ class Parameters:
         feed_forward: All feed-forward networks, including all experts and shared experts.
         router: The routers of mixtures of experts.
         norms: All norms, including those of queries, keys and latents.
-        head: The output head: 0 if it is only the embedding table. BERT's dense layer, its norm and the bias belong to
-            it.
+        head: The output head: 0 if it is only the embedding table. For BERT, its dense layer, norm and bias are
+            included.
         later_heads: The matrices and biases of the heads for later tokens.
         pooler: The dense layer that computes one vector for a sequence, and the classifier of that vector.
         active: Parameters that take part in one token's forward pass: all but the experts that it does not visit and
@@ -59,9 +59,10 @@ class Parameters:
 def parameters(config: ModelConfig) -> Parameters:
     """Count the parameters of `Transformer(config)` in closed form.
 
-    An attention layer has d_model (head + kv_head) (d_head + d_v) weights, which is 4 d_model^2 in the ordinary case;
-    `attention_weights` counts them with latents, and `linear_weights` those of a linear layer. A feed-forward network
-    has 2 d_model d_ff weights, or 3 d_model d_ff if it is gated. Biases, norms, gates and sinks are added.
+    An attention layer has d_model (head + kv_head) (d_head + d_v) weights, which is 4 d_model^2 in standard multi-head
+    attention. `attention_weights` also handles latents, and `linear_weights` counts the weights of a linear layer. A
+    feed-forward network has 2 d_model d_ff weights, or 3 d_model d_ff if it is gated. Biases, norms, gates and sinks
+    are added.
     """
     d_model, sizes, moe = config.d_model, config.sizes, config.moe
     encoder, decoder = stacks(config)

@@ -86,12 +86,12 @@ def forward_flops(
 
     Linear layers are computed in chunks, by equations (6) and (7) of `companion.layers.linear_attention`. In each head,
     a chunk of n tokens costs 2 n^2 (2 d_k + d_v) + n (n - 1) d_v, without the d_k if each channel has its own decay,
-    because those are not matrix products. Reading the matrix and writing it cost 6 n d_k d_v. After `cached` tokens, up
-    to 2 `recurrent_cache.BACK` of them in a log, the matrix is only read. Occasionally the log is folded into the
-    matrix, which takes 2 d_k d_v per token and is left out.
+    because the terms with d_k are then not matrix products. Reading the matrix and writing it cost 6 n d_k d_v. After
+    `cached` tokens, up to 2 `recurrent_cache.BACK` of them in a log, the matrix is only read. Occasionally the log is
+    folded into the matrix, which takes 2 d_k d_v per token and is left out.
 
-    For d_k = d_v = d / h, a plain feed-forward network and one token that makes t keys together with the `cached` ones,
-    a layer costs 8 d^2 + 4 t d + 4 d d_ff (lesson 10).
+    For d_k = d_v = d / h, a plain feed-forward network and one new token that attends to t keys, its own included, a
+    layer costs 8 d^2 + 4 t d + 4 d d_ff (lesson 10).
 
     Args:
         config: the model.
@@ -204,9 +204,9 @@ def cache_bytes(
 ) -> int:
     """Return the bytes of a `KVCache` with room for `tokens` tokens in each of `batch` rows.
 
-    A token takes layers kv_heads (d_head + d_v) elements, with latents layers (rank + d_rope). A local layer stores
-    little more than a window of tokens. A linear layer stores the same number of elements for any number of tokens, in
-    at least fp32. For an encoder-decoder, the keys and values of `source` tokens are included.
+    A token takes layers * kv_heads * (d_head + d_v) elements, or layers * (rank + d_rope) with latents. A local layer
+    stores little more than a window of tokens. A linear layer stores the same number of elements for any number of
+    tokens, in at least fp32. For an encoder-decoder, the keys and values of `source` tokens are included.
 
     Raises:
         ValueError: if the model is an encoder, which has no cache, or a decoder with a `source`.
@@ -247,7 +247,7 @@ def serve_bytes(
 ) -> int:
     """Return the bytes needed to serve `batch` rows: the weights, and a cache with room for `tokens` tokens in each.
 
-    For an encoder-decoder, the cache also holds a source of that length. An encoder has no cache.
+    For an encoder-decoder, the cache includes a source of the same length. An encoder has no cache.
 
     Args:
         config: the model.
@@ -275,12 +275,12 @@ def forward_bytes(
     """Return the minimum number of bytes that a forward pass moves between memory and processor.
 
     Every weight that is used is read once. Cached keys and values are read (in local layers, only those in the window),
-    and new ones are written. For linear layers, everything stored is moved. Activations are assumed to stay close to
+    and new ones are written. For linear layers, the whole stored state counts. Activations are assumed to stay close to
     the processor.
 
     For each token, one row of the embedding table and of the learned positions is read; a tied table is read entirely,
-    for the head. With a mixture of experts, it counts the expected number of experts that `tokens * batch` tokens visit
-    if each chooses at random.
+    for the head. With a mixture of experts, the count includes the expected number of experts that `tokens * batch`
+    tokens visit if each token chooses at random.
 
     Raises:
         ValueError: if the model is not a decoder.
@@ -375,8 +375,8 @@ def _pair(sizes: ResolvedAttention, absorbed: bool = False) -> int:
 def _seen(config: ModelConfig, layer: int, tokens: int, cached: int, causal: bool) -> tuple[int, int]:
     """Count the keys and the query-key pairs in the self-attention of a decoder layer.
 
-    Keys are counted if they are read from the cache or the pass itself. Pairs are counted if they are computed, or with
-    `causal` only if they are used.
+    The keys are the cached ones and those of the new tokens. Pairs are counted if they are computed, or with `causal`
+    only if they are used.
     """
     window = config.attention.window
     if window is None or not config.local(layer):

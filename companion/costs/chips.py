@@ -69,7 +69,7 @@ printed there "with sparsity" are twice these), and the bandwidth and size of th
 
 
 def published_chip(name: str) -> Chip:
-    """Return a chip of the table, by its short name or by PyTorch's. Raises `ValueError` for any other name."""
+    """Return a chip from the table by its short name or by PyTorch's name; raise `ValueError` for any other name."""
     for short, chip in CHIPS.items():
         if name.lower() in (short, chip.name.lower()):
             return chip
@@ -159,7 +159,7 @@ def published_peak(device_name: str, dtype: torch.dtype) -> float | None:
     `torch.cuda.get_device_name`.
 
     The result is `None` for a chip or dtype that is not in the table, because a fraction of another chip's peak would
-    mean nothing.
+    be meaningless.
     """
     if dtype not in (torch.bfloat16, torch.float16):
         return None

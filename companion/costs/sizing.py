@@ -1,7 +1,7 @@
 """Sizing: which machines a model fits on, how to distribute it, and what it costs to train.
 
 Counts are taken from `companion.costs.account`. What autograd saves for the backward pass is measured with fake
-tensors, which have a shape but no memory. All figures are lower bounds or allowances, never predictions: see
+tensors, which have a shape but no memory. No figure is a prediction: each is a lower bound or a rough allowance. See
 `companion.costs.tables` for what is left out.
 """
 
@@ -89,10 +89,11 @@ class Kept:
 def kept(config: ModelConfig, tokens: int) -> Kept:
     """Measure what training on rows of `tokens` tokens saves for the backward pass.
 
-    It is measured with fake tensors in models of one and two layers and batches of one and two rows. The size is linear
-    in both, so these four are enough. If there are several kinds of layers in a repeating pattern, the models have one
-    and two repetitions, and a layer's share is the mean. Dropout, whose masks would add a byte per element, is off.
-    Attention is the fused kernel, which saves no scores, unless scores have a softcap.
+    The measurement uses fake tensors, models of one and two layers, and batches of one and two rows. The size is linear
+    in the numbers of layers and rows, so these four cases are enough. If there are several kinds of layers in a
+    repeating pattern, the models have one and two repetitions, and a layer's share is the mean. Dropout, whose masks
+    would add a byte per element, is off. Attention is the fused kernel, which saves no scores, unless scores have a
+    softcap.
     """
     require_whole("tokens", tokens, 1)
     if 0 < config.mixtures < config.layers:  # what one kind of layer saves does not depend on the others

@@ -293,7 +293,7 @@ def account_table(config: ModelConfig, width: int = WIDTH) -> str:
 
     It contains parameters by part, FLOPs per token, and memory to hold, train and serve the model.
 
-    In the column int8 the weights take one byte each, and the cache is bf16.
+    In the int8 column, the weights take one byte each, and the cache is bf16.
     """
     found = account_data(config)
     count = dict(found["parameters"])
@@ -327,9 +327,9 @@ def account_table(config: ModelConfig, width: int = WIDTH) -> str:
 def decoding_data(config: ModelConfig, chip: Chip) -> dict[str, Any]:
     """Return the maximum number of tokens per second that one row can get on a chip, as numbers.
 
-    The limit is set by the memory, and is given for an empty and for a full context. The result also says how many
-    chips hold the weights and the cache (`None` for a machine whose memory is not known). In the column int8 the
-    weights take one byte each, and the cache two bytes per element.
+    The memory sets the limit, which is given for an empty and for a full context. The result also contains the number
+    of chips that can hold the weights and the cache (`None` for a machine whose memory is not known). In the int8
+    column, the weights take one byte each, and the cache two bytes per element.
 
     Raises:
         ValueError: if the model is not a decoder.
