@@ -1,7 +1,7 @@
 """Text generation, token by token.
 
 sampling        the distribution that a token is drawn from
-logit_rules     which tokens are allowed when, whatever their probability: penalties, stops, n-grams
+logit_rules     which tokens are allowed at each step, whatever their probability: penalties, stops, n-grams
 next_token      drawing a token
 prefill_decode  reading the prompts in one pass, then one token per row and step
 compiled_steps  compiled decode steps, stored on disk for the next process

@@ -61,8 +61,9 @@ def beam_search(
     length_penalty: float = 0.0,
     early_stopping: bool | Literal["never"] = False,
 ) -> list[list[Beam]]:
-    """Return for every prompt the best continuations found with a beam of size `width`, at most `width` of them, best
-    first.
+    """Return the best continuations of every prompt, at most `width` each, found with a beam of size `width`.
+
+    They are sorted, with the best one first.
 
     At every step each live candidate is continued by every token. The `width` most probable of these that have not
     ended stay alive. One that ends (with a `stop` id, or because it was the last step) is stored if it is among the
@@ -73,9 +74,9 @@ def beam_search(
 
     Args:
         prompts, source, start, max_new_tokens, stop, rules, until: as in `companion.generation.generate.generate`.
-        width: number of candidates. 1 is greedy decoding (for length_penalty = 0). A width that holds every
-            continuation always finds the best one; with smaller widths, a prefix that drops out early is lost, even if
-            it has the best continuation.
+        width: number of candidates. 1 is greedy decoding (for length_penalty = 0). A width large enough for every
+            possible continuation always finds the best one; with smaller widths, a prefix that drops out early is lost,
+            even if it has the best continuation.
         length_penalty: 0 compares the probabilities themselves, which favors short texts; 1 compares the means per
             token. (Wu et al. 2016, eq. 14 divide by ((5 + length) / 6)^alpha instead; `transformers` and we do not.)
         early_stopping: when a prompt's search may end before the last step; it never ends before `width` candidates
@@ -157,8 +158,9 @@ def beam_search(
 class _Trail(NamedTuple):
     """Origin of a cache row's contents.
 
-    These are `given` prompt tokens, and for the prompt and each later token a number of the row and step that
-    computed it. Two rows contain the same bits as long as their numbers agree.
+    The contents are described by the number of prompt tokens, `given`, and for the prompt and each later token by a
+    number that identifies the row and step that computed it. Two rows contain the same bits as long as their numbers
+    agree.
     """
 
     given: int
@@ -208,7 +210,7 @@ def _reordered(cache: KVCache, parents: Sequence[int], trails: Sequence[_Trail])
 
 @dataclass
 class _Search:
-    """The search for one prompt: live candidates, most probable first, and ended ones that are kept, best first.
+    """The search for one prompt: live candidates, most probable first, and the best ended ones, best first.
 
     When the search is over, no candidate is live.
     """

@@ -1,9 +1,9 @@
 """Decoding steps as programs on disk, compiled once ahead of time and loaded by the next process without tracing.
 
-A program (AOTInductor's, which contains a library of machine code) is a function of tensors only: the weights, the
-tensors of the cache and the inputs of a step. Therefore one program works for every checkpoint of the same shape, texts
-of any length and all buckets. Its name encodes everything that it depends on (see `_name`). If no program has this
-name, it is compiled. Steps that PyTorch cannot export, and those on devices other than a CPU, are compiled by
+A program is an AOTInductor package, which contains a library of machine code. It is a function of tensors only: the
+weights, the tensors of the cache and the inputs of a step. Therefore one program works for every checkpoint of the same
+shape, texts of any length and all buckets. Its name encodes everything that it depends on (see `_name`). If no program
+has this name, it is compiled. Steps that PyTorch cannot export, and those on devices other than a CPU, are compiled by
 `torch.compile` as usual.
 
 The folder must belong to the user, because anyone who can write to it can run programs as that user.
@@ -52,11 +52,12 @@ def keep_programs() -> Path | None:
     """Store compiled programs in the folder `compiled` of `companion.ground.user_files`.
 
     The next process finds them there and does not have to wait for tracing and compilation. PyTorch's own cache is a
-    temporary folder, which does not survive a restart of the machine, and it only stores what the compiler produced.
+    temporary folder, which does not survive a restart of the machine, and it stores only the compiler's output, so that
+    every process has to trace again.
 
     If `TORCHINDUCTOR_CACHE_DIR` is set, that folder is used instead.
 
-    Returns: The folder, or `None` if it is not writable; nothing changes then.
+    Returns: The folder, or `None` if it is not writable, in which case nothing changes.
     """
     global _kept
     named = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
@@ -115,7 +116,7 @@ def program_inputs(
 
 
 def situation(cache: KVCache, memory: Memory | None) -> tuple[object, ...]:
-    """Return everything else that determines the operations of a model's step, for a `rounded` cache."""
+    """Return everything besides the inputs that determines the operations of a step, for a `rounded` cache."""
     local, near = cache.local, None
     if local is not None:
         visible = min(cache.slots, -(-(cache.filled + 1) // cache.bucket) * cache.bucket)
@@ -161,7 +162,7 @@ class _Step(nn.Module):
 class Programs:
     """The decoding steps of a model, computed by the programs in a folder if they exist or can be compiled.
 
-    They use the model's current tensors, whose elements may change in place.
+    The programs read the model's current tensors, whose elements may change in place.
     """
 
     def __init__(self, folder: Path, model: Transformer) -> None:

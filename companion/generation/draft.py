@@ -32,7 +32,7 @@ AHEAD = 4
 class Lookup:
     """Prompt lookup: propose the tokens that followed an earlier occurrence of the text's last tokens.
 
-    It looks for the longest run of up to `longest` tokens that occurred before, and continues from its latest
+    It finds the longest run of up to `longest` last tokens that occurred before, and continues from its latest
     occurrence. If that occurrence is so recent that its continuation reaches the end of the text, the continuation
     repeats in a cycle.
 

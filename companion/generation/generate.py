@@ -57,14 +57,14 @@ def generate(
             end the row, as a stop id would.
         seed: seed of the random streams (default: 0).
         streams: one entry per row. Row r draws from a random stream that depends only on `seed` and the number
-            `streams[r]` (`None`: r). So its continuation depends neither on the other rows nor on the model's device,
-            although the last digits of the logits may. `streams[r]` may also be a NumPy generator, which continues
-            from its current state.
+            `streams[r]` (`None`: r). So its continuation depends neither on the other rows nor on the model's device
+            (the last digits of the logits may). `streams[r]` may also be a NumPy generator, which continues from its
+            current state.
         compile: whether to compile the decode step. Attention then reads the cache in multiples of 64 slots, so that
-            there are few different shapes, and one or two compilations suffice for a text of any length. With experts
-            that are not computed `"grouped"`, there is one compilation for each new routing, up to PyTorch's limit.
-            A compilation takes from seconds to a minute. This is worthwhile for long continuations or many of them,
-            unless `companion.generation.compiled_steps` stores the programs.
+            there are few different shapes, and one or two compilations suffice for a text of any length. With experts,
+            unless they are computed by the `"grouped"` implementation, there is one compilation for each new routing,
+            up to PyTorch's limit. A compilation takes from seconds to a minute. This is worthwhile for long
+            continuations or many of them, unless `companion.generation.compiled_steps` stores the programs.
         weights: the format of the weights that decode steps read (`companion.quantization.weights`): fp32, fp16, bf16,
             int8, int4, or auto, the fastest on this machine. `"fast"` (default): the format of the weights' own dtype,
             which gives the same results up to rounding, if it saves time: from a million weights and 16 steps on, for
@@ -125,8 +125,8 @@ def generate_long(
 ) -> Iterator[list[int | None]]:
     """Run `generate` for a decoder, continuing past the end of its context.
 
-    A row that fills the context is cut to its last half and continues from there. So each token is conditioned on at
-    least half of the context, once that much has been written. Rows fill the context at different times, but a row's
+    A row that fills the context is cut to its second half and continues from there. So each token is conditioned on at
+    least half a context of earlier tokens, once that many exist. Rows fill the context at different times, but a row's
     tokens do not depend on the other rows: it is cut only when it is full itself, and its random stream continues.
 
     The arguments are the same as for `generate`, without a source.

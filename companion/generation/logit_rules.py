@@ -1,5 +1,4 @@
-"""Logits processors, which determine the tokens that are allowed at each step, regardless of probability (lesson
-10)."""
+"""Logits processors, which determine the tokens allowed at each step, regardless of probability (lesson 10)."""
 
 from __future__ import annotations
 
@@ -90,8 +89,8 @@ class Rules:
     ) -> Float[Tensor, "batch vocab"]:
         """Return the scores of the tokens at one step, with -inf for those that are not allowed.
 
-        A forced token has score 0 and all others -inf, so that it adds nothing to a sum of log-probabilities. Its score
-        is NaN if the scores are not finite, so that the caller notices this at forced steps too.
+        A forced token has score 0 and all others -inf, so that it adds nothing to a sum of log-probabilities. If the
+        scores are not finite, the forced token's score is NaN, so that the caller notices this at forced steps too.
 
         Args:
             scores: logits or log-probabilities.

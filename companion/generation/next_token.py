@@ -20,7 +20,7 @@ NOTHING = -1
 def draw_tokens(
     logits: Float[Tensor, "batch vocab"], sampling: Sampling, streams: Sequence[np.random.Generator]
 ) -> Int[Tensor, "batch"]:
-    """Draw one token per row, each with the next number from that row's own random stream.
+    """Draw one token per row, using the next random number of each row's own stream.
 
     Greedy decoding uses no random numbers. Rows whose probabilities are not finite get `NOTHING`.
     """

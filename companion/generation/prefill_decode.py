@@ -36,8 +36,8 @@ _inside: dict[nn.Module, tuple[int, list[nn.Module]]] = {}
 def evaluating(modules: Iterable[nn.Module]) -> Iterator[None]:
     """Put all `modules` in evaluation mode, and restore each one's own mode on exit.
 
-    Several threads may use this with the same model, whose module comes first: the last one to leave restores the
-    modes.
+    Several threads may use this with the same model, which must be the first of `modules`: the last thread to leave
+    restores the modes.
     """
     root, *rest = modules
     with _entering:
@@ -148,8 +148,8 @@ def compiled_decode(model: Transformer) -> Callable[..., tuple[Float[Tensor, "ba
     """Return `decode`, compiled for this model.
 
     Shapes and Python numbers change only when the cache enters its next bucket. If
-    `companion.generation.compiled_steps` stores programs and can make one for this step, it is used; otherwise the step
-    is compiled for this process only.
+    `companion.generation.compiled_steps` stores programs and can make one for this step, that program is used;
+    otherwise the step is compiled for this process only.
     """
     programs = programs_of(model)
 

@@ -53,7 +53,7 @@ class Options(TypedDict, total=False):
 class Request:
     """Arguments of a call that generates text, checked and completed with their defaults when the request is created.
 
-    `companion.generation.generate.generate` documents them. The attributes contain what all ways of generating use:
+    `companion.generation.generate.generate` documents the arguments. All ways of generating text use these attributes:
 
     Attributes:
         prompts: token ids of each row; only `start` if it was given in place of prompts.

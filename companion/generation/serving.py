@@ -1,7 +1,7 @@
 """Continuous batching (lesson 18): many texts at once, which join and leave at any step and share a pool of blocks.
 
-A step reads every weight no matter how many texts it writes, so all texts are written together. No text waits for the
-longest, as it would in a fixed batch: a text joins at the next step (Yu et al. 2022, "Orca", section 3.1,
+A step reads every weight, no matter how many texts it extends, so all texts are extended together. No text waits for
+the longest, as it would in a fixed batch: a text joins at the next step (Yu et al. 2022, "Orca", section 3.1,
 iteration-level scheduling) and leaves when it ends.
 
     server = Server(model, rows=8, tokens=4096)
@@ -14,16 +14,16 @@ Each step has a budget of tokens. Texts that are being written get one each. The
 arrival. A long prompt is read in chunks over several steps, so that no other text's next token waits for all of it
 (Agrawal et al. 2024, "Sarathi-Serve", section 4). Keys and values are stored in blocks, which a text takes as it grows;
 blocks of equal prefixes are stored once (`companion.generation.block_manager`). Linear layers have a recurrent state
-per text instead of blocks, and one text can reuse another's only as it was at the end of a block. If the blocks of a
-text's prefix are found but no state is stored for them, reading pauses at the end of this prefix, and the state is
-stored for later texts.
+per text instead of blocks, and a text can reuse another text's state only as it was at the end of a block. If the
+blocks of a text's prefix are found but no state is stored for them, reading pauses at the end of this prefix, and the
+state is stored for later texts.
 
-When the pool is full, the text that came last returns its blocks and waits. Later it is read again, including what it
-has written (preemption by recomputation). The oldest text always continues, so all of them end. A text that is too long
-for the whole pool is rejected at submission.
+When the pool is full, the text that arrived last returns its blocks and waits. Later it is read again, including what
+it has written (preemption by recomputation). The oldest text always continues, so all of them end. A text that is too
+long for the whole pool is rejected at submission.
 
-A text does not depend on which others are served with it: it is what `generate` writes for its prompt and its random
-stream (although the last digits of the logits may differ).
+The result for a text does not depend on the texts served with it: it is what `generate` returns for the same prompt and
+random stream (although the last digits of the logits may differ).
 """
 
 from __future__ import annotations
@@ -310,7 +310,8 @@ class Server:
     def step(self) -> list[Written]:
         """Write one more token of every text whose prompt has been read, and return the tokens in order of arrival.
 
-        A text that cannot be continued ends with its own `error`. Nothing is raised then, and the others continue.
+        A text that cannot be continued ends with its own `error`. In that case nothing is raised, and the other texts
+        continue.
 
         Raises:
             BaseException: whatever interrupts the step, such as Ctrl-C. Every text then either has its token for this
@@ -360,8 +361,7 @@ class Server:
             self._running.append(handle)
 
     def _begin(self) -> None:
-        """Prepare for a first text. If the weights have changed, everything that was stored for the old weights is
-        invalid."""
+        """Prepare for a first text: if the weights have changed, forget everything that was stored for the old ones."""
         self._writer = None
         seen = [_bits(weight) for weight in (*self.model.parameters(), *self.model.buffers())]
         if seen != self._seen:
@@ -395,8 +395,9 @@ class Server:
         """Find the stored blocks of a text's prefix.
 
         Returns:
-            The blocks, their prefix numbers, and with linear layers the index of the recurrent state after them. The
-            prefix then ends where a state is stored, and before the last token, which is still to be read.
+            The blocks, their prefix numbers, and with linear layers the index of the recurrent state after them. With
+            linear layers, the prefix ends where a state is stored, and before the last token, which is still to be
+            read.
         """
         ids = handle._text.ids
         if self._by_length:
@@ -442,7 +443,7 @@ class Server:
     def _make_room(self, handle: Handle) -> None:
         """Give a text its own block for the next token to read.
 
-        If no block is free, the text that came last is preempted.
+        If no block is free, the text that arrived last is preempted.
         """
         blocks, place = handle._blocks, handle._held // self.blocks.size
         if place < len(blocks) and not self.blocks.shared(blocks[place]):
@@ -528,7 +529,7 @@ class Server:
         return [(handle, token) for (handle, _), token, fits in zip(going, tokens, fit, strict=True) if fits]
 
     def _settle(self, handle: Handle) -> None:
-        """End a text if its last token ends it, unless this was checked before."""
+        """End a text if its last token ends it, unless that token was checked before."""
         if handle._settled:
             return
         try:

@@ -2,16 +2,16 @@
 pass.
 
 A step of one row reads every weight for one token. A pass over five tokens also reads the weights only once, and takes
-hardly longer. Therefore all proposed tokens are read in one pass, and the tokens that the model would have written are
-accepted. The choice of draft affects only the speed.
+hardly any longer. Therefore all proposed tokens are read in one pass, and the tokens that the model would have written
+are accepted. The choice of draft affects only the speed.
 
 Where proposals are deterministic (from prompt lookup or greedy decoding), they are accepted as long as they equal what
-the model itself draws at that position. The text is then the same as without a draft, token by token, for every seed.
-A token that a draft model has drawn from its distribution q is accepted with probability min(1, p / q), where p is the
+the model itself draws at that position. The text is then the same as without a draft, token by token, for every seed. A
+token that a draft model has drawn from its distribution q is accepted with probability min(1, p / q), where p is the
 large model's distribution. The first rejected token is redrawn from max(0, p - q) (Leviathan et al. 2023, algorithm 1;
 Chen et al. 2023). The same seed then gives a different text, but from the same distribution. `Sampling` and the rules
-apply to both p and q. This is true up to the last digits of the logits, which may change with the number of tokens in a
-pass.
+apply to both p and q. Both statements hold up to the last digits of the logits, which may change with the number of
+tokens in a pass.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _counts(request: Request, rows: Sequence[_Row], draft: Draft) -> list[int]:
 def _read_anew(
     reader: _Reader, request: Request, rows: Sequence[_Row], slots: int, modules: Sequence[nn.Module]
 ) -> None:
-    """Read all rows again if one passes C of longrope, because its cached keys were rotated for a shorter text."""
+    """Read all rows again if one grows past longrope's C, because its cached keys were rotated for a shorter text."""
     anew = stretched_after(request.model)
     if any(not row.done and len(row.ids) - 1 == anew for row in rows):
         with torch.inference_mode(), evaluating(modules):
@@ -237,10 +237,10 @@ class _Drafter(ABC):
     def logits(
         self, i: int, rows: Sequence[_Row], proposals: Sequence[list[int]], counts: Sequence[int], going: list[int]
     ) -> Float[Tensor, "going vocab"]:
-        """Return the logits for proposal number i, for the rows in `going`, which get that many."""
+        """Return the logits for proposal number i, counted from 0, of the rows in `going`."""
 
     def possible(self, rows: Sequence[_Row], counts: Sequence[int]) -> list[int]:
-        """Return how many tokens it can propose for each row, at most `counts`."""
+        """Return how many tokens the draft can propose for each row, at most `counts`."""
         return list(counts)
 
     def propose(
@@ -283,7 +283,7 @@ class _SmallModel(_Drafter):
     def propose(
         self, rows: Sequence[_Row], counts: Sequence[int]
     ) -> tuple[list[list[int]], list[list[Float64[Tensor, "vocab"]]] | None]:
-        """Propose as above; if nothing may be proposed now, still read what was written."""
+        """Propose tokens as above; if none may be proposed now, still read the tokens written since the last call."""
         if not any(counts) and any(not row.done and row.written + 1 < self.request.max_new_tokens for row in rows):
             self.logits(0, rows, [[] for _ in rows], counts, [])
         return super().propose(rows, counts)
@@ -378,7 +378,7 @@ def _keep(
 
 
 def _as_drawn(drawn: Sequence[int], proposed: Sequence[int]) -> tuple[int, int]:
-    """Return how many proposed tokens equal what the model drew at their positions, and what it drew after these."""
+    """Return how many proposed tokens equal the tokens drawn at their positions, and the token drawn after these."""
     accepted = 0
     while accepted < len(proposed) and proposed[accepted] == drawn[accepted]:
         accepted += 1

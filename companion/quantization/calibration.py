@@ -6,8 +6,8 @@ x_i x_i^T. Each row is rounded one element after the other, and the elements tha
 error as well as they can. This is a linear least-squares problem, whose solution can be read off a Cholesky factor of
 the inverse of H.
 
-The columns of a group share their levels, so one that is far larger or far more important than the others costs
-accuracy in all of them. Columns may therefore be multiplied by powers of two, and their inputs divided by them, which
+The columns of a group share their levels, so a column that is far larger or far more important than the others makes
+all of them less accurate. Columns may therefore be multiplied by powers of two, and their inputs divided by them, which
 changes nothing except the rounding (Xiao et al. 2023, SmoothQuant, equation 4; Lin et al. 2024, AWQ). These powers are
 used where they reduce the error of plain rounding. They take 2 bytes per input, shared by the layers that read it.
 
@@ -193,7 +193,7 @@ def windows_of(ids: Int[Tensor, "token"], context: int) -> Int[Tensor, "batch wi
 def calibrate(model: Transformer, tokens: Int[Tensor, "batch token"], **inputs: Any) -> Calibrated:
     """Choose int4 levels with a calibration text.
 
-    `weights="int4"` uses them from now on in this process, until a weight changes.
+    From now on, `weights="int4"` uses these levels in this process, until a weight changes.
 
     All layers are rounded in one pass, and each layer sees the outputs of the already rounded layers before it. All
     windows are read at once, so memory is needed for the widest layer's inputs (4 bytes times batch, token and d_ff)

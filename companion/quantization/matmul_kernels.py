@@ -126,7 +126,7 @@ def _whole(weights: Sequence[Tensor]) -> Float[Tensor, "out d_in"]:
 
 
 def mark_of(weights: Sequence[Tensor]) -> list[tuple[torch.dtype, torch.Size, torch.device, int]]:
-    """Return a mark of each weight: its dtype, shape and device, and a checksum of its bytes.
+    """Return a fingerprint of each weight: its dtype, shape and device, and a checksum of its bytes.
 
     Two different weights have the same checksum with a probability of 1 in 2^32. A model's parameters change together,
     and each of them has its own checksum.
@@ -283,9 +283,9 @@ def _in_large_pages(weight: Float[Tensor, "out d_in"]) -> np.ndarray:
 def _packed_int8(weight: Tensor) -> Made:
     """Use an integer kernel.
 
-    Each element of x is split into two digits of 7 bits, as two rows, which read the weights once.
+    Each element of x is split into two digits of 7 bits, which form two rows, so that the weights are read only once.
 
-    The rounding error is smaller than with bf16, and rows do not depend on each other.
+    The rounding error is smaller than with bf16, and the result for a row does not depend on the other rows.
     """
     levels, scale = in_eight_bits(weight)
     zeros = torch.zeros(len(scale), dtype=torch.long)

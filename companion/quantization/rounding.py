@@ -31,7 +31,8 @@ class FourBits(NamedTuple):
         levels: quantized values from 0 to 15, (out, d_in), in a byte each until they are packed.
         scale, middle: an element is (level - 8) scale + middle of its group; both (out, group) in bf16, as in the
         kernel.
-        factor: (d_in), multiplies the inputs of each column first: powers of two, in bf16. `None`: 1.
+        factor: (d_in), factors for the inputs of the columns, applied before the product: powers of two, in bf16.
+            `None`: 1.
     """
 
     levels: Int[Tensor, "out d_in"]

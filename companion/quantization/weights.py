@@ -16,11 +16,11 @@ unchanged: the same attention, feed-forward networks and blocks run, including a
 
 Prompts are read with the original weights, which stay in memory together with the copy, because the kernels here are
 made for a few rows and because prompts should be read exactly. So the first new token, and the keys and values of the
-prompt, are the model's own. `companion evaluate --weights` measures texts whose tokens were all read in the given
-format.
+prompt, are exactly those of the original model. `companion evaluate --weights` measures texts whose tokens were all
+read in the given format.
 
 The cache, and the stream between the products, keep their precision. Experts are not converted, because a step reads
-only those it visits. Neither is the matrix that expands latents, which a step absorbs.
+only the experts that it visits. Neither is the matrix that expands latents, because steps use the absorbed form.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def form_bytes(model: Transformer) -> int:
 def writer_of(
     model: Transformer, weights: Weights | None, steps: int, tokens: int = 1, *, compile: bool = False
 ) -> Transformer:
-    """Return the model that writes `steps` steps of `tokens` tokens each: `model` itself, or `prepared` in a format."""
+    """Return the model for `steps` steps of `tokens` tokens each: `model` itself, or `prepared` in a weight format."""
     if weights == "fast":
         weights = fast_form(model, steps, tokens, compile=compile)
     return model if weights is None else prepared(model, weights, together=not compile)
