@@ -8,9 +8,9 @@ The same source, packages and libraries give the same bytes, because cell ids ar
 that depends on time or chance is stored.
 
 A notebook is executed if its code has changed, or if the last `make test-notebooks` found a cell that now prints
-something else. That result is in pytest's cache, and no committed file depends on the version of a package. Changes of
-questions need no execution, because their output follows from the source, and neither do changes of the scripts and
-styles in the outputs of figures (figure_updates.py).
+something else. That result is stored only in pytest's cache, so that no committed file depends on the version of a
+package. Changes of questions need no execution, because their output follows from the source, and neither do changes of
+the scripts and styles in the outputs of figures (figure_updates.py).
 
 The line {{ exercises }} is replaced by the table of the lesson's exercises (exercises.py). The questions of all lessons
 are collected in companion_school/questions/questions.json.
@@ -60,7 +60,7 @@ FORGOTTEN_ENVIRONMENT = ("MPLBACKEND", "MATPLOTLIBRC", "COLUMNS", "FORCE_COLOR",
 
 
 class BuildError(Exception):
-    """Raised if a lesson cannot be built. The message gives the lesson, the place and the reason."""
+    """Raised if a lesson cannot be built. The message names the lesson, the location and the reason."""
 
 
 def _code(cells: Sequence[NotebookNode]) -> list[NotebookNode]:
@@ -220,7 +220,7 @@ def prints_otherwise(lesson: Lesson) -> bool:
 
 
 def refused(lesson: Lesson, known: Known) -> list[Fault]:
-    """Return faults that are visible in the source and prevent a build: too many minutes, or a second meaning."""
+    """Return faults in the source that prevent a build: too many minutes, or a letter with two meanings."""
     if lesson.is_stage:
         return []
     rules = [lesson_contract.second_meaning] if lesson.is_deeper else lesson_contract.BEFORE_BUILDING

@@ -83,7 +83,7 @@ def figure_faults(cells: Sequence[NotebookNode], prefix: str) -> Iterator[tuple[
 
 
 def faults(page: str) -> Iterator[str]:
-    """Yield the faults of interactive figures in an output, and of controls that belong to no figure."""
+    """Yield the faults of interactive figures in an output, and of controls outside any figure."""
     if _LOOSE_HANDLE.search(_FIGURE.sub("", page)):
         yield "a handle without a still figure: what moves is shown with companion_school.study.live"
     for attributes, inside in figures_in(page):

@@ -1,4 +1,4 @@
-"""The step from a source to the cells of its notebook that needs the other sources.
+"""Finish the cells of a notebook: the part of its conversion that needs the sources of other lessons.
 
 Every lesson gets a navigation line at both ends (previous, start, next, exercises, deeper, glossary). Each "lesson 03"
 in its prose and each role becomes a link. Three things are inserted: the head, the counted minutes, and, in place of
@@ -229,7 +229,7 @@ def _head(source: Source, counted: list[Part]) -> str:
 
 
 def _due_after(lesson: Path) -> list[tuple[Stage, tuple[str, ...], str]]:
-    """Return what is written after a lesson: each stage, the names to write in it, and its notebook."""
+    """Return what readers write after a lesson: each stage, the names to write in it, and its notebook."""
     number, notebooks = int(lesson.name[:2]), titles(lesson.parent.parent / "stages")
     there = [stage for stage in STAGES.values() if stage.number in notebooks]
     return [(stage, due(stage)[number], f"build/{notebooks[stage.number][0]}.ipynb")

@@ -1,4 +1,4 @@
-"""The directive `{question}`: a question, its answers, and the reason for each, in the syntax of the sources.
+"""The directive `{question}` of the sources: a question, its answers, and the reason for each answer.
 
     ```{question} size
     :kind: choice

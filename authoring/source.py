@@ -57,7 +57,7 @@ class Source:
 def read_source(path: Path) -> Source:
     """Read the cells of a source, and insert the table of the lesson's exercises.
 
-    If the lesson has no exercises, the line that asks for them remains.
+    If the lesson has no exercises, the placeholder for the table remains.
 
     Raises:
         SourceError: If a question or a target is not valid. The message gives the line.
@@ -169,7 +169,7 @@ def _split(
 def _pieces(rows: list[str], path: Path, first: int) -> Iterator[tuple[str, int, list[str]]]:
     """Yield the text, targets and questions of a Markdown cell, in order, as (kind, row, rows).
 
-    For a target, the last element holds its name.
+    For a target, `rows` contains only its name.
     """
     begin, at = 0, 0
     while at < len(rows):

@@ -32,7 +32,7 @@ class Setting:
         compile: True to compile the models too.
         rounds: Number of times that each contender is measured.
         chip: The measured peak rates of this machine.
-        patience: Time limit in seconds: after it, no further round of a table starts, once three are done.
+        patience: Seconds after which no further round of a table starts, provided that three are done.
     """
 
     device: torch.device

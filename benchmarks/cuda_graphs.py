@@ -19,8 +19,8 @@ Step = Callable[[Transformer, Tensor, KVCache, Memory | None], tuple[Tensor, KVC
 class RecordedStep:
     """A greedy decode step for the rows of one cache, which is written in place.
 
-    It reads its tokens and the lengths of the rows from tensors at fixed addresses and writes the next ones to the same
-    tensors, and attention sees all slots of the cache, so that every step of a text can replay the same recording.
+    It reads its tokens and the lengths of the rows from tensors at fixed addresses, and writes the next ones to the
+    same tensors. Attention sees all slots of the cache. Every step of a text can therefore replay the same recording.
 
     Args:
         model: The model that decodes.
@@ -69,7 +69,7 @@ class RecordedStep:
 
 
 class RecordedWriter:
-    """Greedy generation with a recorded step, which is kept for the next text with the same number of slots.
+    """Greedy generation with a recorded step, which is reused for the next text with the same number of slots.
 
     A call takes a prompt of shape (1, token) and the number of new tokens, and returns the new tokens.
     """

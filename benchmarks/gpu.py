@@ -236,8 +236,8 @@ def goal_of(one: Comparison) -> str:
 def measure(names: Sequence[str], *, rehearsal: bool, out: Path, minutes: float, show: Callable[[str], Any]) -> bool:
     """Run the parts and return whether all of them are done.
 
-    After each part, its text is shown and gpu.json and gpu.txt are written to `out`. While it runs, each of its results
-    is added to a file of its name, such as `training.jsonl`.
+    After each part, its text is shown and gpu.json and gpu.txt are written to `out`. While a part runs, each result is
+    appended to a file named after the part, such as `training.jsonl`.
     """
     began, chip = time.monotonic(), UNKNOWN
     gpu = "a rehearsal on the CPU: the times below mean nothing" if rehearsal else torch.cuda.get_device_name()

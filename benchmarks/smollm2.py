@@ -50,10 +50,11 @@ class Contender:
     """SmolLM2 in one library and format.
 
     Attributes:
-        write: Decodes the new ids after the prompt, which it has read before.
+        write: Function that decodes the new ids after the prompt, which `read` has processed.
         bytes: Bytes of weights that a decode step reads.
-        read: Reads the prompt; `None` for our formats, because prompts are read with the original weights.
-        nats: Returns the mean loss of the prompt's tokens; `None` for another library in fp32.
+        read: Function that reads the prompt; `None` for our formats, because prompts are read with the original
+            weights.
+        nats: Function that returns the mean loss of the prompt's tokens; `None` for another library in fp32.
     """
 
     write: Callable[[], list[int]]
@@ -181,7 +182,7 @@ def _llama(python: str, file: Path, stack: ExitStack) -> Callable[..., Any]:
 
 
 def _ours(ours: Transformer, ids: list[int], new: int) -> tuple[dict[str, Contender], int]:
-    """Return our contenders, and the first new id, which follows from reading the prompt."""
+    """Return our contenders, and the first new id, which is the most probable one after the prompt."""
     logits, cache, _ = prefill(ours, [ids], None, SLOTS)
     first = logits.argmax(-1)
 

@@ -1,7 +1,7 @@
 """Timing on a machine that also does other work.
 
 All contenders run once in each round, in a new random order, so that a slow moment affects all of them alike. Ratios
-are computed within each round and summarised afterwards.
+are computed within each round and summarized afterwards.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Rerunnable comparisons behind the statements of lessons, with at least three starts and two budgets.
+"""Rerunnable comparisons behind the statements of lessons, with at least three seeds and two training budgets.
 
 `authoring/comparisons.toml` lists them. Each names a function of `lesson_NN.py` in this folder, which prints the
-results of each start and budget as they come and returns them. A lesson shows only one or a few of these runs.
+results for each seed and budget as they are measured and returns them all. A lesson shows only one or a few of these
+runs.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class Comparison:
         lesson: Lesson number, such as "04", whether the statement is in the lesson or in its deeper notebook.
         statement: The statement.
         cell: Name of the code cell that shows it, or target of the paragraph that states it.
-        starts: Number of starts that were run.
+        starts: Number of seeds that were run.
         budgets: Lengths of the runs, such as "600 updates".
         found: Measured spread.
         run: Name of the function in `lesson_NN.py` that repeats the measurement.

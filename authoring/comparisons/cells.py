@@ -1,4 +1,4 @@
-"""Run cells of lessons for comparisons, so that these use the code that readers see."""
+"""Run cells of lessons for comparisons, so that comparisons use the code that readers see."""
 
 from __future__ import annotations
 
@@ -36,6 +36,6 @@ def names_of(lesson: str, *cells: str, **given: Any) -> dict[str, Any]:
 
 
 def row(setting: str, budget: str, measure: str, values: list[float]) -> str:
-    """Format a line with the setting, the budget, the measure, the mean, and the value of each start."""
+    """Format a line with the setting, the budget, the measure, the mean, and the value for each seed."""
     mean, each = sum(values) / len(values), " ".join(f"{value:.4g}" for value in values)
     return f"{setting:<24} {budget:<14} {measure:<24} mean {mean:7.4g}, each start: {each}"

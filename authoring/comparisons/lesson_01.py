@@ -1,4 +1,4 @@
-"""Comparisons for lesson 01: initial scales of the table, vocabulary sizes, and tables from different starts."""
+"""Comparisons for lesson 01: initial scales of the table, vocabulary sizes, and tables from different seeds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from authoring.comparisons.cells import names_of, row
 
 
 def sizes() -> dict[tuple[str, int], list[float]]:
-    """Measure the loss before training from three starts, by standard deviation and width."""
+    """Measure the loss before training with three seeds, by standard deviation and width."""
     found = {}
     for width in (64, 256, 1024):
         for name, sigma in (("1/sqrt(d)", width**-0.5), ("1", 1.0), ("0.02", 0.02)):
@@ -26,7 +26,7 @@ def sizes() -> dict[tuple[str, int], list[float]]:
 
 
 def beginnings() -> dict[tuple[str, int, float], list[float]]:
-    """Measure the loss of the small model after 20, 200 and 600 updates, by initial table, rate, width and start."""
+    """Measure the loss of the small model after 20, 200 and 600 updates, by initial table, rate, width and seed."""
     lesson = names_of("01", "setup", "data")
     torch.set_default_dtype(torch.float32)
     found = {}
@@ -60,7 +60,7 @@ def _losses(follows: Tensor, sigma: float, factor: float, width: int, rate: floa
 
 
 def alike() -> dict[int, list[float]]:
-    """Compare the tables of four starts, by the correlation of all cosines and by shared nearest neighbours."""
+    """Compare the tables from four seeds, by the correlation of all cosines and by shared nearest neighbors."""
     lesson = names_of("01", "setup", "data", "learn")
     often = lesson["follows"].sum(dim=1) >= 50
     above = torch.ones(int(often.sum()), int(often.sum())).triu(1) > 0
@@ -95,7 +95,7 @@ def text_and_vocabulary() -> dict[tuple[int, int], list[float]]:
 def pairs_and_vocabulary() -> dict[tuple[int, int], list[float]]:
     """Measure the bits per byte of counted pairs of tokens by vocabulary size, on excerpts and on the whole text.
 
-    The share of a pair is mixed with that of its second token, which weighs as much as 30 occurrences of the first.
+    The probability of a pair is smoothed with that of its second token, with the weight of 30 occurrences of the first.
     """
     lesson = names_of("01", "setup", "vocabulary")
     text, found = "".join(lesson["seen"]), {}

@@ -76,7 +76,7 @@ def notes() -> dict[tuple[str, int], list[float]]:
     found: dict[tuple[str, int], list[float]] = {}
 
     class Notes(nn.Linear):
-        """A layer 0 that gives each token its left neighbour's vector, as in the lesson."""
+        """A layer 0 that gives each token its left neighbor's vector, as in the lesson."""
 
         def forward(self, x: Tensor, positions: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
             return F.pad(super().forward(x)[:, :-1], (0, 0, 1, 0))

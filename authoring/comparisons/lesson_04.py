@@ -32,7 +32,8 @@ def race() -> dict[tuple[str, float], list[float]]:
 
 
 def elsewhere() -> dict[tuple[str, int, int], list[float]]:
-    """Measure correct answers (%) on texts that begin at other positions, by where training began and by updates."""
+    """Measure correct answers (%) on texts that begin at other positions than in training, or after training
+    anywhere."""
     lesson = SimpleNamespace(**names_of("04", "setup", "answers", "training-start", "training"))
     test = torch.randint(lesson.WORDS, (500, lesson.LENGTH), generator=torch.Generator().manual_seed(99))
     found = {}

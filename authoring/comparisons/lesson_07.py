@@ -1,4 +1,4 @@
-"""Comparisons for lesson 07, with three starts and several budgets. Each function prints and returns its results."""
+"""Comparisons for lesson 07, with three seeds and several budgets. Each function prints and returns its results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RULES = {"half and half": 0.1, "kept only": 0.0, "random only": 0.2}
 
 
 def encoder_and_count() -> dict[tuple[str, int, int], dict[str, float]]:
-    """Measure filled gaps (%), loss, and wins per 100 against two counts, by stack, steps and start."""
+    """Measure filled gaps (%), loss, and wins per 100 against two counts, by stack, steps and seed."""
     lesson, found = SimpleNamespace(**names_of("07", *CELLS)), {}
     rivals = {
         name: lesson.allowed(lesson.counted[name]).argmax(dim=-1) == lesson.truth

@@ -1,4 +1,4 @@
-"""Comparisons for lesson 08, with three starts and several budgets. Each function prints and returns its results."""
+"""Comparisons for lesson 08, with three seeds and several budgets. Each function prints and returns its results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CASES = {"right": (1, 0), "mask too wide": (1, 1), "not shifted": (0, 0), "shift
 
 @dataclass(frozen=True)
 class Express:
-    """A model that learns the express, and how it is trained."""
+    """A model that learns the lesson's journeys, and how it is trained."""
 
     kind: str
     layers: int = 1
@@ -44,7 +44,7 @@ TRAVELLERS = ("setup", "sets-up-model", "sets-up-journeys", "sets-up-traveller",
 
 
 def leaks() -> dict[tuple[str, str, int, int], tuple[float, float]]:
-    """Measure the loss and how many of 100 written tokens follow the habit, by text, mistake, steps and start."""
+    """Measure the loss, and how many of 100 written tokens follow the habit, by text, mistake, steps and seed."""
     lesson, found = SimpleNamespace(**names_of("08", *WRITERS)), {}
     for kind in ("dice", "habit"):
         for case, (shift, wide) in CASES.items():
@@ -59,7 +59,7 @@ def leaks() -> dict[tuple[str, str, int, int], tuple[float, float]]:
 
 
 def express() -> dict[tuple[str, float, int, int], float]:
-    """Measure correct answers (%) for the two stops before the last, by kinds of layers, rate, steps and start."""
+    """Measure correct answers (%) for the two stops before the last, by kinds of layers, rate, steps and seed."""
     lesson, found = SimpleNamespace(**names_of("08", *TRAVELLERS)), {}
     for model in EXPRESSES:
         for steps in model.budgets:
@@ -77,7 +77,7 @@ def express() -> dict[tuple[str, float, int, int], float]:
 
 
 def one_way() -> dict[tuple[bool, int, int], int]:
-    """Measure how many of 500 held-out number names are right, by whether the encoder is causal, updates and start.
+    """Measure how many of 500 held-out number names are right, by whether the encoder is causal, updates and seed.
 
     The model and its training are those of lesson 09.
     """

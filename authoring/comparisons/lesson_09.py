@@ -1,4 +1,4 @@
-"""Comparisons for lesson 09, with three starts and two budgets. The functions print and return their results."""
+"""Comparisons for lesson 09, with three seeds and two budgets. The functions print and return their results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def curve() -> dict[tuple[int, int], dict[int, tuple[float, float, float]]]:
     """Measure the training loss, the share of right tokens with teacher forcing, and of right names in free running.
 
     Returns:
-        The three values by update, for each total number of updates and start.
+        The three values by update, for each total number of updates and each seed.
     """
     lesson, found = SimpleNamespace(**names_of("09", *CELLS)), {}
     held = lesson.held
@@ -52,9 +52,9 @@ def sampling() -> dict[tuple[int, int, bool, int], tuple[float, float, int, floa
     notebook.
 
     Returns:
-        By the planned number of updates, the start, whether tokens were sampled, and the update: the mean of edits in
-        free running minus wrong slots with teacher forcing over the wrong names, its standard error, the count of wrong
-        names, and the share of right names.
+        A dictionary whose keys are the planned number of updates, the seed, whether tokens were sampled, and the
+        update. Each value has the mean over the wrong names of the edits in free running minus the wrong slots with
+        teacher forcing, the standard error of this mean, the number of wrong names, and the share of right names.
     """
     lesson, found = SimpleNamespace(**names_of("09", *CELLS, "edits", "sets-up-after")), {}
     held = lesson.held

@@ -14,12 +14,12 @@ CELLS = ("setup", "sets-up-lines", "build", "learn")
 
 
 def _race(kind: str, runners: Mapping[str, tuple[tuple[Any, ...] | None, int, float]]) -> Found:
-    """Measure the bits per unseen letter of each start, by setting and updates.
+    """Measure the bits per unseen letter for each seed, by setting and updates.
 
     Args:
         kind: Activation of the feed-forward networks.
-        runners: For each setting, the numbers of experts, of visited experts and of shared ones (`None`: dense),
-            `d_ff`, and the weight of the balancing loss.
+        runners: For each setting, a tuple with the numbers of experts, of experts per token and of shared experts
+            (`None` for a dense network), `d_ff`, and the weight of the balancing loss.
     """
     lesson, found = names_of("11", *CELLS), Found()
     for setting, (sizes, d_ff, balance) in runners.items():

@@ -10,7 +10,7 @@ BUDGETS = (150, 450)
 
 
 def edits() -> dict[tuple[str, int], list[float]]:
-    """Measure the bits per held-out byte, from three starts, by setting and updates.
+    """Measure the bits per held-out byte, with three seeds, by setting and updates.
 
     The settings are a control without positions, the eight models from GPT-2 to Mixtral, and five newer edits.
     """

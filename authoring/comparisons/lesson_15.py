@@ -28,8 +28,8 @@ def kinds() -> Found:
 def squeezed() -> Found:
     """Measure bits per byte of SmolLM2 with fewer elements per token, by three calibration texts of 1,024 tokens.
 
-    Two texts are from this course and one is a series of stories. The directions kept are those that carry most of the
-    keys and values of that text, each kind in units of its own size. Return nothing without the model.
+    Two texts are from this course and one is a series of stories. The directions kept explain most of the keys and
+    values of that text, with keys and values each scaled to the same size. Return nothing without the model.
     """
     lesson, found = names_of("15", "setup", "sets-up-text", "sets-up-real"), Found()
     if (opened := real_model("smollm2")) is None:

@@ -83,8 +83,8 @@ def placed() -> dict[Any, list[float]]:
 def mixed() -> dict[Any, list[float]]:
     """Train 30 layers with four streams, and multiply their 60 doubly stochastic mixing matrices.
 
-    Measured are the mean of a matrix's diagonal, the smallest and the largest entry of the product, and the second
-    singular value of the product, which is the share of a difference between streams that passes all layers. The
+    The measures are the mean of a matrix's diagonal, the smallest and the largest entry of the product, and the second
+    singular value of the product, which is the share of a difference between streams that survives all layers. The
     matrices begin near the identity, with 5 on the diagonal of their scores.
     """
     lesson, found = names_of("16", "setup", "sets-up-text"), {}

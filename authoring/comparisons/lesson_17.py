@@ -78,9 +78,10 @@ def windows() -> Found:
 
 
 def patterns() -> Found:
-    """Count correct telephone numbers with full attention in every fourth or second layer of SmolLM2, from each first.
+    """Count correct telephone numbers with full attention in every fourth or second layer, for each choice of the
+    first.
 
-    All other layers have a window of 64. Return nothing without the model.
+    All other layers of SmolLM2 have a window of 64 tokens. Return nothing without the model.
     """
     lesson, found = names_of("17", "setup", "looking", "sets-up-book"), Found()
     if (opened := real_model("smollm2")) is None:

@@ -18,7 +18,7 @@ def _losses(run: Runs, setting: str, updates: int, found: Found, *of: Run) -> No
 def rates() -> Found:
     """Read the loss on unseen stories from the record's runs, by optimizer and rate.
 
-    The best rate has all starts, and the others have only the first.
+    The best rate was run with all seeds, the others only with the first.
     """
     run, found = Runs(Path("build/records/steps")), Found()
     for (way, updates), best in BEST.items():
@@ -31,7 +31,7 @@ def rates() -> Found:
 def widths() -> Found:
     """Read the loss on unseen stories from the record's runs, by width, method and rate.
 
-    Wide models at the carried rate have all starts, and the other runs only the first.
+    Wide models at the transferred rate were run with all seeds, the other runs only with the first.
     """
     run, found = Runs(Path("build/records/steps")), Found()
     for updates, carried in CARRIED.items():

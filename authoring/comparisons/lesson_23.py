@@ -25,7 +25,7 @@ def valley() -> dict[tuple[int, str], list[float]]:
 
 
 def parts() -> dict[tuple[int, str], list[float]]:
-    """Compare the advised run on all documents, every fourth and every eighth one, after half and all updates."""
+    """Compare the advised run on all, every fourth or every eighth document, after half and after all updates."""
     trial, found, updates = Trials(FOLDER), {}, EQUAL[ADVISED]
     for part in (1, *PARTS):
         more = {"part": part} if part > 1 else {}
@@ -40,7 +40,7 @@ def parts() -> dict[tuple[int, str], list[float]]:
 def higher() -> dict[tuple[int, float, int], list[float]]:
     """Compare held-out bits per byte of the two narrowest models at 0.01 and at a higher rate, and the laws of both.
 
-    A law is fitted to the runs from start 0. The advised run ends at 2.58 on average.
+    Each law is fitted to the runs with seed 0. The advised run ends at 2.58 on average.
     """
     trial, found = Trials(FOLDER), {}
     laws = names_of("23", *Trials.cells, "fit")

@@ -11,7 +11,7 @@ FOLDER = Path(__file__).parents[2] / "build" / "records" / "evening"
 
 
 def longer() -> dict[tuple[str, str], list[float]]:
-    """Compare bits per token after token 127, before and after further training, from three starts."""
+    """Compare bits per token after token 127, before and after continued training, with three seeds."""
     steps, found = Evening(FOLDER), {}
     runs = [steps.longer(start) for start in STARTS]
     for how in runs[0]["rows"]:
@@ -23,7 +23,7 @@ def longer() -> dict[tuple[str, str], list[float]]:
 
 
 def leaks() -> dict[tuple[str, str], list[float]]:
-    """Compare the share of test texts with near-duplicates in training if a folder is split first (three folders)."""
+    """Measure the share of test texts with near-duplicates in training if a folder is split before deduplication."""
     lesson, found = names_of("27", "setup", "raw-folder"), {}
     for count in (500, 2000):
         shares = []

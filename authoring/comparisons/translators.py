@@ -27,8 +27,8 @@ def learning(
         words: The languages and their vocabulary.
         start: Seed of the batches.
         updates: The planned number of updates.
-        reads: Returns the decoder's inputs, given the update, the right inputs and the memory of the source (default:
-            teacher forcing).
+        reads: Function that returns the decoder's inputs, given the update, the right inputs and the encoder's output
+            (default: teacher forcing).
     """
     batches = PairBatches(words, batch=48, seed=start)
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.1, fused=True)

@@ -1,6 +1,6 @@
-"""Pictures of the pages: SVG by Matplotlib, letters as outlines, on white, so that they look alike everywhere.
+"""Pictures of the pages: SVG by Matplotlib with letters as outlines on white, so that they look alike everywhere.
 
-Each picture contains a digest of its inputs. The digest decides if the picture is up to date, and not the bytes,
+Each picture contains a digest of its inputs. A picture is up to date if its digest is. Its bytes are not compared,
 because another version of Matplotlib draws a line at a slightly different position.
 """
 

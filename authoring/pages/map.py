@@ -28,7 +28,7 @@ COURSE_ALT = (
 class Graph:
     """The graph of lessons that build on each other, and its layout.
 
-    Arrows are pairs (needed, by), without those that follow from two others. A column contains lessons and a bend
+    Arrows are pairs (needed, by), except for arrows that follow from two others. A column contains lessons and a bend
     (needed, by) for each arrow that passes it.
     """
 

@@ -1,7 +1,7 @@
 """Part of the record for lesson 20: SmolLM2 with adapters, tuned on sums with and without working.
 
 The runs use the lesson's own cells and need the model (`companion get smollm2`). Each result is stored in a folder and
-not measured again.
+reused.
 """
 
 from __future__ import annotations

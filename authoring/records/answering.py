@@ -1,6 +1,6 @@
-"""Record for lesson 20: a small model of exercise books, and answers improved in several ways, from three starts.
+"""Record for lesson 20: a small model of exercise books, and answers improved in several ways, with three seeds.
 
-The runs use the lesson's own cells. Each is stored in `build/records/answering` and not repeated.
+The runs use the lesson's own cells. Each result is stored in `build/records/answering` and reused.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Runs(LessonRuns):
     number, cells = "20", CELLS
 
     def _kept(self, name: str, start: int, make: Callable[[Transformer, torch.Generator], None]) -> Transformer:
-        """Load the model of one start, in half precision as it ships, or train and save it first."""
+        """Load the model of one seed, in half precision as it ships, or train and save it first."""
         place = self.folder / f"{name}-{start}"
         if not place.exists():
             began = time.perf_counter()

@@ -1,6 +1,6 @@
-"""Record for lesson 15: kinds of attention in one small decoder at equal cache bytes, two budgets and three starts.
+"""Record for lesson 15: kinds of attention in one small decoder at equal cache bytes, with two budgets and three seeds.
 
-The runs use the lesson's own `trained` and `loss_of`. Each is stored in `build/records/cache` and not repeated.
+The runs use the lesson's own `trained` and `loss_of`. Each result is stored in `build/records/cache` and reused.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Record for lesson 24: models of one size, trained for the same compute on differently cleaned text.
 
-The lesson's own `trial` is run from three starts on its crawl: raw, deduplicated, filtered, both, and chosen by a
-classifier. Each trial is stored in `build/records/data` and not repeated.
+The lesson's own `trial` is run with three seeds on its crawl: raw, deduplicated, filtered, both, and chosen by a
+classifier. Each result is stored in `build/records/data` and reused.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class Trials(LessonRuns):
     number, cells = "24", ("setup", "crawl", "rules", "cleaned", "sets-up-text", "trial", "classifier", "chosen")
 
     def __call__(self, text: str, start: int) -> dict[str, Any]:
-        """Return one trial's record: its text and start, and the score of each test by update.
+        """Return one trial's record: its text and seed, and the score of each test by update.
 
         Args:
-            text: one of `TEXTS`.
-            start: seed of the model and of the order of the batches.
+            text: Kind of text, one of `TEXTS`.
+            start: Seed of the model and of the order of the batches.
         """
 
         def make() -> dict[str, Any]:
@@ -40,6 +40,6 @@ class Trials(LessonRuns):
 
 
 def data(folder: Path) -> dict[str, Any]:
-    """Return the record: the trials by text and start."""
+    """Return the record: the trials by text and seed."""
     trial = Trials(folder)
     return {"texts": [trial(name, start) for name in TEXTS for start in STARTS]}

@@ -1,8 +1,8 @@
 """Record for lesson 27: its pipeline, from a folder of texts to a tuned model, at ten times the compute of the page.
 
 The lesson's own cells do the work with larger numbers: pilot runs, `companion train`, a longer context in three ways
-and a control, `companion tune`, rounding, and stories that are checked. Each step is stored in `build/records/evening`
-and not repeated.
+and a control, `companion tune`, rounding, and stories that are checked. The result of each step is stored in
+`build/records/evening` and reused.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Evening(LessonRuns):
 
     @cached_property
     def run(self) -> RunFolder:
-        """Run `companion train` for the main run, which resumes where it was stopped."""
+        """Run `companion train` for the main run, and resume an interrupted one."""
         place = self.folder / "main"
         if not (place / "run" / "result.json").exists():
             began = time.process_time()

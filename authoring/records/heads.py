@@ -1,7 +1,7 @@
-"""Record for lesson 18: the effect of extra heads for later tokens on the loss, at two budgets from three starts.
+"""Record for lesson 18: the effect of extra heads for later tokens on the loss, with two budgets and three seeds.
 
-The runs use the lesson's own `learn`, `loss_of` and `agreement`. Each is stored in `build/records/heads` and not
-repeated.
+The runs use the lesson's own `learn`, `loss_of` and `agreement`. Each result is stored in `build/records/heads` and
+reused.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Record for lesson 23: the runs behind its scaling law, and longer ones that test it.
 
-The lesson's own `trial` is run for five widths at the same compute and for other shares of the text, from three starts.
+The lesson's own `trial` is run for five widths at the same compute and for other shares of the text, with three seeds.
 It is also run for the widths that the law is fitted to, and for a model with eight times the parameters of the largest
-of these. Each trial is stored in `build/records/law` and not repeated.
+of these. Each result is stored in `build/records/law` and reused.
 """
 
 from __future__ import annotations

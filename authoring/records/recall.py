@@ -1,6 +1,6 @@
 """Record for lesson 17: one layer that recalls pairs, with softmax attention, several kinds of tables, or both.
 
-The runs use the lesson's own `learn` and `recalled`. Each is stored in `build/records/recall` and not repeated.
+The runs use the lesson's own `learn` and `recalled`. Each result is stored in `build/records/recall` and reused.
 """
 
 from __future__ import annotations

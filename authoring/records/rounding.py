@@ -1,7 +1,7 @@
-"""Record for lesson 19: the cost of rounding weights, at two budgets from three starts, with and without loud channels.
+"""Record for lesson 19: the cost of rounding weights, with two budgets and three seeds, with and without loud channels.
 
-The runs use the lesson's own `learn`, `to_levels`, `affine`, `second_order` and `aware`. Each is stored in
-`build/records/rounding` and not repeated.
+The runs use the lesson's own `learn`, `to_levels`, `affine`, `second_order` and `aware`. Each result is stored in
+`build/records/rounding` and reused.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Runs(LessonRuns):
 def _loud(model: Any, start: int) -> Any:
     """Return a copy that computes the same function with loud channels.
 
-    Two gains of each norm in a block are made larger, and the weights that read them smaller by the same factor.
+    In each norm of a block, two gains are enlarged, and the weights that read them are reduced by the same factor.
     """
     loud, dice = copy.deepcopy(model), torch.Generator().manual_seed(start)
     with torch.no_grad():

@@ -1,8 +1,8 @@
 """Record for lesson 25: scores of SmolLM2, and of copies with rounded weights, on four suites of questions.
 
 The lesson's own cells make the questions, the prompts and the rounded copies. The record holds log-likelihoods in nats,
-one list for each question with one entry for each choice. Each part is stored in `build/records/scores` and not
-repeated. SmolLM2 has to be on this machine (`companion get smollm2`).
+one list for each question with one entry for each choice. Each part is stored in `build/records/scores` and reused.
+SmolLM2 has to be on this machine (`companion get smollm2`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Record for lesson 22: AdamW and Muon at several rates, widths with one rate or with muP, and schedules.
 
-The runs use the lesson's own `small_model`, `learn` and `loss_of`. Each is stored in `build/records/steps` and not
-repeated.
+The runs use the lesson's own `small_model`, `learn` and `loss_of`. Each result is stored in `build/records/steps` and
+reused.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Run(NamedTuple):
         way: `"AdamW"`, `"Muon"` or `"muP"`.
         width: Width of the model.
         rate: Learning rate.
-        updates: Updates that are made.
+        updates: Number of updates.
         start: Seed of the weights and of the data order.
         falls: Name of the schedule.
-        long: Updates that the schedule was made for; 0: `updates`.
+        long: Updates that the schedule was made for; 0 means `updates`.
     """
 
     part: str
@@ -53,7 +53,7 @@ class Run(NamedTuple):
 
 
 def asked() -> Iterator[Run]:
-    """Yield all runs: every rate from the first start, and the best ones from all starts."""
+    """Yield all runs: every rate with the first seed, and the best ones with all seeds."""
     first = STARTS[0]
     for start in STARTS:
         for (way, updates), best in BEST.items():

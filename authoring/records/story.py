@@ -1,9 +1,9 @@
 """Record for lesson 14: the training of the story model, samples on the way, and how often they stay consistent.
 
-The model is trained for about three minutes from three starts and for ten from one. Its twin with experts is trained
-for as many updates as the three-minute runs, also from three starts. A run is saved in `build/records` every fifty
-updates and resumes from there. One JSON of all runs, `companion_school/records/story.json`, and the weights of the
-first run are shipped.
+The model is trained for about three minutes with three seeds and for ten with one. Its twin with experts is trained for
+as many updates as the three-minute runs, also with three seeds. A run is saved in `build/records` every fifty updates
+and resumes from there. One JSON of all runs, `companion_school/records/story.json`, and the weights of the first run
+are shipped.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def falling(steady: Callable[[int], float], updates: int) -> Callable[[int], flo
 
 
 def made_of(text: Text, record: dict[str, Any]) -> str:
-    """Hash everything that determines a run's result on one machine: text, tokenizer, model, plan and start."""
+    """Hash everything that determines a run's result on one machine: text, tokenizer, model, plan and seed."""
     parts = [text.fingerprint, record["config"], record["plan"], record["start"], BATCH, CONTEXT, FALL]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 

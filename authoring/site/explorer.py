@@ -1,4 +1,4 @@
-"""The page that runs a model: `explorer.md` with the explorer and its files.
+"""The page that runs a model: `explorer.md` with the explorer and the files that it needs.
 
 The explorer replaces the part of the text that is meant for readers without the site.
 """

@@ -46,7 +46,7 @@ SITE = Site(Formulas())  # a global, because Sphinx creates its directives itsel
 class LightFormatter(HtmlFormatter):
     """Code formatter without a span around each plain name, bracket and space.
 
-    They have the colour of plain code anyway, and their spans took up to a third of a page.
+    They have the color of plain code anyway, and their spans took up to a third of a page.
     """
 
     def _get_css_classes(self, ttype: Any) -> str:

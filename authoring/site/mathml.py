@@ -67,7 +67,7 @@ def _close_fences(row: ElementTree.Element) -> None:
 def _keep_small(radical: ElementTree.Element) -> None:
     """Let a subscript under a root hang a little below it, as in print.
 
-    Otherwise a browser takes the next larger root sign, which reaches far into the line below.
+    Otherwise a browser uses the next larger root sign, which reaches far into the line below.
     """
     inside = [element for child in radical for element in child.iter()]
     scripts = [element for element in inside if element.tag == "msub"]
@@ -79,7 +79,7 @@ def _keep_small(radical: ElementTree.Element) -> None:
 
 
 def breakable(mathml: str) -> str:
-    """Split a long inline formula into several between which a line may break, because browsers do not break one.
+    """Split a long inline formula into several, because browsers break lines between formulas but not inside one.
 
     As in print, a line may end after a relation, an operator or a comma outside brackets.
     """

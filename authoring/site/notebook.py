@@ -25,7 +25,7 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
 @dataclass
 class Press:
-    """The objects needed and filled by converting notebooks to pages."""
+    """The objects that the conversion of notebooks to pages uses and fills."""
 
     links: Links
     assets: Assets

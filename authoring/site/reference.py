@@ -1,9 +1,9 @@
 """The reference of both packages, from their docstrings, which are read without importing anything.
 
-There is a page for each folder, ordered so that each folder only imports from earlier ones. A page lists its
-modules, and each module its public names that have a docstring: the signature as it is written, then the docstring. The
-index is the map of the packages: each module with its first sentence and the lessons that import it. Exercises are left
-out, because they contain the solutions.
+There is a page for each folder, in an order where each folder imports only from earlier ones. A page lists its modules,
+and each module its public names that have a docstring: the signature as it is written, then the docstring. The index is
+the map of the packages: each module with its first sentence and the lessons that import it. Exercises are left out,
+because they contain the solutions.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Module:
 
 
 def _shown(folders: list[str]) -> list[str]:
-    """Return the folders that name the page of a module in them."""
+    """Return the leading folders that give the page its name, for a module in these folders."""
     return folders[: _DEEP.get(folders[0], 1)] if folders else []
 
 

@@ -1,6 +1,6 @@
 """The index of the search: each section of each page with its headings and words.
 
-The browser loads all of it, one or two megabytes, only on the search page. It loads it as a script, because a page
+The browser loads the whole index, one or two megabytes, only on the search page. The index is a script, because a page
 opened from a local folder may not fetch files. `search.js` searches it.
 """
 

@@ -245,7 +245,7 @@ def gap(mine: Any, theirs: Any) -> str:
 
 
 def _beside(mine: float, theirs: float) -> str:
-    """Format two numbers with as many digits as it takes to tell them apart, at least four."""
+    """Format two numbers with as many digits as are needed to distinguish them, at least four."""
     for digits in range(4, 17):
         if (a := f"{mine:.{digits}g}") != (b := f"{theirs:.{digits}g}"):
             break

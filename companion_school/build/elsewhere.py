@@ -8,8 +8,8 @@ they do on a GPU. As on a GPU, an index or a zero-dimensional tensor may be on t
         model.to(there)
         model(ids.to(there))
 
-This module may import only PyTorch and the standard library, because its source is copied into the grader's sandbox, as
-that of `isolated_modules` is.
+This module may import only PyTorch and the standard library, because its source is copied into the grader's sandbox,
+like the source of `isolated_modules`.
 """
 
 from __future__ import annotations

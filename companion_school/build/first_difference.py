@@ -30,7 +30,7 @@ class Parting:
     Attributes:
         scene: The scene that was run.
         node: The first tensor that differs, or None if the code raised before anything differed.
-        agrees: The visible nodes that the tensor is computed from. They all agree.
+        agrees: The visible nodes that the tensor is computed from. They are equal in both runs.
         hidden: Parents of the tensor that could not be found in the learner's run.
         gap: The difference, in words.
         origin: The line that made the tensor wrong, if it is known.
@@ -57,8 +57,8 @@ def where(stage: int, folder: Path, *, itself: bool = False, guess: bool = True)
     Args:
         stage: Number of the stage.
         folder: The learner's folder.
-        itself: The fault is known to be in this stage's file. The other files are then replaced by their references,
-            and only lines of this file are reported.
+        itself: True if the fault is known to be in this stage's file. The other files are then replaced by their
+            references, and only lines of this file are reported.
         guess: Suggest a fix if a known bug or mistake gives the same tensor.
     """
     wanted = [STAGES[number].module for number in (*STAGES[stage].needs, stage)]
@@ -152,7 +152,8 @@ def _raised(log: Log) -> str:
 
 
 def sentence(number: int, found: Parting, sources: Mapping[str, str], guess: bool = True) -> str:
-    """Describe a difference: location, tensors that agree, the one that does not, by how much, its line and a fix."""
+    """Describe a difference: location, tensors that agree, the tensor that differs, by how much, its line, and a
+    fix."""
     lead = f"Compared step by step with the course's code{_when(found)}: "
     line = f"{found.origin}, in {found.origin.place.function}" if found.origin else ""
     agreeing = [node.says for node in found.agrees]

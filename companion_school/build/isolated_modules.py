@@ -29,8 +29,8 @@ _numbers = itertools.count(1)
 class World:
     """A set of modules, each executed when it is first used.
 
-    The attributes of a world are the names of the stage's module; `world["model"]` is another module. A name that the
-    stage's module does not define raises `NotImplementedError`, because it is not written yet.
+    The attributes of a world are the names of the stage's module; `world["model"]` gives another module. A name that
+    the stage's module does not define raises `NotImplementedError`, because the learner has not written it yet.
 
     Args:
         sources: Text of each module, by name. When one of these modules imports one of these names, it gets the module
@@ -113,14 +113,14 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 class WatchedTraining:
-    """What `watched_training` has seen of a training loop.
+    """Observations of a training loop by `watched_training`.
 
     Attributes:
-        batches: The different batches of ids that a gradient was computed for, as bytes.
+        batches: The distinct batches of ids for which a gradient was computed, as bytes.
         ids: The number of ids in the largest batch.
-        passes: How many gradients were computed.
-        kept: How many gradients were added to those of an update that had already been made.
-        cleared: True once a gradient other than the first was computed with no earlier gradient left.
+        passes: Number of gradients that were computed.
+        kept: Number of gradients that were added to gradients left over from an earlier update.
+        cleared: True if a gradient other than the first was computed with no earlier gradient left over.
     """
 
     def __init__(self) -> None:
@@ -142,7 +142,7 @@ class WatchedTraining:
                 return
 
     def differentiates(self) -> None:
-        """Note whether the weights have moved while an earlier gradient was left."""
+        """Note whether the weights have moved while an earlier gradient was left over."""
         if self._weights is None:
             return
         self.passes += 1
@@ -159,7 +159,7 @@ class WatchedTraining:
 def watched_training() -> Iterator[WatchedTraining]:
     """Context manager that watches a training loop: which batches it reads, and whether it clears its gradients.
 
-    It sees only modules that are called with ids and gradients computed by `backward`.
+    It sees only modules that are called with ids, and only gradients that `backward` computes.
     """
     seen, backward = WatchedTraining(), torch.autograd.backward
 

@@ -46,7 +46,7 @@ def keep(folder: Path, code: World, model: Any, merges: Sequence[tuple[int, int]
 
     Raises:
         ValueError: If the files written by `save` and `save_merges` give other ids or logits than the learner's code.
-            An earlier model is then left in place.
+            In that case an earlier model stays in place.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as place:

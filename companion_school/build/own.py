@@ -23,9 +23,9 @@ _told: dict[int, dict[str, bool]] = {}
 def own(number: int) -> World:
     """Load the files of a stage and of all stages before it, and print which of them are the learner's.
 
-    A file is the learner's if it has passed its check or was taken (`companion build take`), otherwise the course's.
-    The attributes of the returned world are the names of the stage's file; `world["model"]` is another file. Nothing is
-    printed if an earlier call for another stage has already said it.
+    The learner's file is used if it has passed its check or was taken (`companion build take`), otherwise the course's.
+    The attributes of the returned world are the names of the stage's file; `world["model"]` gives another file. Nothing
+    is printed if an earlier call for another stage has already printed the same.
     """
     folder, stage = find_folder(), find_stage(number)
     there = read_sources(folder) if folder.is_dir() else {}

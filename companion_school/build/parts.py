@@ -16,7 +16,7 @@ The parts of a stage are defined in `checks/`, in a module named after the stage
     attend.variant('''def attend(q, k, v, mask=None): ...''')
 
 The function is the *probe*. It receives the arguments of a case, calls the learner's code and returns the values that
-are compared. `code` is a `World`: its attributes are the names of the stage's file, and `code["model"]` is another
+are compared. `code` is a `World`: its attributes are the names of the stage's file, and `code["model"]` gives another
 file. Because the probe's source is copied into the grader's sandbox, it may use only PyTorch, `math`, `elsewhere` and
 what `isolated_modules` defines. To check a layer, a probe passes weights from the case to `run_with`, so that their
 gradients are compared like those of any other argument.
@@ -72,7 +72,7 @@ class Part:
         shows: One line about what the part does: the docstring of the probe.
         points: The part's share of the stage's points.
         probe: The function that calls the learner's file.
-        excused: See `checking.exercise.exercise`, as for `limits` and `exact_zero`.
+        excused: As in `checking.exercise.exercise`; so are `limits` and `exact_zero`.
         forbidden: Names that the file must not use, in addition to `FORBIDDEN`.
         seconds: Limit on the processor time of all cases together, on a slow machine.
         mistakes: The known mistakes, each a message and a patch of the reference.

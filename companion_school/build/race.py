@@ -1,8 +1,8 @@
 """The race: bits per byte on held-out text after a fixed number of minutes of training on this machine.
 
-The text is the stories that `companion build story` trains on, and others are held out. The learner's `race.py` trains
-a model, and this module measures it. Every token of the held-out documents is scored once, the first token of a
-document with log2 of the vocabulary size, and decoding the tokens must give the text back.
+The training text consists of the stories that `companion build story` trains on; other stories are held out. The
+learner's `race.py` trains a model, and this module measures it. Every token of the held-out documents is scored once,
+the first token of a document with log2 of the vocabulary size, and decoding the tokens must give the text back.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def race(
 ) -> str:
     """Run a race with the files of a folder, save its result and its model, plot it, and return the table.
 
-    As long as race.py is not written, a plain race with stages 1 to 6 runs in its place. For comparison, the course's
+    If race.py is not written yet, a plain race with stages 1 to 6 runs in its place. For comparison, the course's
     race.py runs for the same time, unless it has already done so today on this machine. A race that uses a GPU runs a
     second time on the processor, so the table has a row for each.
 
@@ -239,7 +239,7 @@ def _result(name: str, minutes: float, made: Run) -> Result:
 
 
 def _about_gpu(last: Run) -> str:
-    """Say whether this race has a row for a GPU, and if not, why."""
+    """Return a sentence on whether this race has a row for a GPU and, if it has none, why."""
     if not torch.cuda.is_available():
         return "PyTorch found no GPU on this machine, so this race has no GPU row."
     name = torch.cuda.get_device_name()

@@ -1,4 +1,4 @@
-"""Which stage is at fault if a part of a stage is not right: its own, or an earlier one that it uses."""
+"""Find the stage at fault if a part of a stage is not right: the stage itself or an earlier one that it uses."""
 
 from __future__ import annotations
 

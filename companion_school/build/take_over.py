@@ -117,7 +117,7 @@ def take_over(bridge: Bridge, answer: str, folder: Path) -> str:
 
     Args:
         bridge: The bridge from the exercise to the stage.
-        answer: Source of the learner's function.
+        answer: Source code of the learner's function.
         folder: The learner's folder. A missing stub is written first.
 
     Raises:

@@ -42,7 +42,7 @@ def find_folder(named: str | os.PathLike[str] | None = None, start: Path | None 
     """Return the path of the learner's folder, which need not exist yet.
 
     Args:
-        named: The folder, if a flag names it. The environment variable COMPANION_BUILD comes next.
+        named: The folder that a flag names, if any. Without it, the environment variable COMPANION_BUILD is used.
         start: Folder where the search begins (default: the current folder). It and its parents are searched for a
             folder with a record of stages, for `my/transformer`, and for a `transformer` with a record, as in a project
             that was handed out.

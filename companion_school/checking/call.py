@@ -61,7 +61,7 @@ class Outcome:
         gradients: Gradient with respect to each floating-point tensor among the arguments (None for an argument that
             gets no gradient), or None if the case does not ask for gradients.
         changed: Positions of the arguments that the call wrote into.
-        spoiled: The call changed the result of an earlier call.
+        spoiled: True if the call changed the result of an earlier call.
         shared: Positions of the arguments that the result shares memory with.
         peak: Peak memory of the call in bytes, without its arguments; 0 unless the case limits it.
         result: MISSING if the answer is not written yet, TIMEOUT if the call did not end, CRASHED if its process
@@ -195,7 +195,7 @@ def _detached(value: Any) -> Any:
 
 
 def _gradients(value: Any, arguments: Sequence[Any]) -> tuple[torch.Tensor | None, ...]:
-    """Return the gradients of a weighted sum of the results, with fixed weights so that no part cancels."""
+    """Return the gradients of a weighted sum of the results. The fixed weights prevent terms from canceling."""
     leaves = [argument for argument in arguments if is_floating(argument)]
     parts = value if isinstance(value, (list, tuple)) else [value]
     results = [part for part in parts if is_floating(part) and part.requires_grad]
@@ -230,8 +230,8 @@ def copied(value: Any, leaves: bool, other_order: bool = False) -> Any:
 
     Args:
         value: A tensor, or dicts, lists and tuples of tensors. Anything else is returned unchanged.
-        leaves: Floating-point tensors in the copy require gradients.
-        other_order: Tensors in the copy have another memory layout (`in_other_order`).
+        leaves: If true, floating-point tensors in the copy require gradients.
+        other_order: If true, tensors in the copy have another memory layout (`in_other_order`).
     """
     if isinstance(value, torch.Tensor):
         copy = in_other_order(value.detach()) if other_order else value.detach().clone()

@@ -42,7 +42,7 @@ def pack(value: Any) -> bytes:
 
 
 def _saved(tensors: dict[str, torch.Tensor]) -> bytes:
-    """Return tensors in safetensors format, as `safetensors.torch.save` does, in a fifth of its time for small ones."""
+    """Return tensors in safetensors format, five times as fast as `safetensors.torch.save` for small ones."""
     header, data = {}, bytearray()
     for name, tensor in tensors.items():
         begin = len(data)
@@ -60,7 +60,7 @@ def unpack(data: bytes) -> Any:
     """Read a value that `pack` wrote.
 
     Raises:
-        ValueError: The bytes are something else.
+        ValueError: `pack` did not write the bytes.
     """
     try:
         texts, _ = _HEAD.unpack_from(data)
@@ -71,7 +71,7 @@ def unpack(data: bytes) -> Any:
 
 
 def same_as(value: Any) -> Hashable:
-    """Return a key, equal for two values exactly if `pack` gives the same bytes for them, but three times as fast."""
+    """Return a key that is equal for two values if and only if `pack` gives equal bytes, three times as fast."""
     tensors: dict[str, torch.Tensor] = {}
     text = json.dumps(_written(value, tensors))
     numbers = [tensor.reshape(-1).view(torch.uint8).numpy().tobytes() for tensor in tensors.values()]
@@ -116,7 +116,7 @@ def _read(text: Any, tensors: dict[str, torch.Tensor]) -> Any:
 
 
 def _key(key: Any) -> Any:
-    """Return the key of a dict. Raises `ValueError` for a value if many others with the same hash can be made."""
+    """Return a dict key. Raises `ValueError` for keys whose hash many other keys could share."""
     parts = key if isinstance(key, tuple) else (key,)
     for part in parts:
         small = isinstance(part, int) and abs(part) < _LARGEST_KEY

@@ -38,9 +38,10 @@ def difference(
         expected: The expected result.
         tolerance: Absolute and relative tolerance; by default it depends on the dtype.
         exact_zero: Entries of a floating-point tensor that are expected to be 0 must be exactly 0.
-        told: Say which numbers differ. Otherwise the description is only "other numbers", which is cheaper.
-        gone: With `exact_zero`, report an exact 0 where a small nonzero number is expected; and apply a given tolerance
-            to ints. If False, a 0 within the tolerance is accepted, and ints must be equal.
+        told: If true, list the numbers that differ. If false, the description is only "other numbers", which is
+            cheaper.
+        gone: If true, `exact_zero` also rejects an exact 0 where a small nonzero number is expected, and a given
+            tolerance applies to ints too. If false, a 0 within the tolerance is accepted, and ints must be equal.
 
     Returns:
         One line such as "expected ..., got ...", or None if there is no difference.

@@ -1,7 +1,7 @@
 """Partial credit: find the groups of an exercise's cases that an answer passes, and check whether it is robust.
 
-An answer that fails the first group earns nothing. Otherwise it could earn points by rejecting every input, or by
-handling only the empty one.
+An answer that fails the first group earns nothing. Without this rule, an answer could earn points by rejecting every
+input, or by handling only the empty one.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ ROBUST = -1
 def examine_groups(key: AnswerKey, call: Call) -> list[Verdict]:
     """Examine an answer on all cases without stopping at the first fault, and return one verdict per group.
 
-    All verdicts are right if and only if that of `examine` is. Each right verdict carries the first fault that only
-    costs the robust mark. A key without groups counts as one group.
+    All of them are right if and only if the verdict of `examine` is right. A right verdict contains the first fault
+    that costs only the robust mark. A key without groups counts as one group.
     """
     groups = key.groups or (0,) * len(key.cases)
     failed: dict[int, Verdict] = {}
@@ -35,7 +35,7 @@ def examine_groups(key: AnswerKey, call: Call) -> list[Verdict]:
 
 
 def earned(verdicts: Sequence[Verdict]) -> list[bool]:
-    """Return for each group True if it earns its points: it must be right, and so must the first group."""
+    """Return True for each group that earns its points. The group itself and the first group must both be right."""
     return [verdict.is_right and verdicts[0].is_right for verdict in verdicts]
 
 

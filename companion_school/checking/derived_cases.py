@@ -1,12 +1,13 @@
 """Derive further cases from an exercise's own cases with general laws (metamorphic tests).
 
-One of the exercise's cases is varied, and the reference gives the expected result: each axis cut to size one, rows on
-very different levels, a large number added to all entries, one NaN, another dtype, other numbers in the same shapes
-(which defeats results cached by shape). A variation is dropped if the reference rejects it or gives NaN by itself,
-because the statement promises nothing there. An exercise can opt out of a law by name, with a reason (`excused`).
+A law varies one of the exercise's cases. It may cut each axis to size one, shift rows to very different levels, add a
+large number to all entries, insert one NaN, change the dtype, or draw other numbers in the same shapes (which defeats
+results cached by shape). The reference gives the expected result. A variation is dropped if the reference rejects it or
+produces NaN by itself, because the statement promises nothing there. An exercise can opt out of a law by name, with a
+reason (`excused`).
 
-Rejected inputs are derived in the same way. A statement names them once ("if the shapes differ"), but there are many
-ways to break such a sentence, and a check that tries only one of them lets the others pass.
+Rejected inputs are derived in the same way. A statement gives the condition once ("if the shapes differ"), but many
+different inputs meet it. A check that tries only one of them would accept an answer that overlooks the others.
 
 The remaining laws need no cases of their own (see `examine`). Each case runs a second time after the others, with a
 different memory layout. The arguments and earlier results must stay unchanged, and no memory may be shared.
@@ -79,8 +80,8 @@ def law_cases(
         exercise: The exercise.
         cases: Its own cases.
         call: Returns the `Outcome` of the reference on a case.
-        others: The same for the known alternative solutions. If one of them differs from the reference on a case with a
-            stretched axis, the case is dropped, because the statement does not settle its result.
+        others: The same function for each known alternative solution. If one of them differs from the reference on a
+            case with a stretched axis, the case is dropped, because the statement does not determine its result.
 
     Returns:
         The derived cases; empty if there is nothing to vary.
@@ -180,7 +181,7 @@ def _of_double(case: Case) -> bool:
 
 
 def _ones(case: Case) -> Iterator[Case]:
-    """Cut each axis to size one in every argument that has it. Sizes differ, so a size identifies its axis."""
+    """Cut each axis to size one in every argument that has it. All sizes differ, so a size identifies its axis."""
     for size in _sizes(case):
         for zeroed in (False, True):  # the only valid index into a table of one row is 0
             yield replace(case, arguments=tuple(_cut(value, size, zeroed) for value in case.arguments))
@@ -203,10 +204,10 @@ def _cut(value: Any, size: int, zeroed: bool) -> Any:
 
 
 def _larges(case: Case) -> Iterator[Case]:
-    """Stretch each axis in every argument that has it, to a multiple of its size so that it keeps its divisors.
+    """Stretch each axis in every argument that has it, to a multiple of its size.
 
-    If no argument is a tensor, the lengths of lists and texts are stretched in the same way. If there are no lists or
-    texts either, the whole numbers are.
+    A multiple has all divisors of the old size. If no argument is a tensor, the lengths of lists and texts are
+    stretched in the same way. If there are no lists or texts either, the whole numbers are.
     """
     tensors, sizes = _tensors(case.arguments), _sizes(case) or _lengths(case.arguments) or _wholes(case.arguments)
     for size in sizes:
@@ -286,9 +287,9 @@ def _instead(value: Any, old: torch.Tensor, new: torch.Tensor) -> Any:
 
 
 def _levels(case: Case) -> Iterator[Case]:
-    """Put the columns on very different levels, each row with another highest column; in another case, the rows.
+    """Shift the columns of each row to very different levels; in another case, shift whole rows.
 
-    The highest entries include those that a mask hides.
+    The highest column differs from row to row, so some of the highest entries are hidden by a mask.
     """
 
     def change(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
@@ -343,7 +344,7 @@ def _others(case: Case) -> Iterator[Case]:
 
 
 def _ties(case: Case) -> Iterator[Case]:
-    """Make neighboring entries equal in pairs; and round all entries to integers, so that many become equal."""
+    """Make neighboring entries equal in pairs, or round all entries to integers, so that many become equal."""
 
     def change(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         paired = tensor.clone()
@@ -411,7 +412,7 @@ _UNPACKED = "to unpack"  # part of Python's message for a tuple of another lengt
 
 
 class Gave(Protocol):
-    """Part of `call.Outcome`: `error` holds the type and message of the exception, or None."""
+    """The part of `call.Outcome` that is needed here: type and message of the exception, or None."""
 
     @property
     def error(self) -> tuple[str, str] | None: ...

@@ -5,10 +5,10 @@
     call_faults     find the faults of one call: its value, or else its type, memory and gradients
     _known          find the known mistake that gives the same results
 
-Each fault belongs to one of the two marks of an answer. A *right* answer has the idea, and the first fault there ends
-the examination. A *robust* answer also handles inputs that a lesson does not mention: extremes, NaN, inputs to reject,
-memory and types. Its first such fault is reported once the answer is right, and costs no points. A fault belongs to
-*robust* if its case does (`Case.is_robust`), or if its kind is not "value" (`exercise.KINDS`).
+Each fault belongs to one of the two marks of an answer. A *right* answer has the idea, and the first fault that costs
+this mark ends the examination. A *robust* answer also handles inputs that a lesson does not mention: extremes, NaN,
+inputs to reject, memory and types. Its first such fault is reported once the answer is right, and costs no points. A
+fault belongs to *robust* if its case does (`Case.is_robust`), or if its kind is not "value" (`exercise.KINDS`).
 
 The answer runs in this process (`call.in_this_process`) or in the grader's, which shares nothing with it. This module
 sees only its `Outcome`.
@@ -120,7 +120,8 @@ class AnswerKey:
 
 @dataclass(frozen=True, eq=False)
 class KnownMistake:
-    """A known mistake as an answer. Outcomes of first calls come from the key; only second calls run it."""
+    """A known mistake that is called like an answer. The key has the outcomes of first calls; only second calls run
+    it."""
 
     key: AnswerKey
     answer: Answer
@@ -191,7 +192,7 @@ def _apart(exercise: Exercise, cases: Iterable[Case]) -> Iterator[Case]:
 
     A tensor that requires gradients is special: numpy does not accept it, and it cannot be written into in place. In an
     exercise about gradients the cases stay as they are. For an answer without arguments, the tolerance is made
-    absolute, so that digits that were cut off do not count as rounded.
+    absolute, so that a number with truncated digits does not pass as a rounded one.
     """
     later = []
     for case in cases:

@@ -69,15 +69,15 @@ class Case:
         refuse: The arguments are bad, and the answer must raise a `ValueError`.
         gradients: Compare the gradients too, with respect to all floating-point tensors among the arguments.
         tolerance: Absolute and relative tolerance of a number; by default it depends on the dtype.
-        exact_zero: Entries that are expected to be 0 must be exactly 0. None: as the `Exercise` says.
-        only_nan: The result only has to contain NaN, or the arguments to be rejected.
+        exact_zero: Entries that are expected to be 0 must be exactly 0. None means the setting of the `Exercise`.
+        only_nan: An answer passes if its result contains NaN or if it rejects the arguments.
         alias: The result may share memory with the arguments. Set by the `Exercise` for all its cases.
         layout: The arguments may have any memory layout. Set by the `Exercise` for all its cases.
         room: Limit on the peak memory of the call in bytes, without its arguments; None for no limit.
-        says: Text that the message must contain if the arguments must be rejected.
+        says: Text that the error message must contain if the arguments must be rejected.
         part: Index of the only part of the result that is compared; None for the whole result.
-        robust: Reason why a case belongs to *robust* that would otherwise belong to *right*; or "".
-        right: Reason why a case belongs to *right* that would otherwise belong to *robust*; or "".
+        robust: Reason why the case belongs to *robust* although it would belong to *right* by default; or "".
+        right: Reason why the case belongs to *right* although it would belong to *robust* by default; or "".
     """
 
     shows: str
@@ -205,15 +205,16 @@ class Exercise:
         forbidden: Names that an answer must not use, such as "softmax" where the exercise is the softmax.
         exact_zero: The statement asks for exact zeros: where the reference gives 0, an answer must, too.
         excused: Laws (`derived_cases.EXCUSES`) that do not hold here, each with a reason.
-        right: Laws, `KINDS` of faults and properties of cases that belong to *right* here and not to *robust*, as they
-            would by default; each with the reason.
-        robust: Laws and properties of cases that belong to *robust* here and not to *right*; each with the reason.
+        right: Laws, `KINDS` of faults and properties of cases that belong to *right* in this exercise although they
+            belong to *robust* by default, each with the reason.
+        robust: Laws and properties of cases that belong to *robust* in this exercise although they belong to *right* by
+            default, each with the reason.
         limits: For each argument, by name, the values that it is compared with, or a function of all arguments that
             returns them.
         room: Function of all arguments that returns the memory limit in bytes, if the statement sets one.
-        groups: Groups of cases that earn points by themselves. An answer that fails the first one earns nothing. Empty:
-            all cases earn all points together.
-        offered: Choices of a question; a check accepts no other answer. Empty: any answer.
+        groups: Groups of cases that earn points by themselves. An answer that fails the first one earns nothing. If
+            empty, all cases earn all points together.
+        offered: Choices of a question. A check accepts no other answer, unless this is empty.
         mistakes: Known wrong answers.
         variants: Alternative solutions.
     """
@@ -361,11 +362,11 @@ def exercise(
         excused: Laws that do not hold for this exercise, each with the reason: "one", "levels", "offset", "nan",
             "dtype", "other", "tie", "scale", "edge" and "large" (`derived_cases`), "memory" (the result may be an
             argument or a view into one) and "layout" (the arguments are in memory in the order of their axes).
-        right: Names of what belongs to *right* here and not to *robust*, as it would by default; each with the reason.
-            A name is "gradients" (if the exercise is about gradients, or its answer is used in a model), "type",
-            "memory", "again", "refusals", a law (see `derived_cases`), a property that cases show, or "all".
-        robust: Names of what belongs to *robust* here and not to *right*; each with the reason. A name is one of the
-            laws "one", "other", "tie" and "edge", or a property that cases show.
+        right: What belongs to *right* in this exercise although it belongs to *robust* by default, as names with the
+            reason. A name is "gradients" (if the exercise is about gradients, or its answer is used in a model),
+            "type", "memory", "again", "refusals", a law (see `derived_cases`), a property that cases show, or "all".
+        robust: What belongs to *robust* in this exercise although it belongs to *right* by default, as names with the
+            reason. A name is one of the laws "one", "other", "tie" and "edge", or a property that cases show.
         limits: For each argument, by name, the values that the statement compares it with, or a function of all
             arguments that returns them. Cases are derived that meet them exactly and that miss them by a little.
         room: Function of all arguments that returns how many bytes an answer may use at once in addition to them,

@@ -52,14 +52,14 @@ _MARK = "aten::empty"  # every watch sees this operator first
 
 
 class Watch:
-    """Context manager that records the forbidden operators that run inside it. It can be entered again.
+    """Reusable context manager that records the forbidden operators that run inside it.
 
     Args:
         forbidden: Names to watch for.
 
     Attributes:
-        seen: The forbidden operators and names that were noticed. It is complete when the context ends.
-        measures: Also measure memory.
+        seen: The forbidden operators and names that were noticed. The list is complete when the context ends.
+        measures: If true, also measure memory.
         peak: With `measures`, the most bytes that PyTorch had allocated at once in the last run of the context.
     """
 
@@ -327,7 +327,7 @@ def _own_names(nodes: Collection[ast.AST]) -> tuple[set[str], set[str], set[str]
 
 
 def _hidden_modules(nodes: Collection[ast.AST], beside: Collection[str]) -> set[str]:
-    """Find modules through which a name can be hidden: others than `_MODULES`, and PyTorch or sys as a value."""
+    """Find modules that can hide a name: all except `_MODULES`, and PyTorch or sys used as a value."""
     # Full names of modules, by their names in the code; these two need no import
     known = {"torch": "torch", "math": "math"}
     used: list[str] = []
@@ -389,7 +389,7 @@ def _path(node: ast.AST, known: Mapping[str, str]) -> str:
 
 @lru_cache(maxsize=4096)
 def _module_at(path: str) -> ModuleType | None:
-    """Return the module of this full name if it is one, as far as the modules that an answer may use lead to it."""
+    """Return the module with this full name if modules that an answer may use lead to it, otherwise None."""
     root, *names = path.split(".")
     if path in _MODULES or root not in _MODULES:
         return sys.modules.get(path)
@@ -417,7 +417,7 @@ def forbidden_fault(used: Collection[str], *, seen: bool = False) -> str:
 
     Args:
         used: The names.
-        seen: They were called while the answer ran, so they may not be in its text.
+        seen: True if the names were called while the answer ran, so that they may not appear in its text.
     """
     names = [name for name in used if name not in _HIDING and not name.startswith("_") and " " not in name]
     if names or not used:

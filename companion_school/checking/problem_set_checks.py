@@ -92,7 +92,7 @@ def from_text(text: str) -> Sealed:
     """Decode a sealed exercise from the lines that `to_text` returned.
 
     Raises:
-        ValueError: The text is something else.
+        ValueError: `to_text` did not write the text.
     """
     try:
         return unseal(zlib.decompress(base64.b64decode("".join(text.split()), validate=True)))

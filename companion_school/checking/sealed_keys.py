@@ -2,7 +2,7 @@
 
 A file holds the cases and the outcomes of a right answer and of each known mistake on them, but no code. If the answer
 is a single fixed result ("read off the weight"), the file for students holds only the kind of the result and the known
-mistakes. Then only the hidden check can tell if an answer is right.
+mistakes. Then only the hidden check can decide if an answer is right.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def unseal(data: bytes) -> Sealed:
     """Read a sealed exercise that `seal` wrote.
 
     Raises:
-        ValueError: The bytes are something else.
+        ValueError: `seal` did not write the bytes.
     """
     read = unpack(data)
     try:

@@ -83,7 +83,7 @@ def parser() -> Parser:
 
 
 def _add_how(parser: Parser) -> None:
-    """Add the flags that say how to grade, as opposed to what to grade."""
+    """Add the flags that determine how to grade, as opposed to what to grade."""
     parser.add_argument("--jobs", type=Count, default=2, help="number of submissions graded in parallel")
     parser.add_argument("--out", default="marks", metavar="FOLDER", help="output folder for marks.csv and feedback/")
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""Command `companion progress`: how many exercises you have done, which ones, and where to go on."""
+"""Command `companion progress`: how many exercises you have done, which ones, and what to do next."""
 
 from __future__ import annotations
 

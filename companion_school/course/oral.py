@@ -29,7 +29,7 @@ class Oral:
         line: Line number in the answer, from 1.
         code: The text of the line.
         ask: The question.
-        names: Points that a good answer mentions.
+        names: Aspects that a good answer mentions.
     """
 
     exercise: str

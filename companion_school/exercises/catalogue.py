@@ -34,10 +34,12 @@ def exercises() -> dict[str, Exercise]:
 
 
 def find_exercise(id: str | float) -> Exercise:
-    """Return the exercise with this number, written as "2.3", 2.3, "02.3" or "2-3"; an old number finds a moved
-    exercise.
+    """Return the exercise with this number, written as "2.3", 2.3, "02.3" or "2-3".
 
-    Raises `ValueError` if there is none; the message lists the lesson's exercises or says how numbers are written.
+    An exercise that has moved to another lesson is also found by its old number.
+
+    Raises:
+        ValueError: There is no such exercise. The message lists the lesson's exercises or says how numbers are written.
     """
     book = exercises()
     written = re.fullmatch(r"(\d{1,9})(?:[.,:-](\d{1,9}))?", str(id).strip())

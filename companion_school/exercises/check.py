@@ -22,14 +22,16 @@ from companion_school.exercises.catalogue import find_exercise
 
 
 def check(id: str | float, answer: Callable[..., Any] | None = None) -> None:
-    """Try your answer to an exercise, and say at once whether it is right.
+    """Check your answer to an exercise; if it is right, print so, and the next thing that would make it robust.
 
-    id:      the exercise, as in "2.3"; or a stage of your own transformer, as in "build.5".
-    answer:  your function; by default the one of the exercise's name in your notebook.
+    Args:
+        id: Number of the exercise, as in "2.3", or a stage of your own transformer, as in "build.5".
+        answer: Your function (default: the function in your notebook that has the name the exercise asks for).
 
-    Prints that it is right, and then the next thing that would make it robust. Raises `NotYet` if it is not right: the
-    message names the property that fails, the smallest input that shows it, what was expected and what came, and the
-    most likely mistake. Raises `ValueError` if there is no such exercise.
+    Raises:
+        NotYet: The answer is not right. The message names the property that fails, the smallest input that shows it,
+            what was expected and what came, and the most likely mistake.
+        ValueError: There is no such exercise.
     """
     if str(id).startswith("build."):
         check_stage(find_stage(id), find_folder())
@@ -61,9 +63,15 @@ def check(id: str | float, answer: Callable[..., Any] | None = None) -> None:
 def take_over(id: str | float) -> None:
     """Write your answer to an exercise into the file of your own transformer that it belongs to.
 
-    It is checked first, and nothing that you have written is overwritten. `from companion_school.exercises import
-    take_over`. Raises `NotYet` if the answer is not right, and `ValueError` if it belongs nowhere, if the part has been
-    begun, or if it does not work there.
+    The answer is checked first, and nothing that you have written is overwritten.
+
+    Args:
+        id: Number of the exercise, as in "2.3".
+
+    Raises:
+        NotYet: The answer is not right.
+        ValueError: The exercise belongs to no stage, the file has its own version already, or the answer does not work
+            there.
     """
     exercise = find_exercise(id)
     bridge = BRIDGES.get(exercise.id)
@@ -81,7 +89,7 @@ def take_over(id: str | float) -> None:
 
 
 def hint(id: str | float) -> None:
-    """One step of help; call it again for the next."""
+    """Print the next hint for an exercise; the last one is repeated."""
     exercise = find_exercise(id)
     number = kept.note_hint(exercise.id)
     print(f"{exercise.id}, hint {number} of {len(exercise.hints)}: {exercise.hints[number - 1]}")
@@ -90,7 +98,7 @@ def hint(id: str | float) -> None:
 
 
 def solution(id: str | float) -> None:
-    """The reference solution. Yours may look quite different and be as right."""
+    """Print the reference solution. Yours may look quite different and be just as right."""
     exercise = find_exercise(id)
     kept.note_solution(exercise.id)
     print(exercise.solution)
@@ -100,10 +108,10 @@ def progress(lesson: int | str | None = None) -> None:
     """Show what you have done so far, in this course and on this machine.
 
     Args:
-        lesson: a lesson, whose exercises are listed, as in `progress(2)`; "all" lists those of every lesson. Without
-            it, there is a line for each lesson. The sum over the course is always there.
+        lesson: Number of the lesson whose exercises are listed, as in `progress(2)`; "all" lists the exercises of every
+            lesson. By default, each lesson has one line. The total for the course is always printed.
 
     Raises:
-        ValueError: `lesson` is not a lesson that has exercises.
+        ValueError: There is no such lesson, or it has no exercises.
     """
     print(kept.overview() if lesson is None else kept.table() if lesson == "all" else kept.table(lesson))

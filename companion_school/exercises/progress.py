@@ -18,8 +18,15 @@ FILE = "progress.json"
 
 @dataclass(frozen=True)
 class Record:
-    """Progress in one exercise: the number of checks, the hints and solution that were read, and the days when it was
-    first right and first robust."""
+    """Progress in one exercise.
+
+    Attributes:
+        checks: Number of checks.
+        hints: Number of hints that were read.
+        solution: True if the solution was read.
+        passed: Day when an answer was first right, or None.
+        robust: Day when an answer was first robust, or None.
+    """
 
     checks: int = 0
     hints: int = 0
@@ -48,7 +55,7 @@ def note_check(id: str, passed: bool, robust: bool = False) -> None:
 
 
 def note_hint(id: str) -> int:
-    """Record that one more hint was read. Return its number, from 1; it stays 3 after the last one."""
+    """Record that one more hint was read. Return its number, from 1 to 3; the last hint is repeated."""
     known = read_progress()
     record = known.get(id, Record())
     number = min(record.hints + 1, 3)
@@ -79,13 +86,13 @@ def as_data() -> dict[str, dict[str, object]]:
 
 
 def table(lesson: int | str | None = None) -> str:
-    """Return a line for each exercise with what was done of it, and the sum over the course.
+    """Return a line for each exercise with the progress in it, and the total for the course.
 
     Args:
-        lesson: the lesson whose exercises are listed (default: every lesson).
+        lesson: Number of the lesson whose exercises are listed (default: every lesson).
 
     Raises:
-        ValueError: there is no such lesson, or it has no exercises.
+        ValueError: There is no such lesson, or it has no exercises.
     """
     known = read_progress()
     there = {str(exercise.lesson): exercise.lesson for exercise in exercises().values()}
@@ -120,10 +127,10 @@ def table(lesson: int | str | None = None) -> str:
 
 
 def overview(more: str = 'progress(2) lists the exercises of lesson 02, progress("all") all') -> str:
-    """Return a line for each lesson with how many of its exercises are right, and the sum over the course.
+    """Return a line for each lesson with how many of its exercises are right, and the total for the course.
 
     Args:
-        more: last line, which says how to list the exercises.
+        more: Last line, which says how to list the exercises.
     """
     known = read_progress()
     of_lesson: dict[int, dict[str, Exercise]] = {}

@@ -2,7 +2,8 @@
 
 The page's engine can run the plain decoder and encoder-decoder (`models.not_computed`) with the course's two kinds of
 tokenizers, if the weights fit on a page. For any other model, Python computes one pass over a text and the page shows
-it. If a server is running (`server`), the page requests further passes; otherwise it disables whatever needs them.
+it. If a server is running (`server`), the page requests further passes from it; otherwise the page disables every
+control that needs them.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Reading:
     Attributes:
         tokens: Ids that the decoder reads.
         source: Ids that the encoder of an encoder-decoder reads; empty for a decoder.
-        piece: Returns the text of an id.
+        piece: Function that returns the text of an id.
     """
 
     tokens: Sequence[int]

@@ -115,7 +115,7 @@ def given() -> JSON:
 
 
 def review() -> None:
-    """Show the questions that are due today. The same in the terminal is `companion review`."""
+    """Show the questions that are due today. `companion review` does the same in the terminal."""
     from IPython.display import display
 
     waiting = spaced_repetition.due(questions().values())

@@ -43,7 +43,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Judgement of an answer. `right` is None for a prediction, which only the reader can judge."""
+    """Judgment of an answer. `right` is None for a prediction, which only the reader can judge."""
 
     right: bool | None
     why: str

@@ -34,8 +34,8 @@ class State:
 
     Attributes:
         answers: Number of answers so far.
-        due: Day when it is asked again, or None if it has not been answered yet or is settled.
-        settled: True if it is not asked again.
+        due: Day when the question is asked again, or None if it has not been answered yet or is settled.
+        settled: True if the question is not asked again.
     """
 
     answers: int

@@ -32,8 +32,8 @@ def review(
 
     Args:
         waiting: The questions to ask.
-        read: Reads a line after showing a prompt (default: `input`).
-        write: Prints a line.
+        read: Function that reads a line after showing a prompt (default: `input`).
+        write: Function that prints a line.
 
     Returns:
         The number of questions answered.

@@ -1,6 +1,6 @@
 """Figures, small tasks and pages for the lessons. Needs the `lab` extra.
 
-figures         the style of all figures, and `show`, which checks and displays one; palette: the colours
+figures         the style of all figures, and `show`, which checks and displays one; palette: the colors
 figure_html     the HTML around a figure; plotted_numbers: the numbers behind it
 live/           figures that move
 model_map       the path of a word through the model, with the lesson for each step
@@ -10,5 +10,5 @@ dictionary      a look-up task for attention; rounds: a task that needs order; p
 real            measurements on real models, with their records
 workers         processes that run a lesson's own functions together
 readers_copy    the reader's copy of the notebooks, opened in JupyterLab
-missing_names   what its kernel says to a NameError
+missing_names   the note that its kernel adds to a NameError
 """

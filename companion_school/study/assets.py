@@ -1,4 +1,4 @@
-"""Load scripts and style sheets for the outputs of cells, without what only their authors need."""
+"""Load scripts and style sheets for cell outputs, without comments and indentation."""
 
 from __future__ import annotations
 

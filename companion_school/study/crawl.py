@@ -72,10 +72,10 @@ class Page:
     """A page of the crawl.
 
     Attributes:
-        kind: one of `GOOD` or `BAD`.
-        site: the site that it was found on, one of `SITES`.
-        text: its text, with the site's notice at the end.
-        copied: what the page was copied from, as an index of the crawl; `None` for an original.
+        kind: Kind of page, one of `GOOD` or `BAD`.
+        site: Site that the page was found on, one of `SITES`.
+        text: Text of the page, with the site's notice at the end.
+        copied: Index in the crawl of the page that this one was copied from; `None` for an original.
     """
 
     kind: str
@@ -85,7 +85,7 @@ class Page:
 
     @property
     def bytes(self) -> int:
-        """Length in UTF-8, in bytes."""
+        """Length of the text in UTF-8 bytes."""
         return len(self.text.encode())
 
     @property
@@ -95,7 +95,7 @@ class Page:
 
 
 class Dice:
-    """Choices from a seeded generator, by its `random()` only."""
+    """Random choices that use only the `random()` of a seeded generator."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed).random
@@ -117,15 +117,15 @@ class Dice:
 
 
 def crawl(seed: int = 0) -> list[Page]:
-    """Generate the crawl: about 600 pages in a random order, the originals of copies before them.
+    """Generate the crawl: about 600 pages in a random order, with each original before its copies.
 
     Prose comes from the training documents of `split(first_edition())`, so the held-out ones remain for testing.
 
     Args:
-        seed: seed of the crawl; it also chooses which pages are copied and how.
+        seed: Seed of the crawl; it also determines which pages are copied and how.
 
     Raises:
-        ValueError: for a seed that is not a whole number from 0 on.
+        ValueError: The seed is not a non-negative integer.
     """
     require_whole("seed", seed, 0)
     dice = Dice(seed)
@@ -166,7 +166,7 @@ def prose_pages() -> list[str]:
 
 
 def notice(site: str) -> str:
-    """Return the notice under every page of a site: boilerplate."""
+    """Return the boilerplate notice at the end of every page of a site."""
     return (
         f"You are reading {site}. We and our partners use cookies to improve your visit to {site}. "
         f"Sign up for the {site} newsletter to receive news and offers. All rights reserved."
@@ -174,7 +174,7 @@ def notice(site: str) -> str:
 
 
 def _edited(dice: Dice, text: str, edits: int) -> str:
-    """Replace this many words of a text by others."""
+    """Replace `edits` words of a text."""
     pieces = re.split(r"(\s+)", text)  # word, space, word, ...
     for _ in range(edits):
         pieces[2 * dice.below((len(pieces) + 1) // 2)] = dice.one(ODD)

@@ -1,4 +1,4 @@
-"""HTML around a figure: the picture with its alternative text, the caption, and a fold with the numbers behind it.
+"""HTML around a figure: its alternative text, the caption, and a collapsible section with the numbers behind it.
 
 Still and moving figures (`companion_school.study.live`) have the same frame. It works in JupyterLab and in a page
 opened from a folder, in light and dark themes, and without its style sheet, which JupyterLab removes from notebooks
@@ -88,11 +88,11 @@ def _caption(text: str) -> str:
 
 
 def fold(numbers: Tables, title: str = "The numbers behind it") -> str:
-    """Return the HTML of tables in a fold, on one line.
+    """Return the HTML of tables in a collapsible section, on one line.
 
     Args:
         numbers: Columns by name, or several such tables with a title each.
-        title: Title of the fold.
+        title: Title of the section.
 
     Raises:
         ValueError: The columns of a table have different lengths.

@@ -7,7 +7,7 @@
     figures.show(fig, alt="The variance of q . k grows in proportion to d_k.")
 
 A figure that is not legible to everyone is an error here, not a matter of taste: `show` rejects an axis without a
-label, lines that differ only in colour, small text, and a picture without alternative text.
+label, lines that differ only in color, small text, and a picture without alternative text.
 """
 
 from __future__ import annotations
@@ -119,11 +119,11 @@ def show(fig: Figure, *, alt: str, caption: str = "", numbers: Tables | None = N
             what the eye would notice, not "a plot of ...". The text is compared between machines, so it must not
             contain measured numbers.
         caption: The sentence under the figure, with its number: "Figure 2.3. What to see here."
-        numbers: The numbers behind the figure, as columns by name. By default they are read off the labelled curves,
+        numbers: The numbers behind the figure, as columns by name. By default they are read off the labeled curves,
             the bars and the maps, if there are few of them.
 
     Raises:
-        ValueError: An axis has no label, labelled curves have no legend or differ only in colour, a curve has a
+        ValueError: An axis has no label, labeled curves have no legend or differ only in color, a curve has a
             contrast below 3 to 1, a text has a contrast below 4.5 to 1 with its background (also on the dark page) or
             is smaller than 8 points, or `alt` has fewer than four words. Axes that are switched off (`ax.axis("off")`,
             for diagrams) need no labels.
@@ -141,7 +141,7 @@ def finished(fig: Figure, alt: str, colors: int = COLORS) -> tuple[bytes, int]:
     Args:
         fig: The figure.
         alt: Its alternative text.
-        colors: Number of colours in the stored picture.
+        colors: Number of colors in the stored picture.
 
     Returns:
         The picture as PNG, and its width on the page in pixels.
@@ -163,7 +163,7 @@ def _pixels(fig: Figure) -> tuple[int, int]:
 
 
 def _small_png(fig: Figure, colors: int) -> bytes:
-    """Render a figure as a small PNG with few colours, because a notebook is stored with all its figures.
+    """Render a figure as a small PNG with few colors, because a notebook is stored with all its figures.
 
     No metadata about the software is written, so the bytes depend only on the picture.
     """
@@ -214,7 +214,7 @@ def _pale_print(text: Text) -> list[str]:
 
 
 def _ground(text: Text) -> np.ndarray | None:
-    """Return the colour of the box around a text or of the patches under it; None if there are none."""
+    """Return the color of the box around a text or of the patches under it; None if there are none."""
     patches: list[Patch] = []
     if box := text.get_bbox_patch():
         patches = [box]
@@ -275,24 +275,24 @@ def heatmap(
     values: bool | None = None,
     digits: int = 2,
 ) -> AxesImage:
-    """Draw a matrix as coloured cells, with its first index downwards, as it is printed.
+    """Draw a matrix as colored cells, with its first index downwards, as it is printed.
 
     Args:
         ax: Axes to draw in.
-        matrix: Matrix (row, column). Infinite entries (masked) and NaN are hatched and not coloured.
+        matrix: Matrix (row, column). Infinite entries (masked) and NaN are hatched and not colored.
         rows: Name of each row (tokens, as text); by default numbers from 0.
         columns: Name of each column, likewise.
         row_label: Label of the vertical axis, such as "query (the token that looks)".
         column_label: Label of the horizontal axis.
         title: Title of the axes.
-        bar_label: Meaning of the colour, with its unit. Without it there is no colour bar.
-        limits: (lowest, highest) value of the colour scale; use the same for maps that are to be compared. The default
+        bar_label: Meaning of the color, with its unit. Without it there is no color bar.
+        limits: (lowest, highest) value of the color scale; use the same for maps that are to be compared. The default
             is the range of the data: from 0 if nothing is negative, otherwise symmetric about 0.
         values: Write the value into each cell. By default only if there are at most 12 rows and 12 columns.
         digits: Decimals of these values.
 
     Returns:
-        The image, for a colour bar of your own.
+        The image, for a color bar of your own.
 
     Raises:
         ValueError: The matrix is not two-dimensional, or the number of names does not match it.
@@ -349,7 +349,7 @@ def attention_map(
 ) -> AxesImage:
     """Draw attention weights, with one row per query and one column per key.
 
-    The colour scale always runs from 0 to 1, so that maps of different heads can be compared.
+    The color scale always runs from 0 to 1, so that maps of different heads can be compared.
 
     Args:
         ax: Axes to draw in.
@@ -357,7 +357,7 @@ def attention_map(
         queries: Tokens of the queries, as text, in order.
         keys: Tokens of the keys, as text, in order; in self-attention the same as `queries`.
         title: Title of the axes.
-        bar_label: Meaning of the colour, as in `heatmap`.
+        bar_label: Meaning of the color, as in `heatmap`.
         values: Write the value into each cell, as in `heatmap`.
 
     Returns:

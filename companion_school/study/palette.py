@@ -1,7 +1,7 @@
-"""Colours of the course's figures on light and dark pages, and the contrast of colours.
+"""Colors of the course's figures on light and dark pages, and the contrast of colors.
 
 The hues are from Okabe and Ito's palette ("Color universal design", 2008), which can be distinguished with every common
-form of colour blindness. On the light page they are a little darker, because a line needs a contrast of 3 to 1.
+form of color blindness. On the light page they are a little darker, because a line needs a contrast of 3 to 1.
 """
 
 from __future__ import annotations
@@ -34,34 +34,34 @@ DARK_PAGE = {"ink": "#ECECEC", "quiet": "#B4B4B4", "edge": "#8C8C8C", "faint": "
 
 
 def contrast(color: object, other: object) -> float:
-    """Return the contrast of two colours as WCAG 2.2 defines it, from 1 to 21.
+    """Return the contrast of two colors as WCAG 2.2 defines it, from 1 to 21.
 
     Args:
-        color: A colour in any form that Matplotlib accepts; alpha is ignored.
-        other: The other colour.
+        color: A color in any form that Matplotlib accepts; alpha is ignored.
+        other: The other color.
 
     Raises:
-        ValueError: An argument is not a colour.
+        ValueError: An argument is not a color.
     """
     darker, lighter = sorted(map(_luminance, (color, other)))
     return (lighter + 0.05) / (darker + 0.05)
 
 
 def on_dark_page(color: object) -> tuple[float, float, float]:
-    """Convert a colour of a picture to its colour on the dark page.
+    """Convert a color of a picture to its color on the dark page.
 
     The lightness is inverted and the hue stays, as in the style sheet of `companion_school.study.figure_html`:
     `invert(1)`, then `hue-rotate(180deg)` with the matrix of the W3C's Filter Effects, then a blend with the page that
-    makes white the page's colour.
+    makes white the page's color.
 
     Args:
-        color: A colour in any form that Matplotlib accepts; alpha is ignored.
+        color: A color in any form that Matplotlib accepts; alpha is ignored.
 
     Returns:
         Red, green and blue from 0 to 1.
 
     Raises:
-        ValueError: The argument is not a colour.
+        ValueError: The argument is not a color.
     """
     from matplotlib.colors import to_rgb  # imported here, because pages that only need the palette do without it
 

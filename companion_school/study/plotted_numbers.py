@@ -20,7 +20,7 @@ MOST_CELLS = 16  # limit on the cells of a map in each direction
 def read_off(fig: Figure) -> list[tuple[str, Numbers]]:
     """Make tables of the numbers in a figure.
 
-    The labelled curves of an axes, or else its first curve, give one table per set of x values. Each group of at most
+    The labeled curves of an axes, or else its first curve, give one table per set of x values. Each group of at most
     24 bars and each map of at most 16 by 16 cells gives another. Axes that are switched off (diagrams) give none.
 
     Returns:

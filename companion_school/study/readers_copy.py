@@ -115,8 +115,8 @@ def _digest(data: bytes) -> str:
 def _with_kernel(data: bytes) -> bytes:
     """Return a notebook with the metadata of the reader's kernel.
 
-    JupyterLab writes them when it connects to the kernel. If it finds others, the notebook looks unsaved as soon as it
-    is opened.
+    JupyterLab writes this metadata when it connects to the kernel. If it finds other metadata, the notebook looks
+    unsaved as soon as it is opened.
     """
     notebook = json.loads(data)
     notebook["metadata"] |= {"kernelspec": KERNEL_SPEC, "language_info": LANGUAGE}
@@ -209,7 +209,7 @@ def command(root: Path) -> list[str]:
 def open_already(root: Path) -> str | None:
     """Return the address of a JupyterLab that is already running in this checkout, or None.
 
-    Two of them would write the same notebooks.
+    Two servers would write the same notebooks.
     """
     from jupyter_server.serverapp import list_running_servers
 

@@ -122,7 +122,8 @@ def practise(
     """Train a model with Adam, with a loss only on symbols that can be known.
 
     The learning rate rises to `lr` within 20 updates and falls towards 0 in the last two fifths. The embedding and the
-    output, which carry the copied symbols, learn three times as fast. Otherwise the task takes 50 % more updates.
+    output, which carry the copied symbols, learn three times as fast. With equal learning rates the task takes 50 %
+    more updates.
 
     Args:
         model: The model, which is trained in place.

@@ -65,13 +65,13 @@ def where_next(
     link: Callable[[str, str], str] = lambda place, text: text,
     text: Callable[[str], str] = str,
 ) -> str:
-    """Say in a sentence where to go on: the first unread section, or else the first lesson with exercises to do.
+    """Return a sentence about what to do next: the first unread section, or else the first lesson with open exercises.
 
     Args:
         path: The lessons, as in `progress_table.table`.
         reader: The reader's progress.
-        link: Makes a link from a file, or a cell in it, and a text.
-        text: Escapes a title for the page.
+        link: Function that makes a link from a file (or a cell in it) and a text.
+        text: Function that escapes a title for the page.
     """
     begun = bool(reader.exercises or reader.questions)
     for lesson in path:

@@ -4,9 +4,9 @@
     sums = workers.run(ring_all_reduce, columns)   # one result per process, in the order of their ranks
     workers.sent                                   # bytes that each process sent during this run
 
-A function runs in processes that know nothing of the notebook. So the functions, classes and data of the notebook that
-it uses go along, as code objects, JSON and tensors (safetensors); nothing is pickled. The processes are children of
-this one, use the same interpreter, and end when it ends.
+A function runs in processes that know nothing of the notebook. So the functions, classes and data that it uses from the
+notebook are sent along, as code objects, JSON and tensors (safetensors). Nothing is pickled. The processes are children
+of this one, use the same interpreter, and end when it ends.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PATIENCE = timedelta(seconds=120)
 class Workers:
     """Processes on this machine that run one function together, each with a rank, as under `torchrun`.
 
-    They start at once and load PyTorch meanwhile; the first `run` waits for them.
+    They start immediately and load PyTorch in the background; the first `run` waits for them.
 
     Args:
         count: Number of processes.
@@ -52,7 +52,7 @@ class Workers:
         messages: Number of these calls in each process.
 
     Raises:
-        ValueError: `count` is not a whole number from 1 to 16.
+        ValueError: `count` is not an integer from 1 to 16.
     """
 
     def __init__(self, count: int) -> None:
@@ -316,7 +316,7 @@ def _answer(asked: Mapping[str, Any], rank: int, counter: _Counted) -> dict[str,
 
 
 def main(rank: int) -> None:
-    """Answer what comes through the pipe until it closes."""
+    """Answer requests from the pipe until it closes."""
     torch.set_num_threads(1)
     pipe = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # printed text must not get into the messages

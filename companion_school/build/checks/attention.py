@@ -397,7 +397,7 @@ Attention.variant(
 
 @part(2, points=2, excused=_STRICT)
 def Attention_grouped(code, x, query, key, value, output, heads, kv_heads):
-    """Grouped keys: neighbouring query heads share keys and values."""
+    """Grouped keys: neighboring query heads share keys and values."""
     weights = {"query.weight": query, "key.weight": key, "value.weight": value, "output.weight": output}
     return run_with(lambda: code.Attention(x.shape[-1], heads, kv_heads), weights, x)
 

@@ -12,7 +12,7 @@ _A, _B, _C = 97, 98, 99
 
 @part(1, points=1)
 def join(code, word, pair, token):
-    """A pair of neighbours becomes one token, wherever it occurs."""
+    """A pair of neighbors becomes one token, wherever it occurs."""
     return code.join(word, pair, token)
 
 

@@ -102,7 +102,7 @@ def made_of(kind: str, within: Where, numbers: int, turn: int = 0, result: bool 
         within: The call that it runs in.
         numbers: Number of elements of its result.
         turn: Index among the operations that match.
-        result: Return the operation's result if True, else its first input.
+        result: If true, return the operation's result; otherwise its first input.
     """
 
     def find(log: Log) -> Value | None:
@@ -226,8 +226,8 @@ def attention_nodes(
         new_keys: Number of keys that this call computes.
         keys: Number of keys that are attended to, including cached ones.
         turned: "rotate" if queries and keys are rotated by stage 3's `rotate`, "given" if by a function of the scene.
-        cached: The layer is called with a cache.
-        masked: The layer is called with a mask.
+        cached: True if the layer is called with a cache.
+        masked: True if the layer is called with a mask.
         source: Key of the node that keys and values are computed from (default: `before`).
         mask_home: Functions that compute the mask, likeliest first.
         within: The call that the layer's calls are counted in.

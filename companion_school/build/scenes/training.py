@@ -1,4 +1,4 @@
-"""Stage 6: batches, the loss, the optimiser, clipping, the learning rate, three updates of a model, and its score."""
+"""Stage 6: batches, the loss, the optimizer, clipping, the learning rate, three updates of a model, and its score."""
 
 from __future__ import annotations
 

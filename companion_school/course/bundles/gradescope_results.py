@@ -41,7 +41,8 @@ def main() -> int:
     """Grade the submission in the folder `AUTOGRADER` and return the exit code.
 
     Returns:
-        0 if results were written. 2 if grading was impossible; then a message for the instructor goes to stderr.
+        0 if results were written, or 2 if grading was impossible. In that case a message for the instructor goes to
+        stderr.
     """
     folder = Path(os.environ.get("AUTOGRADER", "/autograder"))
     try:

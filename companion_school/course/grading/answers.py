@@ -114,7 +114,7 @@ class Submission:
         return Answer(self._program(chosen), None, tuple(notes))
 
     def nearly(self, name: str, asked: Collection[str]) -> Iterator[str]:
-        """Yield a remark if there is a function whose name is nearly this one and is not itself asked for."""
+        """Yield a remark if there is a function whose name is almost this one and is not itself asked for."""
         others = {one.node.name for one in self._statements if isinstance(one.node, ast.FunctionDef)} - {*asked}
         for other in get_close_matches(name, sorted(others), 1, _NEAR):
             yield f"there is a function {other}; was it meant to be {name}?"
@@ -485,7 +485,7 @@ def _source(cell: dict[str, object]) -> str:
 
 
 def _tree(cell: str) -> tuple[list[str], ast.Module]:
-    """Replace lines that only IPython understands by ones that do nothing; return the cell's lines and syntax tree."""
+    """Replace IPython lines with lines that do nothing; return the cell's lines and syntax tree."""
     lines = _LINES.split(cell)
     first: SyntaxError | None = None
     for _ in range(_MOST_MAGICS):

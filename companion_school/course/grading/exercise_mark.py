@@ -417,7 +417,8 @@ TO_MARK = "to mark"
 
 @dataclass(frozen=True)
 class Text:
-    """A student's written answer; the text is empty if there is none. `answers.read_runs` returns what is beside it."""
+    """A student's written answer (empty if there is none), and the outputs and pictures beside it
+    (`answers.read_runs`)."""
 
     item: Written
     text: str
@@ -430,7 +431,7 @@ class Graded:
 
     Attributes:
         handed: The submission.
-        submission: State of the submission: "read", or the reason why it was not, in a word or two.
+        submission: State of the submission: "read", or a word or two on why it could not be read.
         fault: The same reason in a sentence; None if there is no problem.
         marks: Marks of the exercises, or of the parts of a project.
         texts: Written answers.

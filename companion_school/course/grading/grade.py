@@ -34,7 +34,7 @@ def grade(
 ) -> list[Graded]:
     """Grade submissions, each in processes of its own.
 
-    A problem with a student's files affects only that student: it is recorded in their marks, and grading goes on.
+    A problem with a student's files affects only that student. It is recorded in their marks, and grading continues.
 
     Args:
         handed: The submissions.
@@ -46,9 +46,9 @@ def grade(
         limits: Time and memory limits of an answer (default: `Limits()`).
         wall: Isolation of answers from the rest of the system (default: the strongest that this system offers).
         robust: Extra points for a robust answer, as a share of its exercise's points.
-        runs: Collect what a marker should see beside a written answer, too: the outputs and pictures next to it.
-        own: Returns a student's questions with individual numbers.
-        done: Called with each student's marks as soon as they are ready.
+        runs: If true, also collect the outputs and pictures beside each written answer, for the marker.
+        own: Function that returns a student's questions with individual numbers.
+        done: Function that is called with each student's marks as soon as they are ready.
 
     Returns:
         The marks, in the order of `handed`.

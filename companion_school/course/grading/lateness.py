@@ -77,7 +77,7 @@ class Lateness:
 
     Attributes:
         due: Due date in ISO 8601.
-        late: Share of the points that each begun day or hour costs, such as "10% a day, at most 50%".
+        late: Share of the points that each full or partial day or hour costs, such as "10% a day, at most 50%".
         grace: Period after the due date when nothing is taken off, such as "15 minutes"; empty for none.
         extensions: Different terms for single students or problem sets.
 

@@ -2,7 +2,7 @@
 
 Only the grades in the table change, so the platform can import it again. Students are matched by the platform's number,
 which is part of the names of downloaded submissions, or by an id or email address in the table. On sites in other
-languages the columns have other names, which `--columns` gives.
+languages the columns have other names, which the option `--columns` sets.
 """
 
 from __future__ import annotations

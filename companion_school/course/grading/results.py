@@ -83,7 +83,7 @@ class Item:
         groups: Points by group of cases.
         findings: Faults to show on the feedback page.
         mistake: Message of the known mistake that the answer makes; empty if none.
-        written: True if a person marks it.
+        written: True if a person marks the item.
         text_id: Hash of a written answer's text; empty if there is no text.
     """
 
@@ -285,7 +285,7 @@ class Line:
 
     @property
     def waits(self) -> bool:
-        """True if a person still has to mark it."""
+        """True if a person still has to mark the item."""
         return self.outcome == TO_MARK and self.override is None
 
 
@@ -398,12 +398,12 @@ def settle(
 def read_overrides(file: Path, results: Results) -> list[Override]:
     """Read the changes by hand from overrides.csv; there are none if the file does not exist.
 
-    A row without a student but with a mistake, in the words of class.csv, is for all whose wrong answer to the item
-    makes that mistake, and has no effect if nobody does. A row of a single student takes precedence over it.
+    A row with a mistake (in the words of class.csv) and no student applies to all students whose wrong answer to the
+    item makes that mistake. A row for a single student takes precedence over it.
 
     Raises:
         ValueError: If a row names a student or an item that is not in the results, has no reason or author, is
-            repeated, or gives points outside the possible range, or if a student's points end up outside it.
+            repeated, or gives points outside the possible range, or if a student's total ends up outside the range.
     """
     if not file.is_file():
         return []

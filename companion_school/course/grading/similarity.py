@@ -80,7 +80,7 @@ def programs(handed: Sequence[Handed], chosen: Sequence[Exercise]) -> list[Answe
     Students whose files cannot be read are left out.
 
     Raises:
-        ValueError: On a system without fork.
+        ValueError: The system has no fork.
     """
     asked: dict[str, tuple[str, ...]] = {exercise.name: () for exercise in chosen}
     by_name: dict[str, dict[str, str]] = {name: {} for name in asked}

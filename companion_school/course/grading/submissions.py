@@ -92,7 +92,7 @@ class Handed:
         files: Files to grade: one notebook, or the files of a project.
         time: Time of submission in ISO 8601 with UTC offset; empty if unknown.
         time_from: Source of the time, or why it is unknown.
-        fault: Why there is nothing to grade; None if there is.
+        fault: Why there is nothing to grade; None if there is something.
         others: Names of files and folders that were handed in too but are not graded.
         place: Name of the student's entry in the folder of submissions, which a platform uses to match feedback.
     """
@@ -130,7 +130,8 @@ def handed_in(
     A problem with a student's files is recorded in that student's `fault` and is not raised.
 
     Args:
-        folder: Holds a notebook, a folder or a zip for each student, or a folder `submitted` that does.
+        folder: Folder that contains a notebook, a folder or a zip file for each student, or a folder `submitted` that
+            does.
         assignment: Name of the problem set, which selects a folder if students' folders hold several problem sets.
         project: Look for the files of *Your own transformer* instead of a notebook.
         times: The instructor's table of submission times, by student.

@@ -1,4 +1,4 @@
-"""Read and write CSV tables of marks as spreadsheets in any language use them, and keep cells from being formulas."""
+"""Read and write CSV tables of marks for spreadsheets in any language, without cells that could act as formulas."""
 
 from __future__ import annotations
 

@@ -40,7 +40,8 @@ def leaks(folder: Path, book: Sequence[Exercise], secret: bytes, *, public: Iter
 
     Args:
         folder: Folder to search, including subfolders.
-        book: Exercises whose code, results and hidden cases must not leak. The code is that of their whole lessons.
+        book: Exercises whose code, results and hidden cases must not leak, nor any other code in the modules of their
+            lessons.
         secret: The instructor's secret.
         public: Texts that do not count as leaks, such as a student's own answer.
     """

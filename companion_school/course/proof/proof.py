@@ -116,7 +116,7 @@ def prove_on_seeds(ids: Iterable[str] | None, seeds: int, *, jobs: int = 2) -> P
 
 
 def _tried(kinds: Sequence[str], trials: Iterable[Trial]) -> tuple[str, ...]:
-    """Return the kinds that a few exercises have to cover: a single one may have no second right answer."""
+    """Return the kinds that a run has to cover. A single exercise may have no second right answer."""
     found = {trial.kind for trial in trials}
     return tuple(kind for kind in kinds if kind in found or kind == "reference")
 

@@ -1,7 +1,7 @@
 """Cells with nbgrader's metadata (schema 3), and a reimplementation of `nbgrader generate_assignment`.
 
-The reimplementation gives the students' notebook, and lets it be searched for leaks, without running nbgrader. A test
-compares its output with nbgrader's.
+The reimplementation produces the students' notebook without running nbgrader, so that the notebook can be searched for
+leaks. A test compares it with nbgrader's output.
 """
 
 from __future__ import annotations

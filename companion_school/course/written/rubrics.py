@@ -39,7 +39,7 @@ class Written:
         prompt: The task, in Markdown.
         code: Code that the student runs first; may be empty.
         model: Answer of the highest level, shown only to the marker.
-        looks_for: Points that a marker looks for.
+        looks_for: Aspects that a marker looks for in an answer.
         levels: The rubric, from the highest level to the lowest.
     """
 

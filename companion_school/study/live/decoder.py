@@ -1,4 +1,4 @@
-"""Moving figures of the decoder: a word that is written, step by step, and what each slot sees of its targets."""
+"""Moving figures of the decoder: a text written word by word, and the targets that each slot sees."""
 
 from __future__ import annotations
 

@@ -20,9 +20,9 @@ def home(
 ) -> None:  # fmt: skip
     """Show the size of a gradient on its way back along the residual stream, with post-norm and with pre-norm.
 
-    Every sub-layer adds a random vector of size `write` to the stream, which begins with size 1. Post-norm normalizes
-    the sum to 1 each time, and so divides the gradient by sqrt(1 + write**2). Pre-norm has a single norm on the stream,
-    at the end, which divides it by sqrt(1 + depth * write**2). Gradients through the branches are left out.
+    Every sub-layer adds a random vector of size `write` to the stream, which starts at size 1. Post-norm normalizes the
+    sum to 1 each time, and so divides the gradient by sqrt(1 + write**2). Pre-norm has a single norm on the stream, at
+    the end, which divides it by sqrt(1 + depth * write**2). Gradients through the branches are left out.
 
     Args:
         depths: Numbers of sub-layers that the handle offers, increasing, from 1 to 64.

@@ -17,7 +17,7 @@ def hearing(*, words: Sequence[str], start: int = 0, who: int = 0, caption: str 
     """Show which words have reached each row after each round, in a recurrent network, an encoder and a decoder.
 
     At round 0 a row knows its own word. In each round, every row of a recurrent network gets the words that its left
-    neighbour had; a row of an encoder gets those of all rows, and a row of a decoder those of the rows to its left.
+    neighbor had; a row of an encoder gets those of all rows, and a row of a decoder those of the rows to its left.
 
     Args:
         words: Three to ten words.

@@ -79,7 +79,7 @@ def edits(models: Mapping[str, Sequence[tuple[str, ModelConfig]]], *, caption: s
 
 
 def _still(steps: Sequence[dict[str, Any]], said: Sequence[str]) -> Figure:
-    """Draw a bar for each model, with its millions of parameters and a label for the change by its edit."""
+    """Draw a bar for each model, with its millions of parameters and a label for what its edit changes."""
     fig, ax = figures.subplots(width=6.2, height=2.9)
     rows, totals = [f"0: {said[0]}"], [step["total"] / 1e6 for step in steps]
     for at, (before, after) in enumerate(itertools.pairwise(steps), start=1):

@@ -125,7 +125,7 @@ def roofline(
     Args:
         chip: Peak arithmetic and memory bandwidth.
         config: A decoder with d_k = d_v = d_model / heads and a plain feed-forward network.
-        kv_heads: Two or three choices for the number of key heads; the first is the number of heads.
+        kv_heads: Two or three choices for the number of key heads; the first is the number of query heads.
         texts: Batch sizes that the handle offers.
         kept: Numbers of cached tokens per text that the handle offers.
         caption: The sentence under the figure, with its number.

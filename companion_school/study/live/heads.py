@@ -1,4 +1,4 @@
-"""Moving figures of many heads: bricks that view and transpose sort, and a switchboard of a trained model's heads."""
+"""Moving figures of many heads: bricks sorted by `view` and `transpose`, and switches for a trained model's heads."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 The output contains the still picture, which remains if scripts do not run, the data as JSON, and a module script that
 replaces the still picture by controls and an SVG. It needs no kernel, network or global name, and a page can contain
-the same figure twice. The script of a figure is the file of its name in this folder. It is a function of
+the same figure twice. The script of a figure is the file with the figure's name in this folder. It is a function of
 (box, data, kit), where `kit` has the common functions from kit.js.
 """
 
@@ -72,7 +72,7 @@ def show(
         alt: Description of the figure and of its movement for readers who cannot see it.
         caption: The sentence under the figure, with its number: "Figure 2.1. ..."
         numbers: The numbers behind the figure, as columns by name.
-        colors: Number of colours in the still picture; fewer make it smaller.
+        colors: Number of colors in the still picture; fewer colors make the file smaller.
 
     Raises:
         ValueError: There is no such script, the still figure is not finished (see `figures.show`), the data are not

@@ -19,7 +19,7 @@ def travels(
     start: tuple[int, int] = (0, 0),
     caption: str = "",
 ) -> None:
-    """Show how far each vector of the residual stream, patched in from another text's pass, moves an answer.
+    """Show how far an answer moves when one vector of the residual stream is patched in from a run on another text.
 
     Args:
         shares: For 1 to 3 ways of patching, the effect by layer and token (layer, token): 0 if the answer does not

@@ -26,7 +26,7 @@ def bounded(
     start: int | None = None,
     caption: str = "",
 ) -> None:
-    """Show one query's weights while it and its keys grow: as in LLaMA, with QK-norm, with a cap and with a sink.
+    """Show a query's weights as query and keys grow: as in LLaMA, with QK-norm, with a softcap and with a sink.
 
     Args:
         query: The query at size 1 (d_head,).

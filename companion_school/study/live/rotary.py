@@ -167,7 +167,7 @@ def dials(
 
 
 def _look(color: str) -> dict[str, Any]:
-    """Return the line style of a query's (blue) or a key's hand, which differ not only in colour."""
+    """Return the line style of the hand of a query (blue) or of a key. They differ in more than color."""
     return {"color": figures.PALETTE[color], "linestyle": "-" if color == "blue" else "--", "linewidth": 2.4}
 
 

@@ -1,4 +1,4 @@
-"""Moving figure of hours on a machine: the sizes and texts that they can pay for, beside published runs (lesson 27)."""
+"""Moving figure of training time: the model and data sizes that it allows, beside published runs (lesson 27)."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def plan(
     ratio: int = 20,
     caption: str = "",
 ) -> None:
-    """Show which models some hours on a machine can train: parameters against tokens, at 6 operations for each pair.
+    """Show which models can be trained in some hours on a machine, at 6 operations per parameter and token.
 
     Args:
         machines: Up to five machines, as (peak in operations per second, share of it that training reaches, watts).
         known: Trained models, as (parameters, tokens).
         machine: The machine that is shown first.
-        hours: One of `HOURS`.
+        hours: Hours at the start, one of `HOURS`.
         price: One of `PRICES`.
-        ratio: One of `RATIOS`.
+        ratio: Tokens per parameter at the start, one of `RATIOS`.
         caption: The sentence under the figure, with its number.
 
     Raises:

@@ -119,7 +119,7 @@ def group(
         size: Number of answers, 2 to 10.
         count: First number of right answers.
         right: Number of tokens of a right answer, 1 to 99.
-        wrong: Numbers of tokens of the wrong answers, in turn, 1 to 99.
+        wrong: Numbers of tokens of the wrong answers, used in turn, 1 to 99 each.
         caption: The sentence under the figure, with its number.
 
     Raises:

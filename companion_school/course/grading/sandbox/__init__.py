@@ -1,1 +1,1 @@
-"""The sandbox for students' code: `parent` sends cases, `child` runs the code, and `wall` takes away its rights."""
+"""The sandbox for students' code: `parent` sends cases, `child` runs the code, and `wall` isolates it."""

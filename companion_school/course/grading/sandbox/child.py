@@ -149,7 +149,7 @@ def main() -> None:
 
 
 def _as_it_is(model: Any = None, **_: Any) -> Any:
-    """Replace `torch.compile` and compile nothing, because compiling takes longer than the time limit of an answer."""
+    """Replacement for `torch.compile` that compiles nothing, because compiling exceeds the time limit of an answer."""
     return (lambda function: function) if model is None else model
 
 
@@ -175,7 +175,7 @@ def _tell(control: socket.socket, message: dict[str, Any]) -> None:
 
 
 def _end(child: int, children: dict[int, int], wall: Any) -> int:
-    """Stop a child and all its processes, and wait for it. Only then may its number be reused."""
+    """Stop a child and all its processes, and wait for it. Until then its process id cannot be reused."""
     for stop in (os.killpg, os.kill):
         with contextlib.suppress(OSError):
             stop(child, signal.SIGKILL)
@@ -185,7 +185,7 @@ def _end(child: int, children: dict[int, int], wall: Any) -> int:
 
 
 def _address_space() -> int:
-    """Return the number of mapped bytes, which every memory limit is added to; 0 if the system does not say."""
+    """Return the number of mapped bytes, to which every memory limit is added; 0 if the system does not report it."""
     try:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[0]) * resource.getpagesize()

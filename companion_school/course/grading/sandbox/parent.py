@@ -43,7 +43,7 @@ _ROOM = 4 * 2**20
 
 
 def _ids() -> Iterator[int]:
-    """Yield user ids for students' processes: a new one for each process, from a start of each grader's own."""
+    """Yield user ids for students' processes, a new one for each process. Each grader starts at another id."""
     with contextlib.suppress(OSError):
         users = wall.spare_users(Path("/proc/self/uid_map").read_text())
         begin = os.getpid() * 2**15 % len(users)
@@ -56,9 +56,14 @@ _users = _ids()
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits for one part of an exercise. All cases of a part run in a process of its own.
+    """Limits for one part of an exercise. All cases of a part run in a process of their own.
 
-    Raises `ValueError` if no time is given, or less memory than a small tensor needs.
+    Attributes:
+        seconds: Time limit in seconds, from 0.1 to 3600.
+        memory_gib: Memory limit in GiB, from 0.05 to 1024.
+
+    Raises:
+        ValueError: A limit is out of range.
     """
 
     seconds: float = 10.0
@@ -83,8 +88,14 @@ def busy() -> float:
 
 @dataclass(frozen=True)
 class Program:
-    """A program to run: its source, the name of the function in it, the operators that it must not call, and whether it
-    may write files, which are its own and disappear with its process."""
+    """A program to run.
+
+    Attributes:
+        source: Source code of the program.
+        name: Name of the function to call.
+        forbidden: Operators that the program must not call.
+        writes: True if the program may write files, which are deleted when its process ends.
+    """
 
     source: str
     name: str
@@ -96,9 +107,10 @@ class Program:
 class Found:
     """The contents of a student's files for one function name.
 
-    defined:  True if this name is defined somewhere or, in a cell that cannot be parsed, begins to be defined.
-    answer:   the program, or the reason why there is none.
-    used:     the forbidden names that occur in it, or None if the program cannot be parsed as a whole.
+    Attributes:
+        defined: True if a cell defines this name, or begins to define it and cannot be parsed.
+        answer: The program, or the reason why there is none.
+        used: The forbidden names that occur in the program, or None if it cannot be parsed as a whole.
     """
 
     defined: bool
@@ -110,9 +122,10 @@ class Found:
 class Surveyed:
     """The contents of a Python file.
 
-    fault:    the reason why it is not valid Python, or an empty string.
-    imports:  the modules that it imports.
-    used:     for each list of forbidden names, those that the file uses.
+    Attributes:
+        fault: The reason why the file is not valid Python, or an empty string.
+        imports: The modules that the file imports.
+        used: For each list of forbidden names, those that the file uses.
     """
 
     fault: str
@@ -159,11 +172,12 @@ class Worker:
     ) -> tuple[bool, dict[str, Found]]:
         """Find answers in a student's files, in a process of its own. Return whether there is no code, and the answers.
 
-        files:  names and contents.
-        asked:  names of functions, each with the names that its answer must not use.
+        Args:
+            files: Names and contents.
+            asked: Names of functions, each with the names that its answer must not use.
 
-        Raises `Unreadable` for files that are not notebooks, and for those that need more time or memory than the
-        limits.
+        Raises:
+            Unreadable: A file is not a notebook, or reading needs more time or memory than the limits allow.
         """
         found = self._read(files, {"asked": {k: list(v) for k, v in asked.items()}})
         there = {}
@@ -177,7 +191,7 @@ class Worker:
     def read_texts(
         self, files: Sequence[tuple[str, bytes]], lines: Sequence[str], *, runs: bool = False
     ) -> tuple[dict[str, str], dict[str, list[tuple[str, str]]]]:
-        """Return a student's text below each of these lines, and with `runs` also what a marker should see beside it.
+        """Return a student's text below each of these lines and, with `runs`, the outputs and pictures beside it.
 
         The files are read in a separate process. The errors are those of `read`.
         """
@@ -445,7 +459,7 @@ class _Timed:
 
 
 def believable(outcome: Outcome, case: Case | None) -> Outcome:
-    """Return an outcome if a process that runs a student's code can know it; raise `ValueError` otherwise.
+    """Return an outcome unchanged if a process that runs a student's code can know it; otherwise raise `ValueError`.
 
     Such a process can know the result of its call, that nothing was written, and that something was denied, but not
     that an answer is right.

@@ -43,8 +43,9 @@ _MOST_USERS = 2**15
 class Wall:
     """A barrier between a student's process and everything else. This base class has only the limits of `child.py`.
 
-    name:     the name that tells `child.py` which wall it is behind.
-    warning:  the warning on every page with marks that were made behind this wall, or an empty string.
+    Attributes:
+        name: The name that tells `child.py` which wall it is behind.
+        warning: The warning on every page with marks that were made behind this wall, or an empty string.
     """
 
     name = "none"
@@ -83,7 +84,7 @@ class Bubblewrap(Wall):
     """A sandbox of `bwrap`; in addition, each part has its own process space, mount space and shared memory.
 
     Root starts it without a user namespace, so that parts can run as different users. Other users start it in a user
-    namespace, and each part gets a further one.
+    namespace, and each part gets another one inside it.
     """
 
     name, warning = "bubblewrap", ""
@@ -309,7 +310,9 @@ def _room_for_files(folder: str, size: int) -> None:
 def _without_namespaces(folder: str, last: int = 0) -> None:
     """Make `folder` the root of the file system, because the kernel then denies this process new namespaces.
 
-    last: the namespaces that it still gets before that.
+    Args:
+        folder: The new root.
+        last: Flags of the namespaces that the process still gets before that.
     """
     _kernel("mount", b"/", os.fsencode(folder), None, _BIND, None)
     if last:
@@ -364,7 +367,7 @@ def _become(user: int) -> None:
 
 
 def _without_capabilities() -> None:
-    """Drop all capabilities, and gain none from programs that are started."""
+    """Drop all capabilities, and prevent programs that are started from gaining any."""
     _kernel("prctl", _NO_NEW_PRIVILEGES, 1, 0, 0, 0)
     _kernel("capset", struct.pack("=Ii", _CAPABILITIES_3, 0), struct.pack("=6I", *[0] * 6))
 
