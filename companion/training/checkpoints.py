@@ -123,7 +123,7 @@ class Checkpoints:
             seals: digests of the run's other files.
 
         Raises:
-            NotWritten: if the disk is full, or the system refuses for another reason; nothing is lost then.
+            NotWritten: if the disk is full, or writing fails for another reason; nothing is lost then.
         """
         final = self.home / _name(done)
         before = self.last()

@@ -24,12 +24,12 @@ def log_likelihoods(
 ) -> list[list[float]]:
     """Return the log-likelihood, in nats, of each choice as a continuation of its prompt.
 
-    It is the sum, over the tokens of a choice, of the log probability of each token after the prompt and the tokens
-    before it. It is therefore never above the log-likelihood of a choice that it begins with. To compare choices of
-    different lengths, divide by their tokens or bytes, or subtract their log-likelihoods after a prompt without the
-    question.
+    The log-likelihood is the sum of the log-probabilities of the choice's tokens, each given the prompt and the tokens
+    before it. It is therefore never above the log-likelihood of a choice that is a prefix of this one. To compare
+    choices of different lengths, divide by their tokens or bytes, or subtract their log-likelihoods after a prompt
+    without the question.
 
-    A prompt is read once, and then all its choices.
+    Each prompt is read once, followed by all of its choices.
 
     Args:
         model: A decoder, in evaluation mode.

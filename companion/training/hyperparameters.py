@@ -31,7 +31,7 @@ LARGEST = 3.4028234663852886e38
 def setting(group: str, default: Any, help: str, *, flag: str | None = None) -> Any:
     """Define a field that is a flag of `companion train`.
 
-    It has a default, a help text, and a name if Python does not allow the flag's own name.
+    The field has a default and a help text. `flag` is the flag's name if Python does not allow it as a field name.
     """
     made = {"default_factory": lambda: list(default)} if isinstance(default, list) else {"default": default}
     return field(**made, metadata={"group": group, "help": help, "flag": flag})
@@ -82,7 +82,7 @@ class Learning:
     def unused(self) -> tuple[str, str] | None:
         """Return the name of a field that would have no effect, and what it requires.
 
-        The result is `None` if there is none.
+        The result is `None` if all fields have an effect.
         """
         for name in ("decay_share", "decay_shape"):
             (default,) = [f.default for f in fields(Learning) if f.name == name]

@@ -1,5 +1,4 @@
-"""Ctrl-C and SIGTERM in training: the first signal requests a stop, so that the current update is finished and
-saved."""
+"""Ctrl-C and SIGTERM in training: the first signal requests a stop after the current update is finished and saved."""
 
 from __future__ import annotations
 

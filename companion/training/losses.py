@@ -51,7 +51,7 @@ Batch = tuple[Tensor, ...]
 class Scored(NamedTuple):
     """The loss of one batch as a sum and a count.
 
-    Only these may be added over several batches (lesson 09, equation 9.4; lesson 14, equation 14.4).
+    Only sums and counts may be added over several batches (lesson 09, equation 9.4; lesson 14, equation 14.4).
 
     Attributes:
         nats: sum of the loss over the scored tokens, in nats.
@@ -119,10 +119,10 @@ def head_cross_entropy_sum(
 ) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
     """Return `cross_entropy_sum` of `model.head(stream)`, without all its logits in memory if they are many.
 
-    Beyond `Limits.whole`, the head computes `Limits.made` logits at a time, and their gradient goes back through it
-    before the next ones are computed. Only the gradients of the stream and of the head's weights are stored, and there
-    are no more matrix products than without chunks. On a CPU, no logits are computed for tokens that are not scored; on
-    a GPU, finding these tokens would mean waiting for the device.
+    Beyond `Limits.whole`, the head computes `Limits.made` logits at a time, and propagates their gradient back before
+    it computes the next ones. Only the gradients of the stream and of the head's weights are stored, and there are no
+    more matrix products than without chunks. On a CPU, no logits are computed for tokens that are not scored; on a GPU,
+    finding these tokens would mean waiting for the device.
     """
     vocab = model.config.vocab
     if targets.numel() * vocab <= _limits(stream).whole:
@@ -216,7 +216,7 @@ def _nats(logits: Tensor, targets: Tensor, smoothing: float, found: Tensor | Non
 
 
 def _scaled(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    """Return the gradients that the forward pass has stored, times that of the loss."""
+    """Return the gradients that the forward pass has stored, multiplied by the gradient of the loss."""
     *found, way_back = ctx.saved_tensors
     if torch.is_grad_enabled():  # with create_graph=True
         return tuple(None if one is None else _Last.apply(one * grad, way_back, ctx.logits) for one in found)
@@ -306,7 +306,7 @@ def routing_loss(
 def bits_per_byte(nats: float, bytes: int) -> float:
     """Convert a text's total loss in nats to bits per byte: nats / (ln 2 * bytes) (lesson 14, equation 14.2).
 
-    It can be compared between tokenizers, and with compressors: 8 means no compression at all.
+    The result can be compared between tokenizers, and with compressors: 8 means no compression at all.
 
     Raises:
         ValueError: for bytes below 1.
@@ -376,8 +376,8 @@ def packed_next_token_loss(
         targets: the id after each token, or `IGNORE`.
         hide: `"documents"`: a token only sees its own document, at its position there, so that its logits are those of
             the document by itself. Otherwise it also sees the documents before its own. `"padding"`: the model is given
-            a padding mask, so that experts do not count padding. No token can see the padding in any case, because it
-            comes last.
+            a padding mask, so that routing statistics do not count padding. No token can see the padding in any case,
+            because it comes last.
         smoothing, later: as in `next_token_loss`.
     """
     real = places != PADDING
@@ -401,7 +401,7 @@ def translation_loss(
 ) -> Scored:
     """Compute the loss of an encoder-decoder with teacher forcing.
 
-    At each position, its input is the correct target so far.
+    At each position, the decoder's input is the correct target so far.
 
     Args:
         model: an encoder-decoder.

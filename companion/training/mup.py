@@ -62,8 +62,8 @@ def wide_config(config: ModelConfig, width_base: int) -> ModelConfig:
 def begin_wide(model: Transformer, width_base: int) -> None:
     """Rescale a newly initialized model in place, according to the table above.
 
-    The initialization of the blocks by `Transformer` is right already. In wider models, tables and heads have a smaller
-    initialization, and routers a larger one.
+    `Transformer` already initializes the blocks according to the table. In wider models, tables and heads have a
+    smaller initialization, and routers a larger one.
     """
     wider = math.sqrt(model.config.d_model / width_base)
     model.embedding.weight *= wider
@@ -90,7 +90,7 @@ def wide_model(config: ModelConfig, width_base: int) -> Transformer:
 
 
 def rate_shares(model: Transformer, config: TrainingConfig) -> dict[str, float]:
-    """Return the learning-rate multiplier of each hidden matrix by name; nothing without a `width_base`."""
+    """Return the learning-rate multiplier of each hidden matrix by name; empty without a `width_base`."""
     if config.width_base is None:
         return {}
     wider, shapes = model.config.d_model / config.width_base, dict(model.named_parameters())

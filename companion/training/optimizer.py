@@ -70,7 +70,7 @@ def adamw(
     shares: Mapping[str, float] | None = None,
     without: Collection[str] = (),
 ) -> torch.optim.AdamW:
-    """Make an AdamW over the parameters of `model`, in groups by decay. The learning rate is set before each update.
+    """Make an AdamW optimizer for `model`, whose parameters are grouped by decay. Set the rate before each update.
 
     Tensors of different types, which a sharded model may have, are in different groups, because a fused step takes only
     one type.
@@ -112,8 +112,8 @@ class MuonWithAdamW:
     share one learning rate and one decay (Liu et al. 2025, Moonlight, section 2.2).
 
     Matrices are used as the layers store them: queries, keys and values are three matrices, and the `up` and `down` of
-    latents are one each. Each expert has its own: every slice of a stack (expert, d_in, d_out) is a matrix. Matrices
-    with a single row or column are vectors, which AdamW updates.
+    latents are one each. Each expert has its own matrices: every slice of a stack (expert, d_in, d_out) is one.
+    Matrices with a single row or column are vectors, which AdamW updates.
 
     Args:
         model, weight_decay, betas, fused, shares: as in `adamw`.

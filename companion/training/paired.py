@@ -83,8 +83,8 @@ class Paired:
     def p_value(self) -> float:
         """Two-sided p-value of McNemar's exact test, also called the sign test.
 
-        Only questions that the models answer differently count. If neither model were better, each of these would fall
-        to either model with probability 1/2.
+        Only questions that the models answer differently count. If neither model were better, each model would be the
+        right one with probability 1/2 on each of them.
         """
         discordant = self.only_first + self.only_second
         most = max(self.only_first, self.only_second)

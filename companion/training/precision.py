@@ -24,7 +24,7 @@ def autocast(device: torch.device, precision: str) -> contextlib.AbstractContext
 
 @contextlib.contextmanager
 def tf32(precision: str) -> Iterator[None]:
-    """Use TensorFloat-32 for fp32 matrix products on a CUDA GPU in this block, if `precision` is `"tf32"`.
+    """Use TensorFloat-32 for fp32 matrix products on a CUDA GPU in the `with` block, if `precision` is `"tf32"`.
 
     This applies to the forward and the backward pass.
 

@@ -1,6 +1,6 @@
 """Losses of preference optimization and policy optimization (lesson 20).
 
-Preference losses favour the better of two answers; policy losses reinforce answers that earn more than others to the
+Preference losses favor the better of two answers; policy losses reinforce answers that earn more than others to the
 same question.
 
 All losses here are functions of log-probabilities in nats, so they work with any model.
@@ -49,13 +49,13 @@ def preference_loss(
 
         L = -log sigmoid(beta log(p(c) / p_ref(c)) - beta log(p(r) / p_ref(r)))
 
-    This is the Bradley-Terry likelihood (their eq. 1) of the rewards beta log(p / p_ref), for which p is the best
-    policy under a penalty on its divergence from the reference (their eq. 5).
+    This is the negative log-likelihood of the Bradley-Terry model (their eq. 1) with the rewards beta log(p / p_ref).
+    Under these rewards, p is the best policy if its divergence from the reference is penalized (their eq. 5).
 
     Args:
         log_probs: log-probabilities of both answers, the chosen one first.
-        reference: those under the reference model.
-        beta: how strongly the policy is pulled towards the reference.
+        reference: log-probabilities of the same answers under the reference model.
+        beta: how strongly the policy is pulled toward the reference.
 
     Raises:
         ValueError: if beta is not > 0.
@@ -80,8 +80,8 @@ def group_advantages(
 
     Args:
         rewards: one reward per answer.
-        deviation: whether to divide by the standard deviation. If not, hard and easy questions count by the spread of
-            their rewards (Liu et al. 2025, Dr. GRPO, section 3.1).
+        deviation: whether to divide by the standard deviation. If not, the weight of a question depends on the spread
+            of its rewards (Liu et al. 2025, Dr. GRPO, section 3.1).
 
     Raises:
         ValueError: if a group has fewer than two answers.
@@ -134,12 +134,12 @@ def policy_loss(
 
     Args:
         log_probs: log-probabilities of the answers' tokens.
-        old: those under the policy that wrote the answers. In the first step on them q is 1, and the gradient is that
-            of -A log p.
+        old: log-probabilities under the policy that wrote the answers. In the first step on these answers q is 1, and
+            the gradient is that of -A log p.
         reference: log-probabilities under the reference policy, see `divergence`; used if beta > 0.
         advantages: one per answer.
         scored: which tokens belong to the answers.
-        clip: c, beyond which a ratio gains nothing more (Schulman et al. 2017, eq. 7).
+        clip: c; a ratio further than this from 1 gains nothing more (Schulman et al. 2017, eq. 7).
         beta: weight of the KL divergence.
         lengths: `"answer"` divides by |o_i|, which makes long wrong answers cheap; `"constant"` divides by `longest`
             (Liu et al. 2025, Dr. GRPO).

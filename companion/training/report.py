@@ -1,4 +1,4 @@
-"""Messages of a run about itself: its data, the baselines, and its result."""
+"""Messages about a run: its data, the baselines, and its result."""
 
 from __future__ import annotations
 

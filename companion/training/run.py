@@ -1,6 +1,6 @@
 """A run from its settings to its result: new, resumed, made longer, or finished before.
 
-`Run.open` holds the folder of a run while it is trained. The length of a new run (`plan`) and the contents of its
+`Run.open` locks the folder of a run while the run is trained. The length of a new run (`plan`) and the contents of its
 `run.json` (`new_record`) are fixed when it is created.
 """
 
@@ -55,7 +55,7 @@ EVALUATIONS = 10
 
 
 class Halted(Exception):
-    """A run cannot go on. The message says why, which checkpoint is left, and what to do."""
+    """Raised when a run cannot continue. The message says why, which checkpoint is left, and what to do."""
 
 
 @dataclass
@@ -91,7 +91,7 @@ class Run:
     @classmethod
     @contextmanager
     def open(cls, settings: RunSettings, arguments: list[str]) -> Iterator[Run]:
-        """Create the run with these settings, or open it, and keep other processes out of its folder in this block.
+        """Create the run with these settings, or open it, and lock its folder for other processes in the `with` block.
 
         All processes that a launcher started must call this together.
 
@@ -100,7 +100,7 @@ class Run:
             arguments: the command line, for messages that show how to resume.
 
         Raises:
-            ValueError: if the input is invalid, or if the folder holds a run with other settings, other data or
+            ValueError: if the input is invalid, or if the folder contains a run with other settings, other data or
                 another model. Nothing is written then.
             Halted: if another process of the run is gone, or if a file could not be written.
             Elsewhere: if another process reports the error.
@@ -137,7 +137,7 @@ class Run:
             raise Halted(f"{error}.\n{standing}") from error
 
     def _begin(self, held: ExitStack) -> None:
-        """Create the run. A collective."""
+        """Create the run (a collective)."""
         settings, parallel = self.settings, self.parallel
         task = parallel.together(lambda: open_task(settings))
         precision = find_precision(settings.precision, self.device)
@@ -155,7 +155,7 @@ class Run:
         parallel.on_main(lambda: self.folder.create(self.record, self.task.files()))
 
     def _go_on(self, held: ExitStack) -> None:
-        """Open the run in the folder, and make it longer if the settings ask for that. A collective."""
+        """Open the run in the folder, and make it longer if the settings ask for that (a collective)."""
         settings, folder, parallel = self.settings, self.folder, self.parallel
         longer = parallel.on_main(lambda: lengthens(folder.record(), settings))
         self.finished = parallel.on_main(lambda: folder.finished and not longer)
@@ -245,7 +245,7 @@ class Run:
         return training_peak(self.device, self.trainer.precision, self.parallel.world)
 
     def train(self) -> bool:
-        """Train to the last update and store the result, or until Ctrl-C or SIGTERM. A collective.
+        """Train to the last update and store the result, unless Ctrl-C or SIGTERM stops the run earlier (a collective).
 
         Returns:
             Whether the last update was reached.
@@ -356,7 +356,7 @@ def open_task(settings: RunSettings, folder: RunFolder | None = None) -> Task:
 
 
 def share_task(task: Task, parallel: Parallel) -> Task:
-    """Return the task of a new run; only the main process makes the files that take long to make. A collective.
+    """Return the task of a new run; only the main process makes the files that take long to make (a collective).
 
     Raises:
         ValueError: if the processes do not see the same data.
@@ -375,7 +375,7 @@ def share_task(task: Task, parallel: Parallel) -> Task:
 class Plan:
     """Length of a new run, fixed at its start because the schedule and resumed runs depend on it.
 
-    `why` explains a limit.
+    `why` explains what limited the length, if anything did.
     """
 
     updates: int
@@ -384,7 +384,7 @@ class Plan:
 
 
 def plan(task: Task, device: torch.device, precision: str, parallel: Parallel | None = None) -> Plan:
-    """Choose the length of a new run. A collective.
+    """Choose the length of a new run (a collective).
 
     With `minutes`, the speed of this machine is measured, and evaluations get at most a tenth of the time. Without
     `steps`, a task may also limit the number of updates.

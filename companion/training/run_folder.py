@@ -238,7 +238,7 @@ class RunFolder:
         return self.checkpoints.model(folder)
 
     def save(self, trainer: Trainer, *, keep: int = 2, error: float | None = None) -> Path:
-        """Write a checkpoint of `trainer`, and keep the last `keep` and the best. A collective.
+        """Write a checkpoint of `trainer`, and delete all but the last `keep` and the best (a collective).
 
         Args:
             trainer: the trainer.
@@ -262,7 +262,7 @@ class RunFolder:
         return Path(trainer.parallel.on_main(write))
 
     def restore(self, trainer: Trainer, say: Callable[[str], None] = print) -> int:
-        """Restore `trainer` from the last complete checkpoint, and cut the log to match. A collective.
+        """Restore `trainer` from the last complete checkpoint, and cut the log to match (a collective).
 
         Damaged checkpoints are set aside. If the log is missing, a new one is started. `say` is called with a message
         about each of these events.
@@ -312,7 +312,7 @@ class RunFolder:
     # The log
 
     def log(self, entry: Mapping[str, Any]) -> None:
-        """Append one line. Raises `NotWritten`, with no part of it in the file, if the disk is full."""
+        """Append one line. If the disk is full, raise `NotWritten` and leave no part of the line in the file."""
         line, path = (json.dumps(entry) + "\n").encode(), self.path / "log.jsonl"
         with writing(path, len(line)), open(path, "ab", buffering=0) as file:
             before, rest = os.fstat(file.fileno()).st_size, line
@@ -351,7 +351,7 @@ class RunFolder:
         return digest_of([{k: v for k, v in entry.items() if k not in MACHINE_FIELDS} for entry in lines])
 
     def _cut_log(self, done: int) -> None:
-        """Remove the lines of updates after the checkpoint, which will be made and written again.
+        """Remove the lines of updates after the checkpoint, which the resumed run will repeat and log again.
 
         This needs no disk space.
         """
@@ -371,7 +371,7 @@ class RunFolder:
     def check_ours(self) -> None:
         """Raise `ValueError` if the folder contains something other than a run.
 
-        The run may have been killed while it was created.
+        A run that was killed while it was being created is accepted.
         """
         if not self.path.exists() or self.exists:
             return

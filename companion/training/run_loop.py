@@ -44,7 +44,7 @@ def fit(
     checkpoint remains. With a `folder`, the run resumes from its last checkpoint, and a checkpoint is saved after each
     evaluation, every `save_seconds`, and at the end.
 
-    With several processes this is a collective: all of them call it, and the main one measures, writes and prints.
+    With several processes this is a collective: all processes call it, and the main one measures, writes and prints.
 
     Args:
         trainer: the trainer.
@@ -57,7 +57,7 @@ def fit(
             `tqdm.write`.
         say: called with a line of news when a run is resumed. Default: print to standard error.
         progress: whether to show a progress bar; `None`: if standard error is a terminal.
-        peak: FLOPs per second that all devices together could reach, to report the fraction of it that is used.
+        peak: peak FLOPs per second of all devices together, to report which fraction of it the run reaches.
         tensorboard: whether to write the log for TensorBoard too, see `Board`; needs a `folder`.
 
     Returns:

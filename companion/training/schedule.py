@@ -108,7 +108,7 @@ def warmup_stable_decay(
         share: fraction of all updates in which the rate falls, rounded to whole updates, at least one; the warm-up is
             not shortened.
         shape: `"linear"`, or `"1-sqrt"`: last + (peak - last) (1 - sqrt(t)), where t is the completed fraction of the
-            fall, which falls fast at first (Hägele et al. 2024, section 3).
+            fall; this shape falls fast at first (Hägele et al. 2024, section 3).
 
     Raises:
         ValueError: if the update is outside the run, the share is not above 0 and at most 1, or the shape is unknown.

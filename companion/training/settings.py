@@ -508,7 +508,7 @@ class TextSettings(Settings):
 class NumberWordsSettings(Settings):
     """Settings of an encoder-decoder that learns to translate number names.
 
-    The default is a small version of the model of 2017, with pre-norm: about ten seconds of training.
+    By default, the model is a small version of the one of 2017 with pre-norm, which trains in about ten seconds.
     """
 
     task: ClassVar[str] = "number-words"

@@ -225,8 +225,8 @@ class Trainer:
         """Return, in the main process, the plain model with the current weights, to measure or to generate text with.
 
         In a single process, and wherever each process holds all the weights, this is the trained model itself;
-        otherwise it is a copy on the same device. The other processes get their own model, which may be only a part. A
-        collective.
+        otherwise it is a copy on the same device. Other processes get their own model, which may be only a part of the
+        whole. This is a collective.
         """
         if self.parallel.keeps_whole:
             return self.model
@@ -239,16 +239,16 @@ class Trainer:
         return model
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the whole model's `state_dict` in the main process, to be saved; `{}` in the others. A collective.
+        """Return the whole model's `state_dict` in the main process, to be saved; `{}` in the others (a collective).
 
-        With several processes its tensors are on the CPU. They may be the model's own, so write them before the next
-        update.
+        With several processes its tensors are on the CPU. They may be the model's own tensors, so write them before the
+        next update.
         """
         kept = self.model.state_dict(keep_vars=True)
         return self._gathered((name, tensor, tensor) for name, tensor in kept.items())
 
     def state(self) -> dict[str, Tensor]:
-        """Return the whole optimizer state by parameter name, in the same process as `weights`. A collective.
+        """Return the whole optimizer state by parameter name, in the same process as `weights` (a collective).
 
         Together with the weights and `done`, it determines the next update, for any number of processes.
         """

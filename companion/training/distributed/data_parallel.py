@@ -15,7 +15,7 @@ processes, up to the order of floating-point additions: `torchrun --nproc-per-no
 
 On a CPU, random numbers are the same as with one process: each process draws them for the whole micro-batch and uses
 those for its own rows. On a GPU each process draws its own numbers, so a different number of processes draws different
-numbers from the same distribution. Compiled code does the same on any device.
+numbers from the same distribution. Compiled code draws its own numbers on any device.
 
 Nothing is pickled: processes exchange tensors, or JSON as bytes.
 """
@@ -255,7 +255,7 @@ class Processes(Parallel):
         return tensor
 
     def rows_of_all(self, rows: Int[Tensor, "batch *axes"]) -> Int[Tensor, "whole_batch *axes"]:
-        """Gather the rows of the current micro-batch from all processes, given each one's own. A collective."""
+        """Gather the rows of the current micro-batch from all processes, given each one's own (a collective)."""
         start, stop = self.bounds(self.rows)
         whole = rows.new_zeros((self.rows, *rows.shape[1:]))
         whole[start:stop] = rows
@@ -289,10 +289,10 @@ def _sum(gradients: Tensor) -> torch.futures.Future[Tensor]:
 
 
 class _WholeDraws(TorchDispatchMode):
-    """Draw random tensors with this process's number of rows for the whole micro-batch, and take its own rows.
+    """Draw random tensors for the whole micro-batch instead of for this process's rows, and return only its rows.
 
-    These are all random tensors that a model draws: dropout, including that inside PyTorch's attention, and a router's
-    noise. The cost is that the whole batch is drawn instead of a part.
+    This covers all random tensors that a model draws: dropout, including that inside PyTorch's attention, and a
+    router's noise.
     """
 
     def __init__(self, start: int, stop: int, rows: int) -> None:

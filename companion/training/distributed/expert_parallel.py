@@ -1,5 +1,4 @@
-"""Experts in a run with several processes: the tokens of all processes share the capacity and are sent to remote
-experts.
+"""Experts in a run with several processes, whose tokens share the capacity and are sent to remote experts.
 
 Expert parallelism and its all-to-all: Lepikhin et al. 2021, section 3.
 """
@@ -24,7 +23,7 @@ class Spread(Dispatch):
     """Token dispatcher for data parallelism: every process has all experts, and their capacity is shared by all tokens.
 
     Args:
-        rows_of_all: gathers the rows of the current micro-batch from all processes, given this one's. A collective.
+        rows_of_all: collective that gathers the rows of the current micro-batch from all processes, given this one's.
         own_rows: selects the rows of this process from those of all.
     """
 
@@ -46,7 +45,7 @@ class Exchanged(Spread):
 
     Args:
         rows_of_all, own_rows: as in `Spread`.
-        group: the processes that share the experts of a layer, equally many each, in the order of their ranks.
+        group: the processes that divide the experts of a layer equally among them, in the order of their ranks.
     """
 
     def __init__(

@@ -143,7 +143,7 @@ def start_processes(
 
     Raises:
         ValueError: if flags do not match the number of processes, or if there are fewer GPUs than processes.
-        Lost: if another process is gone; it replaces the error that a collective in this block raises.
+        Lost: if another process is gone; it replaces the error that a collective in the `with` block raises.
     """
     if not launched():
         if shard or expert_parallel is not None:

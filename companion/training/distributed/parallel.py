@@ -109,7 +109,7 @@ class Parallel:
     # For the trainer
 
     def total(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Return each tensor summed over the processes. A collective."""
+        """Return each tensor summed over the processes (a collective)."""
         return list(tensors)
 
     def bounds(self, rows: int) -> tuple[int, int]:
@@ -136,20 +136,20 @@ class Parallel:
         return lambda *batch: loss(model, *batch)
 
     def drawing(self, seed: int, rows: int) -> AbstractContextManager[Any]:
-        """Make random numbers in this block depend on `seed` and belong to this process's share of `rows` rows."""
+        """Make random numbers in the `with` block depend on `seed` and on this process's share of `rows` rows."""
         torch.manual_seed(seed)
         return nullcontext()
 
     def collecting(self, last: bool) -> AbstractContextManager[Any]:
-        """Accumulate gradients in this block; after the `last` one, the gradient is summed over all processes."""
+        """Accumulate gradients in the `with` block; after the `last` block, sum the gradient over all processes."""
         return nullcontext()
 
     def clip(self, model: nn.Module, largest: float) -> Tensor:
-        """Scale the gradient to a norm of at most `largest`, and return its norm before scaling. A collective."""
+        """Scale the gradient to a norm of at most `largest`, and return its norm before scaling (a collective)."""
         return torch.nn.utils.clip_grad_norm_(model.parameters(), largest)
 
     def whole(self, parameter: Tensor, tensor: Tensor) -> Tensor:
-        """Gather all of `tensor`, which is `parameter` or has the same layout. A collective."""
+        """Gather all of `tensor`, which is `parameter` or has the same layout (a collective)."""
         return tensor
 
     def part(self, parameter: Tensor, tensor: Tensor, name: str) -> Tensor:

@@ -57,8 +57,8 @@ def translate(
         beams: 1: take the most probable token at each step (greedy decoding); more: search for the most probable name,
             with a length penalty of 1 as in `beam_search`.
         precision: as in `Trainer`.
-        draft: the source of proposed tokens, of which the model verifies several at a time. The names are the same, in
-            fewer passes, which the draft counts.
+        draft: the source of proposed tokens, of which the model verifies several at a time. The translations stay the
+            same but take fewer passes, which the draft counts.
 
     Raises:
         ValueError: if `beams` is below 1, or if a draft is combined with more than one beam.
@@ -201,7 +201,7 @@ class NumberWordsTask(Task):
 
     @property
     def usual(self) -> int:  # type: ignore[override]
-        """Number of updates that the smallest pieces in use need, if neither steps nor minutes are given."""
+        """Default number of updates for the kinds of pieces in use, if neither steps nor minutes are given."""
         kinds = {self.settings.source_pieces, self.settings.target_pieces}
         return max(UPDATES[kind] for kind in kinds)
 

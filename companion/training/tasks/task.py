@@ -27,7 +27,7 @@ from companion.transformer import Transformer
 
 @runtime_checkable
 class Measured(Protocol):
-    """Result of an evaluation. As a string, it is one line for the progress of a run."""
+    """Result of an evaluation, whose `str` is one line for the progress of a run."""
 
     @property
     def scores(self) -> dict[str, float]:
@@ -42,7 +42,7 @@ class Measured(Protocol):
 
 
 class Enough(NamedTuple):
-    """Number of updates beyond which more do not help, and the reason: "or ..., are enough: ..."."""
+    """Number of updates that is enough, and the reason, such as "or 30 times through the text, are enough"."""
 
     updates: int
     why: str
@@ -70,7 +70,7 @@ class Task(ABC):
     def batches(self) -> Callable[[int], Batch]:
         """Function from the number of a micro-batch to tensors for `loss`, the targets last.
 
-        It depends on the number only.
+        The result depends only on the number.
         """
 
     @property
@@ -151,7 +151,7 @@ class Task(ABC):
         """Plot the course of a run from the lines of its log. Return False if matplotlib is not installed."""
 
     def trainer(self, updates: int, device: torch.device, precision: str, parallel: Parallel | None = None) -> Trainer:
-        """Make a new model and its trainer. A collective if there are several processes.
+        """Make a new model and its trainer (a collective if there are several processes).
 
         Raises:
             ValueError: if a micro-batch has fewer examples than there are processes, and as `Parallel.prepare` does.

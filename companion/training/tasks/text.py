@@ -62,7 +62,7 @@ class Text:
 
 @dataclass(frozen=True)
 class TextTask(Task):
-    """Continuing text. `kept` is the tokenizer of an existing run; `None`: train one when it is needed."""
+    """The task of continuing text. `kept` is the tokenizer of an existing run; `None`: train one when it is needed."""
 
     settings: TextSettings
     text: Text

@@ -1,4 +1,4 @@
-"""Fine-tuning tasks, which teach a model that continues texts to answer (lesson 20).
+"""Fine-tuning tasks, which teach a pretrained model to answer (lesson 20).
 
     SupervisedTask   the answers of conversations, token by token (Ouyang et al. 2022, InstructGPT, section 3.5)
     PreferenceTask   the better of two answers (Rafailov et al. 2023, DPO)
@@ -92,7 +92,7 @@ class Tuned:
 
 @dataclass(frozen=True)
 class TuneTask(Task):
-    """Common base of the fine-tuning tasks. `given`: files with the conversation format of an existing run."""
+    """Base class of the fine-tuning tasks. `given` has the files that define an existing run's conversation format."""
 
     settings: TuneSettings
     start: Start
@@ -201,10 +201,10 @@ class TuneTask(Task):
         seed: int = 0,
         precision: str = "fp32",
     ) -> list[list[int]]:
-        """Return the ids of the model's answers, each ended by a stop token or after `tokens` of them.
+        """Return the ids of the model's answers, each up to a stop token or to the limit in the setting `tokens`.
 
         Raises:
-            ValueError: if a conversation leaves no room for an answer.
+            ValueError: if a conversation is so long that no answer fits in the context.
         """
         prompts = [self.dialect.prompt(messages) for messages in conversations]
         room = model.config.context - max(map(len, prompts))
@@ -360,7 +360,7 @@ def _chosen(number: int, batch: int, among: int, seed: int) -> list[int]:
 def read_for(targets: Tensor) -> Tensor:
     """Return which tokens of each row are read for one of its targets: (row, token), True up to the last target.
 
-    Experts do not count later tokens, such as padding, so that a row's result does not depend on its padding.
+    Routing statistics leave out later tokens, such as padding, so that a row's result does not depend on its padding.
     """
     return (targets != IGNORE).flip(-1).cummax(-1).values.flip(-1)
 
@@ -407,7 +407,7 @@ def _sampled_loss(
 ) -> Scored:
     """Compute the `policy_loss` of sampled answers.
 
-    Each row is an answer, and those to the same problem are adjacent.
+    Each row is an answer, and answers to the same problem are adjacent.
     """
     out = model(tokens, counted=read_for(targets))
     each, scored = target_log_probs(out.logits, targets), targets != IGNORE
@@ -576,7 +576,7 @@ class PreferenceTask(TuneTask):
 
     @torch.no_grad()
     def measure(self, model: Transformer, precision: str = "fp32", *, brief: bool = False) -> Tuned:
-        """Evaluate the fraction of held-out pairs whose better answer gained more than the worse, and their loss."""
+        """Evaluate the fraction of held-out pairs whose better answer gained more probability, and the pairs' loss."""
         pairs = (self.parts[1] or self.parts[0])[: MEASURED_BRIEFLY if brief else MEASURED]
         gained, nats = 0.0, 0.0
         device = next(model.parameters()).device
@@ -602,10 +602,10 @@ class PolicyTask(TuneTask):
 
     Answers that earn more than others to the same problem are reinforced.
 
-    Behaviour that the initial model shows only sometimes thereby becomes frequent. This requires that its answers vary
-    in a way that also helps with other problems. The following fractions of 500 held-out sums are answered right with
-    the recipe in `companion tune --help` (16 problems per step, rate 5e-5), from three initial models that show their
-    steps in half of their answers (`worked`):
+    Behavior that the initial model shows only sometimes thereby becomes frequent. This requires that the model's
+    answers vary in a way that also helps with other problems. The following fractions of 500 held-out sums are answered
+    right with the recipe in `companion tune --help` (16 problems per step, rate 5e-5), from three initial models that
+    show their steps in half of their answers (`worked`):
 
         at the start        32.6 %   35.8 %   23.0 %
         after 30 updates    46.2 %   40.8 %   33.2 %
@@ -661,7 +661,7 @@ class PolicyTask(TuneTask):
         return tokens, targets, old, reference, advantages, rewards, counted
 
     def _said(self, ids: Sequence[int]) -> str:
-        """Return the text of an answer, or nothing if it was cut off before it ended."""
+        """Return the text of an answer, or an empty text if the answer was cut off before it ended."""
         return self.dialect.answer(ids) if ids and ids[-1] in self.dialect.stop else ""
 
     @property
