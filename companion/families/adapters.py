@@ -266,7 +266,7 @@ def load_adapters(folder: str | Path, model: Transformer, *, kind: str | None = 
     """Add the adapters that `save_adapters` or peft wrote to a model, in place.
 
     Args:
-        folder: The folder that holds both files.
+        folder: The folder that contains both files.
         model: The model that the adapters belong to, without adapters.
         kind: The published layout whose names the file uses. By default, the layouts that can represent the model are
             tried, beginning with the one that the model was read from, and the first that has all the names is used.

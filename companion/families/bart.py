@@ -124,7 +124,7 @@ FAMILIES = (
 
 
 def _bart(d_model: int, layers: int, heads: int, vocab: int = 50265, head: Any = "linear") -> ModelConfig:
-    """Lewis et al. 2020, section 2.1."""
+    """Return a configuration of BART (Lewis et al. 2020, section 2.1)."""
     return ModelConfig(
         vocab=vocab,
         d_model=d_model,

@@ -49,7 +49,7 @@ FIELDS = rows(
 
 
 def rename(name: str) -> str:
-    """Normalise the names of tensors across releases.
+    """Normalize the names of tensors across releases.
 
     Models without a head lack the prefix, and the first releases call the gain and bias of a norm gamma and beta.
     """
@@ -82,7 +82,7 @@ def configuration(fields: Fields, given: Mapping[str, Tensor]) -> ModelConfig:
     pairs. Without a masked-token head, logits are computed as products with the token embeddings.
 
     Raises:
-        ValueError: If a field cannot be honoured, or the classifier is not a matrix.
+        ValueError: If a field cannot be honored, or the classifier is not a matrix.
     """
     pooled = any(name.startswith("pooler.") for name in given)
     classifier = given.get("cls.seq_relationship.weight")
@@ -154,7 +154,7 @@ FAMILIES = (
 
 
 def preset(d_model: int, layers: int, heads: int) -> ModelConfig:
-    """Devlin et al. 2019, uncased and as pretrained.
+    """Return a configuration of the uncased pretrained BERT (Devlin et al. 2019).
 
     The model has a masked-token head, a pooler and a classifier of sentence pairs. Set `head="linear", classes=0` for
     only the encoder and the pooler.

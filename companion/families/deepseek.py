@@ -130,7 +130,7 @@ def _score_width(attention: AttentionConfig, sharper: float) -> float | None:
 def with_experts(fields: Fields, config: ModelConfig, **chosen: Any) -> ModelConfig:
     """Return `config` with experts in every layer after the first `first_k_dense_replace`.
 
-    `chosen` holds further arguments of `MoEConfig`.
+    `chosen` contains further arguments of `MoEConfig`.
     """
     plain, layers = fields.take("first_k_dense_replace"), layers_of(fields)
     if isinstance(plain, bool) or not isinstance(plain, int) or plain < 0:
@@ -199,7 +199,7 @@ FURTHER = 4
 def place(places: Places, config: ModelConfig, **named: Any) -> None:
     """Map all tensors, and drop the layers for multi-token prediction.
 
-    The shared experts of a layer are stored as one network. `named` holds further arguments of `mistral.place`.
+    The shared experts of a layer are stored as one network. `named` contains further arguments of `mistral.place`.
     """
     further = tuple(f"model.layers.{config.layers + more}." for more in range(FURTHER))
     places.drop(lambda name: name.startswith(further))
@@ -224,7 +224,7 @@ def _preset(
     mscale: float = 0.707,
     vocab: int = 102400,
 ) -> ModelConfig:
-    """DeepSeek-AI 2024 (both papers). `widths` are d_ff in the first `plain` layers, and d_ff of an expert."""
+    """Return DeepSeek-V2 or V3 (DeepSeek-AI 2024). `widths`: d_ff in the first `plain` layers, and d_ff of an expert."""
     attention = AttentionConfig(heads, d_head=128, d_v=128, latent=LatentConfig(512, 64, query_rank))
     sharper = (0.1 * mscale * math.log(40) + 1) ** 2
     moe = replace(moe, pattern=(False,) * plain + (True,) * (layers - plain), plain_d_ff=widths[0])

@@ -136,7 +136,7 @@ def _like_gemma(
     positions: PositionConfig,
     logit_cap: float | None = None,
 ) -> ModelConfig:
-    """Gemma Team 2024 (Gemma and Gemma 2) and 2025 (Gemma 3)."""
+    """Return a configuration of Gemma or Gemma 2 (Gemma Team 2024) or of Gemma 3 (Gemma Team 2025)."""
     return ModelConfig(
         vocab=vocab,
         d_model=d_model,
@@ -159,7 +159,7 @@ _THIRD: dict[str, Any] = {
 
 
 def _first(d_model: int, layers: int, heads: int, kv_heads: int, d_ff: int) -> ModelConfig:
-    """Gemma Team 2024, Gemma, table 1."""
+    """Return a configuration of the first Gemma (Gemma Team 2024, table 1)."""
     plain = _like_gemma(
         d_model, layers, heads, kv_heads, d_ff,
         vocab=256000, context=8192, attention=AttentionConfig(1), positions=PositionConfig("rotary", layout="half"),

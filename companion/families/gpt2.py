@@ -109,9 +109,10 @@ FAMILIES = (Family("gpt2", FIELDS, _config, _place, rename, architecture="GPT2LM
 
 
 def _gpt(d_model: int, layers: int, heads: int, *, context: int = 1024, dropout: float = 0.1) -> ModelConfig:
-    """Radford et al. 2019; Brown et al. 2020.
+    """Return a configuration of GPT-2 (Radford et al. 2019) or GPT-3 (Brown et al. 2020).
 
-    Every second layer of GPT-3 uses sparse attention, which changes none of the counts. Here all layers are dense.
+    Every second layer of GPT-3 uses sparse attention, which does not change the number of parameters. Here all layers
+    are dense.
     """
     return ModelConfig(
         vocab=50257,

@@ -105,7 +105,7 @@ FAMILIES = (Family("gpt_neox", FIELDS, _config, _place, _rename, architecture="G
 
 
 def _pythia(d_model: int, layers: int, heads: int) -> ModelConfig:
-    """Biderman et al. 2023, table 1."""
+    """Return a configuration of Pythia (Biderman et al. 2023, table 1)."""
     return ModelConfig(
         vocab=50304,
         d_model=d_model,

@@ -85,7 +85,7 @@ FAMILIES = (Family("gpt_oss", FIELDS, _gpt_oss, place, architecture="GptOssForCa
 
 
 def _preset(layers: int, experts: int) -> ModelConfig:
-    """OpenAI 2025, model card."""
+    """Return a configuration of gpt-oss (OpenAI 2025, model card)."""
     moe = MoEConfig(experts, 4, router_bias=True)
     plain = decoder(
         2880, layers, 64, 2880, context=131072, eps=1e-5, kv_heads=8, base=150000.0, moe=moe, vocab=201088, d_head=64

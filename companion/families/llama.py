@@ -83,7 +83,7 @@ def configuration(
         attention: Attention that differs from LLaMA's.
 
     Raises:
-        ValueError: If there is no gated network with this activation, or a field cannot be honoured.
+        ValueError: If there is no gated network with this activation, or a field cannot be honored.
     """
     order, local = positions(fields, turning, local_base)
     named = fields.table.get("hidden_activation")
@@ -250,7 +250,7 @@ def changed(config: ModelConfig, **groups: Mapping[str, Any]) -> ModelConfig:
 
 
 def _llama3(d_model: int, layers: int, d_ff: int, *, factor: float, **changes: Any) -> ModelConfig:
-    """Grattafiori et al. 2024: trained on 8,192 tokens, then on longer texts with scaled frequencies."""
+    """Return a configuration of Llama 3 (Grattafiori et al. 2024), with frequencies scaled for longer texts."""
     plain = decoder(d_model, layers, 32, d_ff, context=131072, eps=1e-5, kv_heads=8, base=5e5, vocab=128256, **changes)
     return changed(plain, positions={"scaling": RotaryScaling("llama3", factor, 8192, slow=1.0, fast=4.0)})
 

@@ -148,7 +148,7 @@ FAMILIES = (
 
 
 def _scout() -> ModelConfig:
-    """Meta 2025, the text model, with a context that ends within the first chunk."""
+    """Return the text model of Llama 4 Scout (Meta 2025), with a context that ends within the first chunk."""
     moe = MoEConfig(16, 1, "sigmoid_topk", shared=1, weighted="input")
     plain = decoder(
         5120, 48, 40, 8192, context=8191, eps=1e-5, kv_heads=8, base=5e5, moe=moe, vocab=202048, d_head=128

@@ -1,7 +1,7 @@
 """Marian's translation models as published, relatives of the encoder-decoder of 2017 (lesson 13).
 
-They are post-norm. Position vectors have all sines before all cosines, each logit has a bias per token id, and the
-decoder starts from the padding token.
+They are post-norm. In their position vectors all sines come before all cosines, the logits have one bias per token id,
+and the decoder starts from the padding token.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """MiniMax-M2 as published (MiniMax 2025), a relative of LLaMA (lesson 16).
 
-Queries and keys are normed over all heads together, half of each head is rotated, and the experts are balanced by a
+Queries and keys are normalized over all heads together, half of each head is rotated, and the experts are balanced by a
 bias.
 """
 

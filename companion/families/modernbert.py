@@ -159,7 +159,7 @@ FAMILIES = (
 
 
 def _modern(d_model: int, layers: int, heads: int, d_ff: int) -> ModelConfig:
-    """Warner et al. 2024, table 3."""
+    """Return a configuration of ModernBERT (Warner et al. 2024, table 3)."""
     return ModelConfig(
         vocab=50368,
         d_model=d_model,

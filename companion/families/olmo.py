@@ -1,7 +1,7 @@
 """OLMo 2 and 3 as published (OLMo Team 2024 and 2025), relatives of LLaMA (lesson 13).
 
-Norms come after each sub-layer, and queries and keys are normed. OLMo 3 also has local layers, whose rotary frequencies
-are not scaled.
+Norms come after each sub-layer, and queries and keys are normalized. OLMo 3 also has local layers, whose rotary
+frequencies are not scaled.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ FAMILIES = (
 
 
 def _opt(d_model: int, layers: int, heads: int) -> ModelConfig:
-    """Zhang et al. 2022, table 1."""
+    """Return a configuration of OPT (Zhang et al. 2022, table 1)."""
     return ModelConfig(
         vocab=50272,
         d_model=d_model,

@@ -14,7 +14,7 @@ from companion.files.published.family import Preset
 
 
 def _transformer(d_model: int, heads: int, d_ff: int, dropout: float) -> ModelConfig:
-    """Vaswani et al. 2017, table 3.
+    """Return a configuration of the transformer of 2017 (Vaswani et al. 2017, table 3).
 
     The stacks share a vocabulary of about 37,000 tokens and have six layers each. Attention has no biases. The paper
     sets no maximum length; 512 is the length of related models.

@@ -55,12 +55,12 @@ def load_pretrained(
 
     Args:
         name: A folder, a GGUF file, or the name of a model that `companion get` has fetched.
-        download: Fetch a missing model as `companion get` does. Models on a hub are named "organisation/name".
+        download: Fetch a missing model as `companion get` does. Models on a hub are named "organization/name".
         dtype: Dtype of the weights (default: as stored).
         device: Device of the weights (default: the CPU).
 
     Raises:
-        ValueError: In the same cases as `load_model`, and if the `model_type` is unknown, a field cannot be honoured, a
+        ValueError: In the same cases as `load_model`, and if the `model_type` is unknown, a field cannot be honored, a
             tensor has no counterpart or differs between two files, or the model cannot be downloaded.
     """
     expected = "a folder, a GGUF file, or the name of a model"

@@ -98,7 +98,7 @@ def _qwen3_moe(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
 def with_mixtures(fields: Fields, config: ModelConfig, experts: int, **further: Any) -> ModelConfig:
     """Return `config` with `experts` experts in the layers that `decoder_sparse_step` and `mlp_only_layers` select.
 
-    `further` holds other arguments of `MoEConfig`.
+    `further` contains other arguments of `MoEConfig`.
     """
     step, plain = fields.take("decoder_sparse_step"), fields.take("mlp_only_layers") or []
     require_whole("decoder_sparse_step", step)
@@ -134,7 +134,7 @@ FAMILIES = (
 def _third(
     d_model: int, layers: int, heads: int, kv_heads: int, d_ff: int, *, tied: bool, moe: MoEConfig | None = None
 ) -> ModelConfig:
-    """Yang et al. 2025, with a norm over the queries and keys of each head."""
+    """Return a configuration of Qwen 3 (Yang et al. 2025), with a norm over the queries and keys of each head."""
     plain = decoder(
         d_model, layers, heads, d_ff, context=40960, eps=1e-6, kv_heads=kv_heads, base=1e6, moe=moe, vocab=151936,
         tied=tied,

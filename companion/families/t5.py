@@ -162,7 +162,7 @@ FAMILIES = (Family("t5", FIELDS, _config, _place, architecture="T5ForConditional
 
 
 def _t5(d_model: int, layers: int, heads: int, d_ff: int, *, flan: bool = False) -> ModelConfig:
-    """Raffel et al. 2020, sections 3.1.2 and 3.7.
+    """Return a configuration of T5 (Raffel et al. 2020, sections 3.1.2 and 3.7).
 
     With `flan`, networks are gated (Shazeer 2020) and the head has its own matrix (Chung et al. 2022).
     """

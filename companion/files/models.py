@@ -229,8 +229,9 @@ def load_model(
         device: The device of the model (default: the CPU).
 
     Raises:
-        ValueError: If the folder or a file is missing or damaged, holds another kind of model, or if the configuration
-            does not match the weights. The message lists tensors that are missing, unexpected or of another shape.
+        ValueError: If the folder or a file is missing or damaged or belongs to another kind of model, or if the
+            configuration does not match the weights. The message lists tensors that are missing, unexpected or of
+            another shape.
     """
     return read_together(Path(folder), lambda: _load_model(Path(folder), dtype, device))
 
@@ -295,7 +296,7 @@ def assemble(config: ModelConfig, tensors: dict[str, Tensor], folder: Path, dtyp
 
 
 def bare_model(config: ModelConfig) -> Transformer:
-    """Return a model on the device "meta", so that no weights are allocated or initialized in vain."""
+    """Return a model on the device "meta", for which no weights are allocated or initialized."""
     with torch.device("meta"), _Undrawn():
         return Transformer(config)
 
@@ -313,7 +314,7 @@ def _differences(wanted: Mapping[str, tuple[int, ...]], got: Mapping[str, tuple[
 
 
 class _Undrawn(TorchFunctionMode):
-    """Skips the functions of `torch.nn.init`.
+    """Mode that skips the functions of `torch.nn.init`.
 
     On the device "meta" there is nothing to initialize, and the first call would make PyTorch load its compiler, which
     takes longer than reading a gigabyte.

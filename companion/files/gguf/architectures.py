@@ -49,7 +49,7 @@ _NEUTRAL = {"vocab_size", "rope.scaling.finetuned", "expert_group_count", "exper
 
 
 class Said:
-    """The metadata of a file about its architecture.
+    """The metadata that describes the architecture of a file's model.
 
     `take` returns the value of a key, and `finish` raises `ValueError` for a key that was never taken.
     """
@@ -69,7 +69,7 @@ class Said:
         return ValueError(f"{self.file.path}: {self.name}.{key}={shown(value)}: expected {expected}")
 
     def only(self, key: str, *values: Any) -> None:
-        """Raise `ValueError` if the key exists and has none of these values."""
+        """Raise `ValueError` if the key exists and its value is not one of these."""
         self._taken.add(key)
         value = self.file.metadata.get(f"{self.name}.{key}", values[0])
         if value not in values:

@@ -75,7 +75,7 @@ def text_files(file: GGUFFile) -> dict[str, str]:
 
 @contextmanager
 def naming(folder: Path) -> Iterator[None]:
-    """Make error messages in this block name the GGUF file instead of the folder that represents it."""
+    """Make error messages in the `with` block name the GGUF file instead of the folder that represents it."""
     path = origin(folder)
     try:
         yield

@@ -213,7 +213,7 @@ class Vocabulary:
         return _bpe(vocab, merges, unk_token=name, fuse_unk=True, byte_fallback=True)
 
     def _spaces(self, i: int) -> bool:
-        """Return whether a piece has only spaces, which a file may store as " " but normalized texts as `SPACE`."""
+        """Return whether a piece consists of spaces, which a file may store as " " instead of `SPACE`."""
         token = self.tokens[i]
         return self.kind == "llama" and self.types[i] == USER and token != "" and not token.strip(f" {SPACE}")
 
@@ -335,7 +335,7 @@ def _pre_of(data: Mapping[str, Any]) -> str:
 
 
 def _around_of(data: Mapping[str, Any], added: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the keys about the special tokens that a text begins and ends with."""
+    """Return the keys for the special tokens at the beginning and the end of a text."""
     ids = {one["content"]: i for i, one in added.items()}
     for part in _parts(data, "post_processor"):
         if part.get("type") == "TemplateProcessing":

@@ -17,7 +17,7 @@ class Known:
     Attributes:
         about: A description in a few words.
         hub: The name of the original on the hub.
-        licence: The licence under which it was published.
+        licence: The license under which it was published.
         package: The package that contains it.
         version: The version of that package.
         folder: The model's folder in the package.

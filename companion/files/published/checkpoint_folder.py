@@ -51,7 +51,7 @@ class Became:
         name: The field.
         value: Its value in the file, or the default if the file leaves it out.
         words: The outcome in one line.
-        refused: The reason why the field cannot be honoured, or `None` if it can.
+        refused: The reason why the field cannot be honored, or `None` if it can.
     """
 
     name: str
@@ -133,7 +133,7 @@ class Fields:
         return {policy.name: policy.default for policy in taken if not policy.required}
 
     def check(self) -> None:
-        """Raise `ValueError` for the first field that cannot be honoured; quantization is checked first."""
+        """Raise `ValueError` for the first field that cannot be honored; quantization is checked first."""
         for end in sorted(self.became(), key=lambda end: end.name not in QUANTIZED):
             if end.refused:
                 raise ValueError(end.refused)
@@ -142,7 +142,7 @@ class Fields:
         """Return the configuration that `build` builds.
 
         Raises:
-            ValueError: If a field cannot be honoured or `build` fails. The message has the file's names of the fields.
+            ValueError: If a field cannot be honored or `build` fails. The message uses the field names of the file.
         """
         self.check()
         try:

@@ -15,9 +15,10 @@ tools about themselves and dropout rates, which matter only in training. The row
 `companion/families`, and they take precedence over the rows for every release, which are here. The rows about
 generation are here too. They apply to generation_config.json or, if there is no such file, to config.json.
 
-The versions after a neutral field are those of `transformers` that wrote it, the first and last seen among 2.2, 2.9,
-3.0, 3.5, 4.0, 4.6, 4.10, 4.18, 4.22, 4.26, 4.30, 4.33, 4.36, 4.40, 4.44, 4.46, 4.48, 4.51, 4.53, 4.55, 4.57 and 5.0;
-`on` means that the newest of them does. The fields marked "by hand" were added by the publishers of a model themselves.
+The two versions after a neutral field are the first and the last version of `transformers` known to write it, among
+2.2, 2.9, 3.0, 3.5, 4.0, 4.6, 4.10, 4.18, 4.22, 4.26, 4.30, 4.33, 4.36, 4.40, 4.44, 4.46, 4.48, 4.51, 4.53, 4.55, 4.57
+and 5.0; `on` means that the newest of these still does. The fields marked "by hand" were added by the publishers of a
+model themselves.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Convert one of our configurations to the fields of a published config.json (lesson 18).
 
 For this purpose, the tables of `companion.families` are read from right to left. The note of a taken field begins with
-the part of a `ModelConfig` that the field sets, so it also tells where its value comes from. `VALUES` and `NAMED` have
-functions for fields whose value differs from that part. This module does not check that the fields are complete.
-`export_model` does that, by reading them back and comparing the configurations.
+the part of a `ModelConfig` that the field sets, so it also says where the field's value comes from. `VALUES` and
+`NAMED` have functions for fields whose value differs from that part. This module does not check that the fields are
+complete. `export_model` does that, by reading them back and comparing the configurations.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ class Family:
                 device "meta".
 
         Raises:
-            ValueError: If a field cannot be honoured or a tensor does not belong to the model, and as in `load_model`.
+            ValueError: If a field cannot be honored or a tensor does not belong to the model, and as in `load_model`.
         """
         from companion.ground.atomic import read_together
 

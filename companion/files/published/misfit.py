@@ -83,7 +83,7 @@ def explained(
 
 
 class _Others:
-    """Finds the fields responsible for an error, from the shapes that other values of a field would require."""
+    """Search for the fields that are responsible for an error, by the shapes that other values would require."""
 
     def __init__(self, family: Layout, fields: Fields, there: Mapping[str, Tensor]) -> None:
         self.family, self.fields, self.there = family, fields, there
@@ -186,7 +186,7 @@ def _sizes(shape: tuple[int, ...]) -> list[int]:
 
 
 def _listed(told: Sequence[tuple[str, str, str]]) -> str:
-    """List the first tensors, one for each cause before a second one for any cause."""
+    """List some of the tensors: first one for each cause, then further ones."""
     causes = [cause for _, _, cause in told]
     order = sorted(range(len(told)), key=lambda i: causes[:i].count(causes[i]) if i < 200 else i)
     first = "; ".join(f"{told[i][0]} {told[i][1]}" for i in sorted(order[:TOLD]))

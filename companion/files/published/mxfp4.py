@@ -19,7 +19,7 @@ def dequantized(
 
     Each row is stored in blocks of 32 elements that share a scale (Open Compute Project 2023, Microscaling formats,
     sections 5 and 6). Element i of a block is LEVELS[code_i] 2^(scale - 127). A byte holds two codes, the first in its
-    lower half. Nothing is rounded in bf16 and fp32.
+    lower half. The result is exact in bf16 and in fp32.
     """
     experts, rows, count, width = blocks.shape
     made = torch.empty(experts, 2 * count * width, rows, dtype=dtype, device=blocks.device)

@@ -14,7 +14,7 @@ from companion.files.published.mxfp4 import dequantized
 
 
 class Places:
-    """Moves published tensors to our names, each exactly once.
+    """Published tensors that are moved to our names, each exactly once.
 
     Args:
         given: The tensors by published names. They are taken out as they are moved.
@@ -249,7 +249,7 @@ def _longer_axes(shape: Sequence[int]) -> list[int]:
 
 
 class WayBack(Places):
-    """Moves our tensors to published names: a family's `place` function, run with this class, works in reverse.
+    """The inverse of `Places`, with which a family's `place` function moves our tensors to published names.
 
     Args:
         ours: The tensors by our names. Each is taken exactly once.
