@@ -230,7 +230,7 @@ def _said(talk: Talk, line: str) -> bool:
 
 @contextmanager
 def _stopped_alone() -> Iterator[list[int]]:
-    """Within this block, make Ctrl-C append to the yielded list instead of raising `KeyboardInterrupt`."""
+    """In the `with` block, make Ctrl-C append to the yielded list instead of raising `KeyboardInterrupt`."""
     stopped: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, frame: stopped.append(number))
     try:

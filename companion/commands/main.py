@@ -208,7 +208,8 @@ def _unsaid(error: OSError) -> int:
 def _answer(error: Exception, typed: Mapping[str, Any]) -> tuple[str | None, int]:
     """Return the sentence about an error that ended a command, and the exit code.
 
-    The sentence is `None` for a bug of ours. `typed` holds the flags of the command line, named as they are typed.
+    The sentence is `None` for a bug in the package. `typed` contains the flags of the command line, named as they are
+    typed.
     """
     match error:
         case ValueError():

@@ -1,4 +1,4 @@
-"""Sentences about paths that cannot be used, and a trial of a disk before a command works for a long time."""
+"""Messages about unusable paths, and a check that a disk can be written to before a long command starts."""
 
 from __future__ import annotations
 

@@ -195,7 +195,7 @@ def train() -> tuple[float, dict[str, Tensor]]:
 
 @contextmanager
 def threads(number: int) -> Iterator[None]:
-    """Set the number of PyTorch's threads within a block."""
+    """Set the number of PyTorch's threads in the `with` block."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:

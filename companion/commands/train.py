@@ -102,7 +102,8 @@ def train(settings: RunSettings, arguments: list[str]) -> int:
     """Start or resume the run with these settings; if it is finished, only print its result.
 
     Returns:
-        0 if the run is finished, 130 if it was stopped and saved, and 1 if it cannot go on, with the reason on stderr.
+        0 if the run is finished, 130 if it was stopped and saved, and 1 if it cannot continue, with the reason on
+        stderr.
 
     Raises:
         ValueError: If the input is invalid. Nothing is written then.

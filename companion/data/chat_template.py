@@ -1,8 +1,8 @@
 """Chat templates, which format a conversation as a published chat model expects it (lesson 13).
 
-A model that was fine-tuned on conversations has seen them in a single format, with marks between the turns. Its folder
-contains a Jinja program that writes this format: `chat_template.jinja`, or a field of `tokenizer_config.json`. Because
-this is untrusted code, it runs in Jinja's sandbox, where it can only read its inputs.
+A model that was fine-tuned on conversations has seen them in a single format, with markers between the turns. Its
+folder contains a Jinja program that writes this format: `chat_template.jinja`, or a field of `tokenizer_config.json`.
+Because this is untrusted code, it runs in Jinja's sandbox, where it can only read its inputs.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def load_chat_template(folder: str | Path) -> ChatTemplate | None:
 
 @contextmanager
 def _bounded(origin: str) -> Iterator[None]:
-    """Raise `ValueError` if the template in this block exceeds its limits."""
+    """Raise `ValueError` if the template in the `with` block exceeds its limits."""
     try:
         with at_most(SECONDS), within(MEMORY):
             yield

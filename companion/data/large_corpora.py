@@ -288,7 +288,7 @@ class StreamedBatches:
         self.total = self._windows(self._part(0)) / share
 
     def __call__(self, step: int) -> tuple[Tensor, ...]:
-        """Return batch number `step`, in the format of `make`'s."""
+        """Return batch number `step`, in the format of the batches that `make` returns."""
         rows = [self._row(step * self.batch + i) for i in range(self.batch)]
         return tuple(torch.cat(column) for column in zip(*rows, strict=True))
 

@@ -70,7 +70,7 @@ def best_fit(lengths: Sequence[int], room: int) -> list[int]:
 
 
 class _Epoch(NamedTuple):
-    """Pieces of one epoch: `begin` in the text and `length`, window after window.
+    """Pieces of one epoch, window after window: where each piece begins in the text, and its length.
 
     Window w has the pieces bounds[w] to bounds[w + 1]. `order` is the order of the windows.
     """

@@ -49,8 +49,8 @@ def load_tokenizer(folder: str | Path) -> PublishedTokenizer:
     """Load the tokenizer in a published checkpoint's folder, in any of the formats.
 
     Raises:
-        ValueError: if there is none, if a file is missing or damaged, or if Marian's needs `sentencepiece`, which the
-            extra `published` installs.
+        ValueError: if there is no tokenizer, if a file is missing or damaged, or if Marian's format is used without the
+            package `sentencepiece`, which the extra `published` installs.
     """
     folder = Path(folder)
     if (folder / UNREADABLE).is_file():

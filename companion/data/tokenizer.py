@@ -125,7 +125,7 @@ class BytePairTokenizer:
         return str(self._tokenizer.to_str(pretty=True)) + "\n"
 
     def to_published(self) -> str:
-        """Return `to_json` for other libraries, which do not add the separator themselves: the file tells them to.
+        """Return `to_json` for other libraries, with a post-processor that makes them add the separator.
 
         These libraries also encode the text "<|document|>" as the separator, which `encode` never does.
         """
@@ -192,7 +192,7 @@ class StreamDecoder:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, token: int) -> str:
-        """Return the characters that `token` completes; often several, sometimes none."""
+        """Return the characters that `token` completes, which are often several and sometimes none."""
         return self._decoder.decode(self._tokenizer.bytes_of(token))
 
     def finish(self) -> str:

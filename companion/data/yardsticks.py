@@ -37,9 +37,9 @@ def yardsticks(train: Sequence[Document], held_out: Sequence[Document]) -> list[
 
     The baselines are `xz -9`, by itself and primed with the training text, and n-grams of order 3, 4 and 5.
 
-    Without training text only the first can be measured. If there are more than `MOST_READ` bytes of training text,
-    they read a sample of it, and their names say how much. This takes seconds for megabytes; sorting dominates, with
-    O(n log n) in the bytes of training text.
+    Without training text only the first can be measured. If there are more than `MOST_READ` bytes of training text, the
+    baselines read a sample of it, and their names say how much. This takes seconds for megabytes; sorting dominates,
+    with O(n log n) in the bytes of training text.
     """
     whole = _bytes(train)
     train = sample(train, MOST_READ)

@@ -4,8 +4,7 @@
 
 `Attention` is an ordinary `nn.Module`: (batch, token, d_model) goes in and comes out. Here it is part of a small
 classifier together with PyTorch's layers, with grouped queries and rotary positions and without a causal mask. The
-classifier learns whether a row of symbols contains the same symbol twice in succession, which no token can tell by
-itself.
+classifier learns whether a row of symbols contains the same symbol twice in succession, which no single token reveals.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Twice(nn.Module):
 
 
 def batch(rows: int) -> tuple[Tensor, Tensor]:
-    """Return rows of symbols (batch, token), and for each row whether two neighbours are the same."""
+    """Return rows of symbols (batch, token), and for each row whether two neighbors are the same."""
     symbols = torch.randint(SYMBOLS, (rows, LENGTH))
     return symbols, (symbols[:, 1:] == symbols[:, :-1]).any(dim=1).long()
 

@@ -20,12 +20,12 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class NotWritten(OSError):
-    """A file could not be written, and no part of it remains. The message names the file, the reason and the size."""
+    """Raised when a file cannot be written. The message names the file, the reason and the size; no part of it remains."""
 
 
 @contextmanager
 def writing(path: str | Path, needed: int) -> Iterator[None]:
-    """Convert an `OSError` in this block to a `NotWritten` for `path`, which needs `needed` bytes.
+    """Convert an `OSError` in the `with` block to a `NotWritten` for `path`, which needs `needed` bytes.
 
     A `NotWritten` for a part of `path` is converted too.
     """

@@ -18,12 +18,12 @@ _PATIENCE = 0.5
 
 
 class Busy(ValueError):
-    """Another process holds the lock."""
+    """Raised when another process holds the lock."""
 
 
 @contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
-    """Hold the lock of the file `path` in this block; the file is created, and removed afterwards.
+    """Hold the lock of the file `path` in the `with` block; the file is created, and removed afterwards.
 
     If the process is killed, the file stays but locks nothing, because the lock belongs to the system and ends with the
     process. On a file system without locks (some network ones) nothing is locked.

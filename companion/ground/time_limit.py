@@ -11,9 +11,9 @@ from typing import Any
 
 
 class OutOfTime(BaseException):
-    """The time limit of a block has been reached.
+    """Raised when the block of `at_most` reaches its time limit.
 
-    It is not an `Exception`, so that code that catches every `Exception` does not catch it.
+    This is not an `Exception`, so that code that catches every `Exception` does not catch it.
     """
 
 

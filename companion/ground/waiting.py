@@ -29,7 +29,7 @@ _asked: ContextVar[bool] = ContextVar("asked", default=False)
 
 @contextmanager
 def bars() -> Iterator[None]:
-    """Show progress in this block if standard error is a terminal."""
+    """Show progress in the `with` block if standard error is a terminal."""
     before = _asked.set(True)
     try:
         yield
@@ -72,7 +72,7 @@ def waiting(what: str) -> Iterator[None]:
 
 @contextmanager
 def meanwhile(report: Callable[[], Any], *, first: float = EVERY) -> Iterator[None]:
-    """Call a function again and again in another thread while the block runs.
+    """Call a function repeatedly in another thread while the block runs.
 
     Args:
         report: The function, which must not raise.
@@ -105,10 +105,10 @@ def started(things: Iterable[T], what: str) -> Iterator[T]:
 
 @contextmanager
 def loading(package: str) -> Iterator[None]:
-    """Show with `waiting` that this package is being imported, if its first import happens in this block.
+    """Show with `waiting` that this package is being imported, if its first import happens in the `with` block.
 
-    PyTorch takes two seconds on a quiet machine and a quarter of a minute on a busy one. Commands import it late, each
-    in another place, so the import itself reports.
+    Importing PyTorch takes two seconds on an idle machine and 15 seconds on a busy one. Commands import it late and in
+    different places, so the import itself shows the message.
     """
     shown = _ShownImport(package)
     sys.meta_path.insert(0, shown)

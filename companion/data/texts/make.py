@@ -30,9 +30,11 @@ SECTION = re.compile(r"^(?=## )", re.MULTILINE)
 
 
 def sections(source: str) -> Iterator[tuple[str, str]]:
-    """Yield (name, text) for each section of a lesson, without code cells and directives, but with formulae, tables and
-    lists. A name has the form `Scaled dot-product attention: Derivation`; the opening has the lesson's own name, and a
-    repeated heading is numbered."""
+    """Yield (name, text) for each section of a lesson.
+
+    Code cells and directives are left out; formulas, tables and lists stay. A name has the form `Scaled dot-product
+    attention: Derivation`. The opening has the lesson's own name, and a repeated heading is numbered.
+    """
     prose = FRONT_MATTER.sub("", source)
     for pattern in (CODE_CELL, DIRECTIVE):
         prose = pattern.sub("", prose)
