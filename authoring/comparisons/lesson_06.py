@@ -1,4 +1,4 @@
-"""Comparisons for lesson 06, with three starts and several budgets. Each function prints and returns its results."""
+"""Comparisons for lesson 06, with three seeds and several budgets. Each function prints and returns its results."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 
 from authoring.comparisons.cells import names_of
@@ -21,11 +22,11 @@ def _measure(cases: Sequence[tuple[str, str, float, int]], budgets: Sequence[int
     """Train models of sixteen blocks and measure the mean loss of the last five steps of each budget.
 
     Args:
-        cases: Tuples of (way, home, learning rate, warm-up steps).
+        cases: Tuples of (kind of block, change to the residual path, learning rate, warm-up steps).
         budgets: Numbers of steps.
 
     Returns:
-        The losses of each budget, by way and home, rate, warm-up and start.
+        The losses of each budget, by kind of block and path, rate, warm-up and seed.
     """
     lesson, found = SimpleNamespace(**names_of("06", *CELLS)), {}
     for way, home, rate, warmup in cases:
@@ -40,7 +41,7 @@ def _measure(cases: Sequence[tuple[str, str, float, int]], budgets: Sequence[int
 
 
 def rates() -> Losses:
-    """Compare the loss of the three ways at four rates, in few steps."""
+    """Compare the loss of the three kinds of block at four learning rates after 50 and 100 steps."""
     cases = [(way, "as it is", rate, 1) for rate in (3e-3, 1e-3, 1e-2, 3e-4) for way in WAYS]
     return _measure(cases, (50, 100))
 
@@ -54,7 +55,7 @@ def slow_and_warm() -> Losses:
 
 
 def surgery() -> Losses:
-    """Train pre-norm with its identity path cut, and post-norm with it opened."""
+    """Train pre-norm with its identity path cut, and post-norm with its identity path opened."""
     return _measure([("pre-norm", "cut", 3e-3, 1), ("post-norm", "open", 3e-3, 1)], (50, 150))
 
 
@@ -77,22 +78,22 @@ def mixing() -> dict[tuple[str, int], dict[int, float]]:
 
 
 def alike() -> dict[tuple[str, int], list[float]]:
-    """Measure the mean cosine of two words of a text after 4, 8 and 16 untrained blocks, by way and start."""
+    """Measure the mean cosine of two words of a text after 4, 8 and 16 untrained blocks, by kind of block and seed."""
     lesson, found = SimpleNamespace(**names_of("06", *CELLS)), {}
     for way in WAYS:
         for start in STARTS:
-            model, cosines = lesson.model_of(way, 16, start), []
-            X = model.embedding(lesson.symbols)
-            for block in model.decoder.blocks:
-                for layer, norm in (
-                    (block.attention, block.attention_norm),
-                    (block.feed_forward, block.feed_forward_norm),
-                ):
-                    X = X + layer(norm(X)) if way == "pre-norm" else norm(X + layer(X))
-                rows = F.normalize(X.detach(), dim=-1)
-                off_diagonal = (rows @ rows.transpose(1, 2)).sum((1, 2)) - 24
-                cosines.append((off_diagonal / (24 * 23)).mean().item())
-            found[way, start] = [cosines[blocks - 1] for blocks in (4, 8, 16)]
+            model, after = lesson.model_of(way, 16, start), []  # the stream after each block
+            blocks = model.decoder.blocks
+            if way == "pre-norm":
+                for norm in (*(block.attention_norm for block in blocks[1:]), model.decoder.norm):
+                    norm.register_forward_pre_hook(lambda norm, inputs, after=after: after.append(inputs[0]))
+            else:
+                for block in blocks:
+                    block.feed_forward_norm.register_forward_hook(lambda norm, x, X, after=after: after.append(X))
+            lesson.forward(model, lesson.symbols, way == "pre-norm")
+            rows = F.normalize(torch.stack([after[count - 1] for count in (4, 8, 16)]).detach(), dim=-1)
+            off_diagonal = (rows @ rows.mT).sum((-2, -1)) - 24
+            found[way, start] = (off_diagonal / (24 * 23)).mean(dim=1).tolist()
             print(f"{way}, start {start}:", *(f"{cosine:.2f}" for cosine in found[way, start]), flush=True)
     return found
 

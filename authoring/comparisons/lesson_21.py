@@ -1,12 +1,8 @@
-"""Comparisons for lesson 21: heads and streams of story models from three starts, and how readers' heads form."""
+"""Comparisons for lesson 21: heads and streams of story models from three seeds, and how readers' heads form."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch.nn import functional as F
 
 from authoring.comparisons.cells import names_of, row
 from authoring.records.inside import BUDGETS, READERS, STARTS, Measures
@@ -19,9 +15,9 @@ def _measures() -> Measures:
 
 
 def carried() -> Found:
-    """Read the shares of heads in carrying the hero.
+    """Read how much of the hero's name single heads carry.
 
-    They are the share of the best head, the smaller of its two directions, and the largest share of another head.
+    These are the share of the best head, as the smaller of its two directions, and the largest share of another head.
     """
     of, found = _measures(), Found()
     for updates in BUDGETS:
@@ -62,48 +58,27 @@ def formed() -> Found:
 def penalties() -> Found:
     """Compare autoencoders that keep the 8 largest features with ones that have an L1 penalty of a similar sparsity.
 
-    For each: the share explained, the features active for a vector, the features that no vector activates (of 384),
-    and the factor by which the rebuilt vectors would have to be stretched to fit best.
+    The measures of each are the share explained, the features active for a vector, the features that no vector
+    activates (of 384), and the factor by which the rebuilt vectors would have to be stretched to fit best.
     """
-    cells = "setup", "watched", "modules", "sets-up-streams", "sets-up-states", "sets-up-largest"
+    cells = "setup", "watched", "modules", "sets-up-streams", "sets-up-states", "sets-up-largest", "sparse"
     lesson, found = names_of("21", *cells), Found()
     u = lesson["states"][2][lesson["tokens"] > 0]
-    u = u - u.mean(0)
-    u = u / u.square().mean().sqrt()
+    centred = u - u.mean(0)
+    centred = centred / centred.square().mean().sqrt()
     for updates in (300, 900):
-        for name, weight in (("8 largest", 0.0), ("L1 penalty", 3.0)):
-            runs = [_sparse(u, weight, updates, start, lesson["largest"]) for start in STARTS]
+        for name, keep, penalty in (("8 largest", 8, 0.0), ("L1 penalty", 384, 3.0)):
+            runs = []
+            for start in STARTS:
+                features, rebuilt, explained = lesson["sparse"](u, 384, keep, updates, start, penalty)
+                fired = features > 0
+                stretch = (rebuilt * centred).sum() / rebuilt.square().sum()
+                runs.append(
+                    (explained, fired.sum(1).float().mean().item(), (~fired.any(0)).sum().item(), stretch.item())
+                )
             for measure, values in zip(
                 ("explained", "active", "dead", "stretch"), zip(*runs, strict=True), strict=True
             ):
                 found[f"{name}, {measure}", updates] = list(values)
                 print(row(name, f"{updates} updates", measure, list(values)), flush=True)
     return found
-
-
-def _sparse(u: torch.Tensor, weight: float, updates: int, start: int, largest: Any) -> tuple[float, ...]:
-    """Train an autoencoder of 384 features as the lesson does, or with an L1 penalty in place of the 8 largest."""
-    dice = torch.Generator().manual_seed(start)
-    out = F.normalize(torch.randn(384, u.shape[1], generator=dice), dim=1)
-    into, bias = out.clone().requires_grad_(), torch.zeros(384, requires_grad=True)
-    optimizer = torch.optim.Adam([into, bias, out.requires_grad_()], lr=0.01)
-
-    def features(some: torch.Tensor) -> torch.Tensor:
-        positive = F.relu(some @ into.T + bias)
-        return positive if weight else largest(positive, 8)
-
-    for _ in range(updates):
-        with torch.enable_grad():
-            some = u[torch.randint(len(u), (256,), generator=dice)]
-            active = features(some)
-            loss = (active @ out - some).square().sum(1).mean() + weight * active.sum(1).mean()
-            optimizer.zero_grad()
-            loss.backward()
-        optimizer.step()
-        out.data = F.normalize(out.data, dim=1)
-    active = features(u)
-    rebuilt = active @ out
-    explained = 1 - (rebuilt - u).square().sum() / u.square().sum()
-    stretch = (rebuilt * u).sum() / rebuilt.square().sum()
-    fired = active > 0
-    return explained.item(), fired.sum(1).float().mean().item(), float((~fired.any(0)).sum()), stretch.item()

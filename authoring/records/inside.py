@@ -1,4 +1,4 @@
-"""Record for lesson 21: story models and readers from three starts, and how their heads form.
+"""Record for lesson 21: story models and readers with three seeds, and how their heads form.
 
 Story models are trained as in lesson 14, with fewer updates. All measures are the lesson's own cells. Each model is
 saved in `build/records/inside` every `EVERY` updates and is not trained again.
@@ -125,7 +125,7 @@ class Measures:
             states, tokens = lesson["streams"](model, lesson["unseen"])
             _, told = lesson["probe"](lesson["at_stop"](states, tokens)[3], lesson["heroes"])
             u = states[2][tokens > 0]
-            features, explains = lesson["sparse"](u, start=start)
+            features, _, explains = lesson["sparse"](u, start=start)
             purity = lesson["pure"](u, features, tokens)
             of = {"start": start, "updates": updates, "probe": told, "explains": explains}
             return of | {"purity": [round(share, 3) for share in purity]}
