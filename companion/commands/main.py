@@ -101,7 +101,7 @@ def command_parser(task: str = TextSettings.task, wanted: Sequence[str] | None =
             "  python -m companion.examples.one_layer"
         ),
     )
-    nameless = Parser()  # shared by all commands, because building a parser takes time
+    nameless = Parser()  # all commands share it, because building a parser takes time
     parsers = {
         name: nameless if name not in wanted else file.parser(task) if file is train else file.parser()
         for name, (file, _) in commands().items()

@@ -133,7 +133,7 @@ def write_many(
             told["text"] = _text(writer, handle)
         except ValueError as error:  # includes `NotFinite`
             told["error"] = str(error)
-        line = json.dumps(told, ensure_ascii=False)  # does not escape terminal commands above \x7e
+        line = json.dumps(told, ensure_ascii=False)  # JSON does not escape terminal commands above \x7e
         print(_COMMANDS.sub(lambda found: f"\\u{ord(found.group()):04x}", line), flush=True)
 
 

@@ -69,7 +69,7 @@ class Parser(ArgumentParser):
             (file or sys.stderr).flush()
 
     def add_argument(self, *names: Any, **settings: Any) -> Any:
-        """Add an argument as usual; it is a text, unless `type` names another type, which may be one with limits."""
+        """Add an argument as usual. Its value is text, unless `type` is another type, such as a number with limits."""
         if "type" in settings or "action" not in settings:
             settings["type"] = flag_type(settings.get("type", str))
         return super().add_argument(*names, **settings)
@@ -155,7 +155,7 @@ class Parser(ArgumentParser):
         self.exit(2)
 
     def inner(self, commands: Iterable[str]) -> Parser:
-        """Return the parser of a command of this parser, or of a command nested in it."""
+        """Return the parser of a command, given by its name, or of a nested command, given by several names."""
         parser = self
         for command in commands:
             known = parser._subcommands_action
@@ -181,7 +181,7 @@ class Parser(ArgumentParser):
         if action is None:
             return _first_line(message)
         value = self.given(action)
-        if value is None and (got := _VALUE.search(message)):  # of a positional argument, or in the file of --config
+        if value is None and (got := _VALUE.search(message)):  # a positional argument, or a value from --config
             value = got[1].strip()
         if isinstance(action, ActionConfigFile) and "does not exist" in message:
             return f"{name_of(action)} {value}: expected a file, found none"

@@ -1,4 +1,4 @@
-"""What `companion train --help` says besides the flags, whose help is in `companion.training.settings`."""
+"""Texts of `companion train --help`, except for the help of each flag, which is in `companion.training.settings`."""
 
 from companion.training.settings import NumberWordsSettings, TextSettings
 

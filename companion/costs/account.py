@@ -131,9 +131,9 @@ def forward_flops(
     asked = ((encoder > 0) * read + (decoder > 0) * written) * config.mixtures  # those with experts
     experts = 0 if config.moe is None else config.moe.experts
     visited = shared_d_ff(config) + (0 if config.moe is None else config.moe.top_k * config.feed_forward.d_ff)
-    gated = config.moe is not None and config.moe.shared_gate  # the gate of shared experts, one more product
+    gated = config.moe is not None and config.moe.shared_gate  # the gate of shared experts is one more product
     heads = {"all": tokens, "last": 1, "none": 0}[logits]
-    masked = config.d_model if config.embedding.head == "masked" else 0  # one more matrix, d_model by d_model
+    masked = config.d_model if config.embedding.head == "masked" else 0  # BERT's head has one more square matrix
     projections = plain + cross * (written * queries_output + read * keys_values)
     hidden = asked * visited + (visits - asked) * plain_d_ff(config)  # hidden components
     return Flops(
@@ -163,7 +163,7 @@ def counted_flops(run: Callable[[], Any]) -> int:
     """
 
     def attention(q: torch.Size, k: torch.Size, v: torch.Size, *_: Any, out_shape: Any = None, **__: Any) -> int:
-        k, v = (torch.Size((*x[:1], q[1], *x[2:])) for x in (k, v))  # does not support shared heads
+        k, v = (torch.Size((*x[:1], q[1], *x[2:])) for x in (k, v))  # PyTorch's count does not support shared heads
         return sdpa_flop_count(q, k, v)
 
     def grouped(a: torch.Size, b: torch.Size, *_: Any, **__: Any) -> int:

@@ -123,7 +123,7 @@ def training_peak(device: torch.device, precision: str, devices: int = 1) -> Pea
 
 
 def measure_chip(dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> Chip:
-    """Measure this machine: its best rate over several matrix products, and over several copies of a large tensor.
+    """Measure the best rate of this machine over several matrix products, and over several copies of a large tensor.
 
     A copy reads each byte once and writes it once. This takes one to two seconds; the result varies with what else is
     running.

@@ -1,8 +1,8 @@
 """Sizing: which machines a model fits on, how to distribute it, and what it costs to train.
 
-Counts are taken from `companion.costs.account`. What autograd saves for the backward pass is measured with fake
-tensors, which have a shape but no memory. No figure is a prediction: each is a lower bound or a rough allowance. See
-`companion.costs.tables` for what is left out.
+Counts are taken from `companion.costs.account`. The tensors that autograd saves for the backward pass are measured with
+fake tensors, which have a shape but no memory. No figure is a prediction: each is a lower bound or a rough allowance.
+See `companion.costs.tables` for what is left out.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def kept(config: ModelConfig, tokens: int) -> Kept:
     softcap.
     """
     require_whole("tokens", tokens, 1)
-    if 0 < config.mixtures < config.layers:  # what one kind of layer saves does not depend on the others
+    if 0 < config.mixtures < config.layers:  # the kinds of layers do not affect what the others save
         with_, without = (kept(kind, tokens) for kind in _kinds(config))
         share = Fraction(config.mixtures, config.layers)
 

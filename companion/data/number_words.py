@@ -197,7 +197,7 @@ class NumberWords:
 def task(
     source: str, target: str, *, source_pieces: PieceKind = "parts", target_pieces: PieceKind = "parts"
 ) -> NumberWords:
-    """Make the task of translating from one language into another, given their codes, as in `task("de", "en")`.
+    """Make the task of translating from one language, given by its code, into another, as in `task("de", "en")`.
 
     Raises:
         ValueError: if a language or the kind of pieces is unknown, or if both languages are the same.

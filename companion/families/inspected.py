@@ -1,4 +1,4 @@
-"""Inspect a model's folder field by field, and find out how each field is used and which would be rejected."""
+"""Inspect a model's folder, and report how each field is used and which fields would be rejected."""
 
 from __future__ import annotations
 

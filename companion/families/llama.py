@@ -2,7 +2,7 @@
 
 Mistral, Mixtral, Qwen 2 and 3, Gemma 2 and 3, OLMo 2 and 3, SmolLM 3, GLM-4, Phi-3 and 4, Granite, EXAONE 4, ERNIE 4.5,
 Seed-OSS, DeepSeek, gpt-oss, Llama 4, Qwen3-Next, Qwen3.5, Kimi Linear, StarCoder2, Command R and MiniMax-M2 are LLaMA
-with other norms, windows, positions, multipliers, attention or experts. The file of each of them contains only the
+with other norms, windows, positions, multipliers, attention or experts. The file of each family contains only the
 differences and imports the rest from here.
 """
 

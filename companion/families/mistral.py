@@ -78,7 +78,7 @@ def place(
         linear: Function that maps a linear-attention layer, except its norms.
     """
     if config.moe is not None and not any(".experts.gate_up_proj" in name for name in places.given):
-        places.must_be_more_than("experts", config.moe.experts)  # before a list of that many names is built
+        places.must_be_more_than("experts", config.moe.experts)  # check this before a list of that many names is built
     place_all_but_networks(places, config, linear)
     for layer in range(config.layers):
         old, new = f"model.layers.{layer}.mlp", f"decoder.blocks.{layer}.feed_forward"

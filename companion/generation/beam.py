@@ -65,10 +65,10 @@ def beam_search(
 
     They are sorted, with the best one first.
 
-    At every step each live candidate is continued by every token. The `width` most probable of these that have not
-    ended stay alive. One that ends (with a `stop` id, or because it was the last step) is stored if it is among the
-    `width` most probable of its step and among the `width` best that have ended so far. The score of an ended candidate
-    is log_probability / length^length_penalty, where the length is the number of new tokens, including the stop id.
+    At every step each live candidate is continued by every token. The `width` most probable results that have not ended
+    stay alive. One that ends (with a `stop` id, or because it was the last step) is stored if it is among the `width`
+    most probable of its step and among the `width` best that have ended so far. The score of an ended candidate is
+    log_probability / length^length_penalty, where the length is the number of new tokens, including the stop id.
 
     Cost: the passes over sources and prompts, and then in each step a one-token pass for each live candidate.
 

@@ -272,7 +272,7 @@ def _read(file: Path) -> Program | None:
         with ZipFile(file) as archive:
             if archive.testzip() is not None:
                 return None
-        # does the same, but loads the compiler first
+        # the public function does the same, but loads the compiler first
         return torch._C._aoti.AOTIModelPackageLoader(str(file), "model", False, 1, -1).run
     except Exception:  # whatever the reason is, it is compiled again
         return None

@@ -67,11 +67,12 @@ class Draft:
         ahead: maximum number of draft tokens per pass, from 1 to 64. Heads propose at most one token each.
 
     Attributes:
-        proposed: number of proposed tokens that the model verified, which excludes those after the end of a text.
-        accepted: number of those that are in the text.
-        passes: number of passes of the large model, counted once for each unfinished row, without the prompts' passes.
+        proposed: number of proposed tokens that the model verified, excluding tokens after the end of a text.
+        accepted: number of proposed tokens that became part of a text.
+        passes: number of passes of the large model, counted once for each unfinished row, excluding the passes over
+            prompts.
 
-    The counts cover everything written with this object.
+    The counts cover all texts generated with this object.
 
     Raises:
         ValueError: if the proposer is unknown or `ahead` is out of range.

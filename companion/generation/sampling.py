@@ -61,7 +61,7 @@ def top_k(logits: Float[Tensor, "*batch vocab"], k: int) -> Float[Tensor, "*batc
     """
     require_limits("top_k", k, Count)
     if k == 1:
-        kept = logits.argmax(-1, keepdim=True)  # the first one if several tie, as in greedy decoding
+        kept = logits.argmax(-1, keepdim=True)  # if several tie, the first one is kept, as in greedy decoding
     else:
         kept = logits.topk(min(k, logits.shape[-1]), dim=-1).indices
     return logits.new_full(logits.shape, -math.inf).scatter(-1, kept, logits.gather(-1, kept))

@@ -186,7 +186,7 @@ class Server:
         tokens: size of the pool in tokens of all texts together. `None`: enough for `rows` texts as long as the
             context.
         block: tokens per block.
-        budget: maximum tokens that a step reads, at least `rows`.
+        budget: maximum number of tokens that a step reads, at least `rows`.
         weights: the format of the weights that steps read, as in `generate`. Weights are converted when the first text
             arrives, and stay converted as long as there is any text.
 

@@ -1,4 +1,4 @@
-"""Check the arguments of public functions against the functions' annotations, once per call from outside.
+"""Check the arguments of public functions against the functions' annotations, once for each call from outside.
 
 `checked` reads the annotations (jaxtyping's axes and dtypes, choices, numbers, classes). Its errors say in one sentence
 which argument is wrong, what was passed, and what was expected: "k has batch=1: expected 2, as in q". Conditions that

@@ -78,7 +78,7 @@ def update_bias(moe: MoE, counts: Int[Tensor, "expert"], rate: float) -> None:
     Args:
         moe: The layer.
         counts: How many tokens of the whole batch chose each expert, (expert).
-        rate: Step size in units of the scores, which lie between 0 and 1; 0.001 is usual.
+        rate: Step size in units of the scores, which lie between 0 and 1; 0.001 is typical.
 
     Raises:
         ValueError: If the layer has no bias, `counts` is for a different number of experts, or the rate is negative.

@@ -30,8 +30,9 @@ from companion.layers.positions import Rotary, Rotation
 def absorbs(sizes: ResolvedAttention, tokens: int, keys: int) -> bool:
     """Return whether the absorbed form is used for `tokens` new tokens that attend to `keys` cached ones.
 
-    It is used if it takes no more floating-point operations than expanding all cached latents, which is the case for
-    one or a few tokens. Let r be the rank and w = d_head + d_v. The costs per head that the two forms do not share are
+    The absorbed form is used if it takes no more floating-point operations than expanding all cached latents, which is
+    the case for one or a few tokens. Let r be the rank and w = d_head + d_v. The costs per head that the two forms do
+    not share are
 
         expanded    2 r w for each key, and 2 w for each pair of token and key;
         absorbed    2 r w for each token, and 4 r for each pair.

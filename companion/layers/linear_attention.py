@@ -109,7 +109,7 @@ def recurrence(
         log_decay: log a, at most 0: one number per head, or one for each row of its matrix. `None` means no decay.
         strength: b of the delta rule. `None` means the sum rule.
         state: S before these tokens, or before the tokens of `before`. `None` means zeros.
-        before: Writes of tokens between `state` and these.
+        before: Writes of the tokens between `state` and these tokens.
         document: Document id of each token in a packed row. The tokens of a document are contiguous. The first document
             starts from `state`, each later one from zeros.
         chunk: Tokens per chunk; 1 is the plain recurrence. `None` means `CHUNK`, or `CHUNK_BY_CHANNEL` with a decay by

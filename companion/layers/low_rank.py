@@ -61,7 +61,7 @@ class LowRank(nn.Linear):
 
     @torch.no_grad()
     def matrix(self) -> Float[Tensor, "out d_in"]:
-        """Return W + (alpha / rank) B A, the single matrix that computes the same, up to rounding."""
+        """Return W + (alpha / rank) B A, the single matrix that gives the same result, up to rounding."""
         return self.weight + self.alpha / self.rank * (self.up @ self.down)
 
 

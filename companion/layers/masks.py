@@ -1,8 +1,8 @@
 """Masks, which determine the tokens that a token may attend to, as tensors and composable predicates (lessons 02 and
 08).
 
-A predicate returns, for a batch row, a head, a query position and a key position, whether the query may attend to the
-key. It works on whole index grids, so the same predicate can be used in `materialize` and in PyTorch's
+A predicate takes a batch row, a head, a query position and a key position, and returns whether the query may attend to
+the key. It works on whole index grids, so the same predicate can be used in `materialize` and in PyTorch's
 `flex_attention`, whose `mask_mod` has this signature. True always means *may attend*.
 
 An `AttentionMask` combines a call's mask, causality and window. A model makes one for all layers with the same window;
@@ -126,7 +126,7 @@ def per_head(*predicates: Predicate) -> Predicate:
 
 
 def every(stride: int) -> Predicate:
-    """Let a query attend to its own token and each `stride`-th one before it: the long-range half of `strided`.
+    """Let a query attend to its own token and every `stride`-th token before it, the long-range half of `strided`.
 
     Raises:
         ValueError: If stride < 1.
@@ -151,7 +151,7 @@ def strided(stride: int) -> Predicate:
 
 
 def own_block(stride: int) -> Predicate:
-    """Let a query attend to itself and to earlier tokens of its block of `stride` tokens: the local half of `fixed`.
+    """Let a query attend to itself and to earlier tokens of its block of `stride` tokens, the local half of `fixed`.
 
     Raises:
         ValueError: If stride < 1.

@@ -68,7 +68,8 @@ class MoE(nn.Module):
     neighbors.
 
     The call, or else the attribute `way`, selects the implementation of the experts' products (see
-    `experts.answers_of`). `dispatch` says where the experts are: in this process, unless training has distributed them.
+    `experts.answers_of`). `dispatch` determines where the experts are: in this process, unless training has distributed
+    them.
     """
 
     bias: Tensor | None
@@ -165,7 +166,7 @@ class MoE(nn.Module):
         return answers.view(*routing.experts.shape, x.shape[-1])
 
     def expert(self, e: int, x: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_model"]:
-        """Apply only expert `e`, to each row."""
+        """Apply the single expert `e` to each row."""
         return outputs(network_of(self.networks(x.dtype), e), x)
 
     def answers(

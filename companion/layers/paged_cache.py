@@ -111,7 +111,7 @@ class PagedState(StateCache):
 
 @dataclass(frozen=True, kw_only=True)
 class PagedCache(KVCache):
-    """A pool of blocks, and the rows of one call that use it. `pool` makes a pool, and `rows` adds the rows of a call.
+    """A pool of blocks, created by `pool`, with the rows of one call that use it, which `rows` adds.
 
     Layers with a window also have a slot for every token. A handle is valid for one call, and the next call of `rows`
     describes what each row then contains.

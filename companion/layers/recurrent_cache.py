@@ -84,9 +84,9 @@ def last_real(
     raw: Float[Tensor, "batch column channel"],
     here: Bool[Tensor, "batch column"],
 ) -> Float[Tensor, "batch before channel"]:
-    """Return the last convolution inputs, as many as `tail` has.
+    """Return the last inputs of the convolution, as many as `tail` contains.
 
-    They come from `tail`, followed by the inputs in `raw` where `here` is true.
+    They are taken from `tail` followed by those inputs in `raw` for which `here` is true.
     """
     if tail.shape[1] == 0:
         return tail
@@ -185,7 +185,7 @@ class States:
         slots: Capacity of each row, in tokens.
         columns: Number of columns of the logs in use: an upper bound, exact if the cache is uniform.
         gone: Number of tokens of each row that are folded into the matrices, (batch,).
-        previous: During a call of more than `WHOLE` tokens: the state that it reads, while this one is filled.
+        previous: During a call of more than `WHOLE` tokens: the state that the call reads while it fills this one.
         padded: True after such a call if rows end in padding that has not been removed yet.
     """
 
@@ -258,7 +258,7 @@ class States:
         return (*self.matrices, *self.tails, *self.logs)
 
     def with_tensors(self, tensors: Sequence[Tensor], gone: Tensor) -> States:
-        """Replace all tensors, given in the order of `tensors`."""
+        """Return this state with other tensors, given in the order of the method `tensors`."""
         layers = len(self.logs)
         matrices, tails, logs = (tuple(tensors[at : at + layers]) for at in (0, layers, 2 * layers))
         return replaced(self, matrices=matrices, tails=tails, logs=logs, gone=gone)
@@ -292,7 +292,7 @@ class States:
         return replaced(self, columns=self.columns + tokens)
 
     def rewound(self, wanted: Int[Tensor, "batch"], lengths: Int[Tensor, "batch"]) -> States:
-        """Return the state after shortening rows of these lengths to the requested lengths.
+        """Return the state after rows of these lengths have been shortened to the wanted lengths.
 
         Raises:
             ValueError: If the logs no longer contain a wanted length.

@@ -97,7 +97,7 @@ class Local:
     def share(
         self, slots: Int[Tensor, "batch token"], visible: int, room: int, *, uniform: bool, bucket: int
     ) -> dict[str, Any]:
-        """Return the fields of a local layer's `LayerCache` that differ from a global one's.
+        """Return the fields of a local layer's `LayerCache` that differ from those of a global layer.
 
         Args:
             slots: Slots of the new tokens, (batch, token).
@@ -124,7 +124,7 @@ class Local:
         }
 
     def rewound(self, wanted: Int[Tensor, "batch"], lengths: Int[Tensor, "batch"]) -> Local:
-        """Return the state after shortening rows of these lengths to the requested lengths.
+        """Return the state after rows of these lengths have been shortened to the wanted lengths.
 
         Raises:
             ValueError: If a row no longer contains the tokens that its last token saw.

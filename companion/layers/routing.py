@@ -120,7 +120,7 @@ def route(
         logits: The router's scores, (..., expert).
         top_k: Number of experts per token.
         gating: How logits become weights, as above.
-        bias: One bias per expert, added to its score (the softmax over all logits, or the sigmoid) in the choice of S
+        bias: One bias per expert, added to its score (the softmax over all logits, or the sigmoid) when S is chosen,
             but not in the weights (Wang et al. 2024, eq. 3).
         groups: Number of groups of consecutive experts. S is chosen only among the experts of the best groups.
         top_groups: Number of groups to choose from.

@@ -321,7 +321,7 @@ def _packed_int8(weight: Tensor) -> Made:
         rows, width = x.shape
         if rows == 1 and not x.requires_grad:
             return row(x)
-        # What one unit of the first and of the second digit is worth, (digit, row, 1).
+        # The value of one unit of the first and of the second digit, (digit, row, 1).
         level = torch.addcmul(least, torch.linalg.vector_norm(x, float("inf"), -1, keepdim=True), digits)
         whole = x / level
         # The kernel rounds, so the second digit keeps only the rounding error of the first.

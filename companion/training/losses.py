@@ -96,7 +96,7 @@ def cross_entropy_sum(
     large = logits.numel() > _limits(logits).whole
     scored = _checked(targets, logits, smoothing, logits.shape[-1] if large else None)
     if large:
-        way_back = logits.flatten()[:0].sum()  # zero, and does not keep the logits alive
+        way_back = logits.flatten()[:0].sum()  # this is zero, and does not keep the logits alive
         total = _InChunks.apply(logits.flatten(0, 1), targets.flatten(), smoothing, way_back)
         return total, scored.sum()
     z = wide(logits)

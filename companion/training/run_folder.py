@@ -317,7 +317,7 @@ class RunFolder:
         with writing(path, len(line)), open(path, "ab", buffering=0) as file:
             before, rest = os.fstat(file.fileno()).st_size, line
             try:
-                while rest:  # if the disk is nearly full, only a part of it is written
+                while rest:  # if the disk is nearly full, one call writes only a part
                     rest = rest[file.write(rest) or 0 :]
             except OSError:
                 os.truncate(path, before)

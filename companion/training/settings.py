@@ -674,8 +674,8 @@ def recorded(record: Mapping[str, Any]) -> RunSettings:
         given = dict(record["settings"])
         kind = _KINDS[given.pop("task", TextSettings.task)]
         if kind is TextSettings:
-            given.setdefault("packing", "ring")  # the only one before this became a choice
-            given["data"] = given["data"] or ["python"]  # the default text of earlier versions
+            given.setdefault("packing", "ring")  # earlier versions had no other packing
+            given["data"] = given["data"] or ["python"]  # earlier versions used this text by default
         return kind(**given)
     except (KeyError, TypeError) as error:
         raise ValueError(f"run.json: expected a run's settings, got something else ({why(error)})") from None

@@ -49,10 +49,10 @@ def tiled_attention(
     / l is the weighted average.
 
     For the backward pass, q, k, v, the output and one log-sum-exp per query and head are stored, and each tile of
-    scores is computed again. Nothing larger than a tile of scores exists in between. Operations per head, if every tile
-    is visited: 2 query key (d_head + d_v) in the forward pass, and 2 query key (3 d_head + 2 d_v) in the backward pass,
-    which has five products instead of two. Half precision is computed in fp32 within a tile. Second derivatives are
-    computed with the plain formula, which stores all scores at once.
+    scores is computed again. No intermediate tensor is larger than a tile of scores. If every tile is visited, the
+    operations per head are 2 query key (d_head + d_v) in the forward pass, and 2 query key (3 d_head + 2 d_v) in the
+    backward pass, which has five products instead of two. Half-precision inputs are computed in fp32 within a tile.
+    Second derivatives are computed with the plain formula, which stores all scores at once.
 
     This implementation is easy to read: it computes one small product after another. In practice, use the fused kernels
     of `attend`: they avoid the round trips to memory, which is what makes the method fast.
