@@ -78,7 +78,7 @@ def rotate(x: Tensor, places: Tensor, base: float = 10000.0) -> Tensor:
 
 # --- stage 4, layers.py: lesson 06 -----------------------------------------------------------------------------------
 class RMSNorm(nn.Module):
-    """x / sqrt(mean of x^2 + eps) * weight over the last axis; `weight`, (d_model), is initialized to one."""
+    """x / sqrt(mean of x^2 + eps) * weight over the last axis; `weight`, (d_model), is initialised to one."""
     def __init__(self, d_model: int, eps: float = 1e-6):
         super().__init__()
         self.eps, self.weight = eps, nn.Parameter(torch.ones(d_model))
