@@ -16,9 +16,9 @@ scenes            the runs that are compared at each stage, and their tensors
 bugs              common bugs; each must be located at the right line
 verify            verifies the checks: right answers pass, known mistakes are named, mutants are caught
 own               the learner's files for a notebook, where they are right
-keep              saves a learner's model as a checkpoint that every command reads
+saved_model       saves a learner's model as a checkpoint that every command reads
 story             trains a small model of the learner's that tells stories
-elsewhere         a simulated second device, for machines without a GPU
+simulated_device  a simulated second device, for machines without a GPU
 take_over         copies answers to exercises into the files of the stages
 real_model        stage 10 on SmolLM2
 race              bits per byte after a fixed number of minutes of training (`race_score`)

@@ -11,8 +11,8 @@ from typing import Any
 
 from companion_school import records
 from companion_school.build.isolated_modules import World
-from companion_school.build.keep import keep
 from companion_school.build.parts import references
+from companion_school.build.saved_model import save_model
 from companion_school.build.stages import STAGES, find_stage
 from companion_school.build.workspace import find_folder, is_done, read_sources
 
@@ -59,13 +59,13 @@ def keep_own(name: str, code: World, model: Any, merges: Sequence[tuple[int, int
         context: Length of the longest training sequence, in tokens.
 
     Raises:
-        ValueError: If the model cannot be saved (see `keep`).
+        ValueError: If the model cannot be saved (see `save_model`).
     """
     folder = find_folder()
     if not folder.is_dir():
         print("not saved: there is no my/transformer yet (companion build start creates it)")
         return
-    keep(folder / name, code, model, merges, context)
+    save_model(folder / name, code, model, merges, context)
     print(f'saved: companion generate --checkpoint {folder / name} --prompt "Once upon a time"')
 
 

@@ -17,9 +17,10 @@ The parts of a stage are defined in `checks/`, in a module named after the stage
 
 The function is the *probe*. It receives the arguments of a case, calls the learner's code and returns the values that
 are compared. `code` is a `World`: its attributes are the names of the stage's file, and `code["model"]` gives another
-file. Because the probe's source is copied into the grader's sandbox, it may use only PyTorch, `math`, `elsewhere` and
-what `isolated_modules` defines. To check a layer, a probe passes weights from the case to `run_with`, so that their
-gradients are compared like those of any other argument.
+file. Because the probe's source is copied into the grader's sandbox, it may use only PyTorch, `math`,
+`simulated_device` and what `isolated_modules` defines. To check a layer, a probe passes weights from the case to
+`run_with`, so that their gradients are compared like those of any other
+argument.
 
 Each part is turned into an exercise (`checking.exercise`), with everything that exercises have: properties, rejected
 inputs, a second call in another memory layout, known mistakes that are named, and partial credit.
@@ -41,7 +42,7 @@ from dataclasses import dataclass, field
 from functools import cache, wraps
 from typing import Any
 
-from companion_school.build import elsewhere, isolated_modules
+from companion_school.build import isolated_modules, simulated_device
 from companion_school.build.stages import STAGES, Stage
 from companion_school.build.stubs import names, reference
 from companion_school.checking.exercise import Answer, Case, Draw, Exercise, Limit, Mistake
@@ -146,7 +147,7 @@ class Part:
         """Return the source of a module whose function `answer` does the same and needs only PyTorch."""
         probe = re.sub(r"\A.*?^def \w+", "def probe", inspect.getsource(self.probe), count=1, flags=re.S | re.M)
         return (
-            f"{inspect.getsource(isolated_modules)}\n\n{_without_future(inspect.getsource(elsewhere))}\n\n"
+            f"{inspect.getsource(isolated_modules)}\n\n{_without_future(inspect.getsource(simulated_device))}\n\n"
             f"import math\n\n\n{probe}\n\n"
             f"CODE = World({dict(sources)!r}, {self.stage.module!r})\n\n\n"
             "def answer(*arguments):\n    return probe(CODE, *arguments)\n"

@@ -28,9 +28,9 @@ from companion.ground.atomic import write_atomic
 from companion.ground.display import table
 from companion.ground.processor import processor
 from companion_school.build.isolated_modules import World
-from companion_school.build.keep import keep
 from companion_school.build.parts import references
 from companion_school.build.race_score import bits_per_byte
+from companion_school.build.saved_model import save_model
 from companion_school.build.stages import STAGES
 from companion_school.build.story import STORIES
 from companion_school.build.stubs import is_untouched, plain_race, stub
@@ -264,7 +264,7 @@ def _kept(folder: Path, code: World, made: Run, before: Sequence[Result]) -> str
     if made.bits >= best:
         return f"The model was not saved: an earlier one, with {best:.3f} bits per byte, is better."
     try:
-        keep(folder / KEPT, code, made.runner.model, made.runner.merges, int(made.runner.context))
+        save_model(folder / KEPT, code, made.runner.model, made.runner.merges, int(made.runner.context))
     except AttributeError:
         return "The model was not saved: the course's commands can read only a Transformer of stage 5."
     except ValueError as error:

@@ -1,7 +1,7 @@
 """Train the learner's own transformer (stages 1 to 7) to tell stories, for a few minutes, and save it.
 
 The training text is `companion.data.stories`, stories from a small grammar, or any files that the learner names. The
-model is saved in the learner's folder, in a format that every command reads (`keep`).
+model is saved in the learner's folder, in a format that every command reads (`save_model`).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from companion.data.stories import stories
 from companion.ground.device import find_device
 from companion.ground.display import printable
 from companion_school.build.isolated_modules import World
-from companion_school.build.keep import END, check_merges, keep
 from companion_school.build.parts import references
+from companion_school.build.saved_model import END, check_merges, save_model
 from companion_school.build.stages import STAGES
 from companion_school.build.stubs import is_untouched
 from companion_school.build.workspace import read_sources, unfinished
@@ -165,7 +165,7 @@ def _told(
     clock.note("training")
     story = trained.writes(context, seed=random.Random(updates).randrange(1000))
     clock.note("writing")
-    files = keep(folder, code, trained.model, merges, context)
+    files = save_model(folder, code, trained.model, merges, context)
     last = losses[-max(1, updates // 10) :]
     return Told(story, clock.seconds, updates, sum(last) / len(last), files)
 

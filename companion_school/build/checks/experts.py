@@ -3,9 +3,9 @@
 import torch
 
 from companion_school.build.checks import USUAL
-from companion_school.build.elsewhere import elsewhere
 from companion_school.build.isolated_modules import default_dtype
 from companion_school.build.parts import part
+from companion_school.build.simulated_device import on_simulated_device
 from companion_school.checking.derived_cases import LARGE
 from companion_school.checking.exercise import Case
 
@@ -324,7 +324,7 @@ def Experts_on_a_GPU(code, x, router, gate, inner, outer, top_k, capacity):
         layer.load_state_dict({"router.weight": router, "gate": gate, "inner": inner, "outer": outer})
         return layer.to(device)(x.to(device)).detach().cpu()
 
-    return elsewhere(answer)
+    return on_simulated_device(answer)
 
 
 @Experts_on_a_GPU.cases

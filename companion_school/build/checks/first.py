@@ -3,9 +3,9 @@
 import torch
 
 from companion_school.build.checks import LAWS
-from companion_school.build.elsewhere import elsewhere
 from companion_school.build.isolated_modules import run_with
 from companion_school.build.parts import part
+from companion_school.build.simulated_device import on_simulated_device
 from companion_school.checking.derived_cases import LARGE
 from companion_school.checking.exercise import Case
 
@@ -178,7 +178,7 @@ def FirstModel_on_a_GPU(code, ids, seed):
 
         return list(code.descend(model, loss_at, 3, 0.1))
 
-    return elsewhere(trained)
+    return on_simulated_device(trained)
 
 
 @FirstModel_on_a_GPU.cases

@@ -3,9 +3,9 @@
 import torch
 
 from companion_school.build.checks import USUAL
-from companion_school.build.elsewhere import elsewhere
 from companion_school.build.isolated_modules import default_dtype
 from companion_school.build.parts import part, references
+from companion_school.build.simulated_device import on_simulated_device
 from companion_school.checking.derived_cases import LARGE
 from companion_school.checking.exercise import Case
 
@@ -362,7 +362,7 @@ def generate_on_a_GPU(code, weights, ids, new, temperature):
         choice = {"temperature": temperature, "top_p": 0.9, "seed": 3}
         return [list(code.generate(own, list(ids), new, cached=cached, **choice)) for cached in (True, False)]
 
-    return elsewhere(text)
+    return on_simulated_device(text)
 
 
 @generate_on_a_GPU.cases

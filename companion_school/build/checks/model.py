@@ -4,9 +4,9 @@ import torch
 
 import companion
 from companion.config.model import AttentionConfig, FeedForwardConfig, ModelConfig
-from companion_school.build.elsewhere import elsewhere
 from companion_school.build.isolated_modules import PlainCache, default_dtype, run_with
 from companion_school.build.parts import part
+from companion_school.build.simulated_device import on_simulated_device
 from companion_school.checking.derived_cases import LARGE
 from companion_school.checking.exercise import Case
 
@@ -326,7 +326,7 @@ def Transformer_on_a_GPU(code, sizes, ids, seed):
         pieces = [model(ids.to(device)), model(ids[:, :2].to(device), caches), model(ids[:, 2:].to(device), caches)]
         return [piece.detach().cpu() for piece in pieces]
 
-    return elsewhere(logits)
+    return on_simulated_device(logits)
 
 
 @Transformer_on_a_GPU.cases

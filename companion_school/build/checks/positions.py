@@ -2,8 +2,8 @@
 
 import torch
 
-from companion_school.build.elsewhere import elsewhere
 from companion_school.build.parts import part
+from companion_school.build.simulated_device import on_simulated_device
 from companion_school.checking.exercise import Case
 
 _PLACES = {"tie": "the tensor holds positions, which are integers", "levels": "and not rows of different sizes",
@@ -250,7 +250,7 @@ def rotate_on_a_GPU(code, x, places, base):
     def rotate(device):
         return code.rotate(x.to(device), places.to(device), base).cpu()
 
-    return {"waves": elsewhere(waves), "rotate": elsewhere(rotate)}
+    return {"waves": on_simulated_device(waves), "rotate": on_simulated_device(rotate)}
 
 
 @rotate_on_a_GPU.cases

@@ -3,8 +3,8 @@
 import torch
 
 from companion_school.build.checks import LAWS
-from companion_school.build.elsewhere import elsewhere
 from companion_school.build.parts import part
+from companion_school.build.simulated_device import on_simulated_device
 from companion_school.checking.derived_cases import LARGE
 from companion_school.checking.exercise import Case
 
@@ -585,7 +585,7 @@ def train_on_a_GPU(code, start, ids, updates):
         bits = code.bits_per_byte(lambda some: model(some), text, 5, 30)
         return losses, model.weight.detach().cpu(), bits
 
-    return elsewhere(weights)
+    return on_simulated_device(weights)
 
 
 @train_on_a_GPU.cases

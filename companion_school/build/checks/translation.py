@@ -3,9 +3,9 @@
 import torch
 
 from companion_school.build.checks import LAWS
-from companion_school.build.elsewhere import elsewhere
 from companion_school.build.isolated_modules import PlainCache, default_dtype, run_with
 from companion_school.build.parts import part
+from companion_school.build.simulated_device import on_simulated_device
 from companion_school.checking.derived_cases import LARGE
 from companion_school.checking.exercise import Case
 
@@ -385,7 +385,7 @@ def translate_on_a_GPU(code, source, real, weights):
         text = code.translate(model, *there, 1, 2, 4)
         return text.tolist(), model(*there, code.forced(text, 1)).detach().cpu()
 
-    return elsewhere(written)
+    return on_simulated_device(written)
 
 
 @translate_on_a_GPU.cases

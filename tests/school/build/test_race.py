@@ -10,9 +10,9 @@ from companion.data.corpora import Document
 from companion.data.yardsticks import Yardstick
 from companion.families.pretrained import load_pretrained
 from companion_school.build import race
-from companion_school.build.elsewhere import Elsewhere
 from companion_school.build.isolated_modules import World
 from companion_school.build.parts import parts, patched, references
+from companion_school.build.simulated_device import SimulatedDevice
 from companion_school.build.stages import STAGES
 from companion_school.build.stubs import plain_race, reference
 from companion_school.build.workspace import lay_stubs, take
@@ -160,7 +160,7 @@ def test_a_race_trains_on_the_gpu_and_returns_its_model_on_the_processor(text, m
     for old, new in SMALLER:
         text = text.replace(old, new)
     sources = references(STAGES[6]) | references(STAGES[11]) | {"race": text.replace('"cuda"', '"meta"')}
-    with Elsewhere():
+    with SimulatedDevice():
         runner = World(sources, "race").race("the cat sat on the mat. the dog sat on the log. " * 40, 1.0)
     assert {weight.device.type for weight in runner.model.parameters()} == {"cpu"}
     assert runner.model(torch.tensor([[1, 2, 3]])).shape == (1, 3, 256 + len(runner.merges))

@@ -10,9 +10,10 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from companion import load_pretrained
 from companion.commands.main import main
-from companion_school.build import keep, story
+from companion_school.build import story
 from companion_school.build.isolated_modules import World
 from companion_school.build.parts import references
+from companion_school.build.saved_model import save_model
 from companion_school.build.stages import STAGES
 from companion_school.build.workspace import take
 
@@ -99,19 +100,19 @@ def test_what_cannot_be_saved_leaves_the_earlier_model(tmp_path):
     own, merges = code(), [(97, 98), (98, 99)]
     config = own["model"].Config(vocab=256 + 2, d_model=16, layers=1, heads=2, kv_heads=1, d_ff=24)
     model, folder = own["model"].Transformer(config), tmp_path / "one"
-    keep.keep(folder, own, model, merges, 20)
+    save_model(folder, own, model, merges, 20)
     before = {file.name: file.read_bytes() for file in folder.iterdir()}
     with pytest.raises(ValueError, match="two of them produce the token 'abc'"):
-        keep.keep(folder, own, model, [(97, 98), (98, 99), (256, 99), (97, 257)], 20)
+        save_model(folder, own, model, [(97, 98), (98, 99), (256, 99), (97, 257)], 20)
     model.decoder.norm.eps = 1.0
     with pytest.raises(ValueError, match="give other logits than your model"):
-        keep.keep(folder, own, model, merges, 20)
+        save_model(folder, own, model, merges, 20)
     model.decoder.norm.bias = torch.nn.Parameter(torch.zeros(16))
     with pytest.raises(ValueError, match="the files that your save wrote do not form a model"):
-        keep.keep(folder, own, model, merges, 20)
+        save_model(folder, own, model, merges, 20)
     del own["training"].save
     with pytest.raises(ValueError, match=r"training.py: expected save, found none; `companion build start`"):
-        keep.keep(folder, own, model, merges, 20)
+        save_model(folder, own, model, merges, 20)
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before and len(before) == 5
 
 

@@ -3,16 +3,16 @@
 import pytest
 import torch
 
-from companion_school.build.elsewhere import DEVICE, Elsewhere, elsewhere
 from companion_school.build.isolated_modules import World
 from companion_school.build.parts import references
+from companion_school.build.simulated_device import DEVICE, SimulatedDevice, on_simulated_device
 from companion_school.build.stages import STAGES
 
 
 def test_what_is_computed_there_is_what_is_computed_here():
     x, weight = torch.randn(3, 5), torch.randn(5, 2, requires_grad=True)
     here = (x @ weight).tanh().sum()
-    with Elsewhere() as device:
+    with SimulatedDevice() as device:
         far = weight.detach().to(device).requires_grad_()
         there = (x.to(device) @ far).tanh().sum()
         there.backward()
@@ -38,7 +38,9 @@ def test_what_is_computed_there_is_what_is_computed_here():
 )
 def test_two_devices_do_not_meet(mixed):
     y = torch.randn(4, 4)
-    assert str(elsewhere(lambda device: mixed(y.to(device), y))).startswith("it does not run on a GPU: Expected")
+    assert str(on_simulated_device(lambda device: mixed(y.to(device), y))).startswith(
+        "it does not run on a GPU: Expected"
+    )
 
 
 def trained_and_written(device):
@@ -59,7 +61,7 @@ def trained_and_written(device):
 
 def test_the_stages_train_and_write_there_as_on_the_cpu():
     loss, text = trained_and_written("cpu")
-    far = elsewhere(trained_and_written)
+    far = on_simulated_device(trained_and_written)
     assert far[0] == pytest.approx(loss, rel=1e-4) and far[1] == text == [(2 + n) % 7 + 1 for n in range(10)]
 
 
@@ -72,7 +74,7 @@ def test_the_stages_train_and_write_on_a_gpu_as_on_the_cpu():
 
 def test_a_generator_of_here_is_not_mistaken_for_one_of_there_that_is_gone():
     """A new object may get the address of one that was deleted."""
-    with Elsewhere() as device:
+    with SimulatedDevice() as device:
         for _ in range(20):
             assert torch.rand(2, device=device, generator=torch.Generator(device)).device == DEVICE
             assert torch.rand(2, generator=torch.Generator()).device.type == "cpu"

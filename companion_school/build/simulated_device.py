@@ -4,7 +4,7 @@ The device is called "meta", PyTorch's name for a device without memory, so code
 of an existing one works. Operations on tensors of two devices, or with a generator of the other device, fail here as
 they do on a GPU. As on a GPU, an index or a zero-dimensional tensor may be on the CPU.
 
-    with Elsewhere() as there:
+    with SimulatedDevice() as there:
         model.to(there)
         model(ids.to(there))
 
@@ -51,7 +51,7 @@ class _Far(torch.Tensor):
         return _run(func, args, kwargs or {})
 
 
-class Elsewhere(TorchFunctionMode):
+class SimulatedDevice(TorchFunctionMode):
     """Context manager that makes the device available. Entering it returns the device."""
 
     def __enter__(self) -> torch.device:
@@ -126,9 +126,9 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     return return_and_correct_aliasing(func, args, kwargs, out) if far and device is None else out
 
 
-def elsewhere(call: Callable[[torch.device], Any]) -> Any:
+def on_simulated_device(call: Callable[[torch.device], Any]) -> Any:
     """Return the result of `call` on the simulated device, or a sentence if it mixes tensors of two devices."""
-    with Elsewhere() as device:
+    with SimulatedDevice() as device:
         try:
             return call(device)
         except RuntimeError as error:

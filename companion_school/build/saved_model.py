@@ -31,7 +31,7 @@ PROBES = (
 _SAMPLING = {"eos_token_id": END, "do_sample": True, "temperature": 0.7, "top_p": 0.9}
 
 
-def keep(folder: Path, code: World, model: Any, merges: Sequence[tuple[int, int]], context: int) -> list[str]:
+def save_model(folder: Path, code: World, model: Any, merges: Sequence[tuple[int, int]], context: int) -> list[str]:
     """Write a learner's model and tokenizer into a folder.
 
     Args:
