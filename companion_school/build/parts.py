@@ -19,8 +19,7 @@ The function is the *probe*. It receives the arguments of a case, calls the lear
 are compared. `code` is a `World`: its attributes are the names of the stage's file, and `code["model"]` gives another
 file. Because the probe's source is copied into the grader's sandbox, it may use only PyTorch, `math`,
 `simulated_device` and what `isolated_modules` defines. To check a layer, a probe passes weights from the case to
-`run_with`, so that their gradients are compared like those of any other
-argument.
+`run_with`, so that their gradients are compared like those of any other argument.
 
 Each part is turned into an exercise (`checking.exercise`), with everything that exercises have: properties, rejected
 inputs, a second call in another memory layout, known mistakes that are named, and partial credit.
