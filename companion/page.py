@@ -45,7 +45,7 @@ class Attention(nn.Module):
         self.key, self.value = (nn.Linear(d_model, kv_heads * d_head, bias=False) for _ in range(2))
         self.output = nn.Linear(heads * d_head, d_model, bias=False)
     def forward(self, x: Tensor, source: Tensor | None = None, mask=None, turn=None, cache=None) -> Tensor:
-        """(batch, token, d_model) -> the same. Keys and values come from `source`, (batch, key, d_model), or `x`.
+        """(batch, token, d_model) -> the same. Keys and values are made from `source`, (batch, key, d_model), or `x`.
         turn:  from stage 3: a function that rotates queries or keys, (batch, head, token, d_head), to their positions.
         cache: from stage 7: `cache.extend(k, v)` stores these keys and values and returns all that it has stored."""
         source = x if source is None else source
