@@ -7,6 +7,7 @@ affect the marks.
 from __future__ import annotations
 
 import ast
+import html
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -63,12 +64,12 @@ def _calls(node: ast.AST) -> Iterator[Found]:
     if not isinstance(node, ast.Call):
         return
     name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-    keywords = {one.arg: ast.unparse(one.value) for one in node.keywords}
+    keywords = {one.arg: _told(one.value) for one in node.keywords}
     if name in _REDUCING and (axis := keywords.get("dim", keywords.get("axis"))):
         yield (
             "axis",
             f"Why `dim={axis}` in this call of `{name}`? What would the result mean along another axis?",
-            f"which axis {axis} is (its name and its size for one input), and what is {_done(name)} along it",
+            f"which axis `{axis}` is (its name and its size for one input), and what is {_done(name)} along it",
         )
     if keywords.get("keepdim") == "True":
         yield (
@@ -76,7 +77,7 @@ def _calls(node: ast.AST) -> Iterator[Found]:
             "What happens in the next step without `keepdim=True`?",
             "the shapes with and without it, and against which axis the smaller one would be broadcast",
         )
-    if name in ("masked_fill", "masked_fill_", "where") and any("inf" in ast.unparse(one) for one in node.args[1:]):
+    if name in ("masked_fill", "masked_fill_", "where") and any("inf" in _told(one) for one in node.args[1:]):
         yield (
             "mask",
             "Why minus infinity here, and not a zero after the softmax?",
@@ -84,14 +85,14 @@ def _calls(node: ast.AST) -> Iterator[Found]:
             "is masked",
         )
     if name in ("tril", "triu"):
-        shift = keywords.get("diagonal") or next((ast.unparse(one) for one in node.args[-1:]), "0")
+        shift = keywords.get("diagonal") or next((_told(one) for one in node.args[-1:]), "0")
         yield (
             "diagonal",
             f"What does `{name}` keep here, with the diagonal at `{shift}`? Which entries change if it moves by one?",
             "the entries of the first and the last row, and which tokens could see which if the diagonal were off by "
             "one",
         )
-    formula = str(node.args[0].value) if node.args and isinstance(node.args[0], ast.Constant) else ""
+    formula = _short(str(node.args[0].value)) if node.args and isinstance(node.args[0], ast.Constant) else ""
     if name == "einsum" and "->" in formula:
         before, _, after = formula.partition("->")
         gone = sorted({letter for letter in before if letter.isalpha()} - {*after})
@@ -140,12 +141,12 @@ def _comparisons(node: ast.AST) -> Iterator[Found]:
         yield (
             "comparison",
             f"Give an input for which `{other}` instead of `{now}` changes the result of this line.",
-            f"the case of equality in `{ast.unparse(node)}`, and what is right there",
+            f"the case of equality in `{_told(node)}`, and what is right there",
         )
 
 
 def _statements(node: ast.AST) -> Iterator[Found]:
-    if isinstance(node, ast.Raise) and node.exc is not None and "NotImplemented" not in ast.unparse(node):
+    if isinstance(node, ast.Raise) and node.exc is not None and "NotImplemented" not in _told(node):
         yield "refusal", "Give the smallest input that reaches this line.", "an input, and why it has no right result"
     if isinstance(node, (ast.For, ast.While)):
         yield (
@@ -160,13 +161,13 @@ def _statements(node: ast.AST) -> Iterator[Found]:
         if cut:
             yield (
                 "slice",
-                f"Which entries does `{ast.unparse(node)}` leave out, and why those?",
+                f"Which entries does `{_told(node)}` leave out, and why those?",
                 "the first and the last entry that stay, for a small size",
             )
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
         yield (
             "product",
-            f"Give the shapes on both sides of the `@` in `{ast.unparse(node)}`. What is one entry of the result?",
+            f"Give the shapes on both sides of the `@` in `{_told(node)}`. What is one entry of the result?",
             "the axis that is summed over, and one entry as a sum in words",
         )
 
@@ -182,7 +183,7 @@ def questions(exercise: str, program: str) -> list[Oral]:
         tree, lines = ast.parse(program), program.splitlines()
         nodes = [node for node in ast.walk(tree) if hasattr(node, "lineno")]
         found = [
-            Oral(exercise, kind, node.lineno, _short(lines[node.lineno - 1]), plain(ask), names)
+            Oral(exercise, kind, node.lineno, _short(lines[node.lineno - 1]), plain(ask), plain(names))
             for node in nodes
             for rule in RULES
             for kind, ask, names in rule(node)
@@ -192,7 +193,12 @@ def questions(exercise: str, program: str) -> list[Oral]:
     return sorted(found, key=lambda one: one.line)
 
 
+def _told(node: ast.AST) -> str:
+    return _short(ast.unparse(node))
+
+
 def _short(line: str) -> str:
+    """Return a student's code on one line that fits between backquotes, where Markdown shows it as it is."""
     text = plain(line.strip().replace("`", "'"))
     return text if len(text) <= _LONGEST_LINE else f"{text[:_LONGEST_LINE]} ..."
 
@@ -222,7 +228,7 @@ def page(students: Sequence[str], answers: Sequence[Answers], secret: bytes, eac
         "refer to the answer with its helpers."
     ]
     for student in students:
-        lines = [f"## {plain(student).replace('#', ' ')}"]
+        lines = [f"## {html.escape(plain(student).replace('#', ' '))}"]
         for number, one in enumerate(drawn(answers, student, secret, each), 1):
             lines.append(
                 f"{number}. **{one.exercise}**, line {one.line}: `{one.code}`\n   {one.ask}\n"

@@ -973,7 +973,7 @@ def _(draw):
     yield Case("fewer wrong answers than tries", ([3, 4], 5, 3))
     yield Case("as many tries as answers", ([1, 0, 6], 6, 6))
     drawn = draw.whole(12, 20)
-    yield Case("many questions", (draw.wholes(0, drawn, 9).tolist(), drawn, draw.whole(3, 5)))
+    yield Case("many questions", (draw.wholes(0, drawn, 40).tolist(), drawn, draw.whole(3, 5)))
     yield Case("hard questions", (draw.wholes(0, 2, 7).tolist(), drawn, 6))
     yield Case("ten thousand answers", ([3, 500, 0], 10_000, 200), robust="the lesson draws 32")
     yield Case("zero questions are rejected", ([], 4, 2), refuse=True)

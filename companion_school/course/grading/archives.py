@@ -9,11 +9,12 @@ import time
 import zipfile
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from companion_school.course.grading.answers import LARGEST
 
-_MOST_FILES, _LARGEST_INDEX = 2000, 2**20
+_MOST_FILES, _LARGEST_INDEX, _LONGEST_NAME = 2000, 2**20, 255
 _ZIP_FAULTS = (OSError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, UnicodeError)
 
 
@@ -41,24 +42,40 @@ def unpack(archive: Path, into: Path, kinds: Sequence[str], *, inner_zips: bool 
         if not inner_zips and _index_size(archive) > _LARGEST_INDEX:
             raise ValueError("it lists too many files")
         with zipfile.ZipFile(archive) as opened:
-            wanted = [one for one in opened.infolist() if PurePosixPath(one.filename).suffix.lower() in kinds]
-            for entry in wanted[:_MOST_FILES]:
-                most -= _write(opened, entry, place, most)
+            wanted = [(one, parts) for one in opened.infolist() if (parts := _parts(one, kinds))]
+            # The files of an environment that was packed too lie deeper than the student's own.
+            wanted.sort(key=lambda one: 0 if inner_zips else len(one[1]))
+            for entry, parts in wanted if inner_zips else wanted[:_MOST_FILES]:
+                with suppress(FileExistsError, NotADirectoryError, IsADirectoryError):  # its name is also a folder's
+                    most -= _write(opened, entry, place.joinpath(*parts), most)
+                if most < 0:
+                    raise ValueError(f"its files are larger than {LARGEST // 2**20} MiB in total")
     except _ZIP_FAULTS as error:
         raise ValueError(f"{archive.name} cannot be unpacked: {str(error)[:200]}") from None
     return place
 
 
-def _write(opened: zipfile.ZipFile, entry: zipfile.ZipInfo, place: Path, most: int) -> int:
-    """Write one file and return its size in bytes. Parts of its name that lead out of the folder are dropped."""
+def _parts(entry: zipfile.ZipInfo, kinds: Sequence[str]) -> list[str]:
+    """Return the path of an entry to unpack, without parts that lead out of the folder; empty for other entries."""
     parts = [part for part in PurePosixPath(entry.filename.replace("\\", "/")).parts if part not in ("/", "..", ".")]
-    if entry.is_dir() or any(part.startswith((".", "__")) for part in parts):
-        return 0
+    is_hidden = any(part.startswith((".", "__")) for part in parts)
+    if entry.is_dir() or is_hidden or PurePosixPath(entry.filename).suffix.lower() not in kinds:
+        return []
+    return [_short(part) for part in parts]
+
+
+def _short(name: str) -> str:
+    """Shorten a name that is too long for a file system. Its end is kept, which says what it is and whose."""
+    data = os.fsencode(name)
+    if len(data) <= _LONGEST_NAME:
+        return name
+    return f"{data[:100].decode('utf-8', 'ignore')}...{data[-100:].decode('utf-8', 'ignore')}"
+
+
+def _write(opened: zipfile.ZipFile, entry: zipfile.ZipInfo, target: Path, most: int) -> int:
+    """Write one file and return its size in bytes. A file that is too large to be graded is cut off."""
     with opened.open(entry) as read:
-        data = read.read(most + 1)  # the size that the entry declares may be wrong
-    if len(data) > most:
-        raise ValueError(f"its files are larger than {LARGEST // 2**20} MiB in total")
-    target = place.joinpath(*parts)
+        data = read.read(min(most, LARGEST) + 1)  # the size that the entry declares may be wrong
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(data)
     changed = time.mktime((*entry.date_time, 0, 0, -1))

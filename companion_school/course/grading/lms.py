@@ -14,7 +14,7 @@ from pathlib import Path
 
 from companion_school.course.grading.marks_csv import page_name
 from companion_school.course.grading.results import Results
-from companion_school.course.grading.submissions import platform_number
+from companion_school.course.grading.submissions import KINDS, platform_number
 from companion_school.course.grading.tables import Row, as_it_was, read_number, read_table
 
 _NUMBERED = re.compile(r" \(\d+\)$")  # column names in Canvas: week2 (4711)
@@ -173,7 +173,9 @@ def write_pages(results: Results, out: Path, file: Path) -> int:
             page = out / "feedback" / page_name(record.student)
             if not page.is_file():
                 raise ValueError(f"--pages {file}: {record.student} has no page in {out / 'feedback'}")
-            place, name = Path(record.place or record.student), f"{results.assignment}.html"
-            is_canvas = "_assignsubmission_" not in place.name and platform_number(record.student) is not None
-            packed.write(page, f"{place.stem}.html" if is_canvas else f"{place.stem}/{name}")
+            place, name = record.place or record.student, f"{results.assignment}.html"
+            if place.lower().endswith((*KINDS, ".zip")):
+                place = place.rpartition(".")[0]
+            is_canvas = "_assignsubmission_" not in place and platform_number(record.student) is not None
+            packed.write(page, f"{place}.html" if is_canvas else f"{place}/{name}")
     return len(results.records)

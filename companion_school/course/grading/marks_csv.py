@@ -31,7 +31,7 @@ from companion_school.course.grading.results import (
     settle,
     store,
 )
-from companion_school.course.grading.submissions import platform_number
+from companion_school.course.grading.submissions import platform_name, platform_number
 from companion_school.course.grading.tables import Row, as_csv, number, quoted, read_table, unquoted
 from companion_school.course.written.sheet import MARKS, read_sheet
 
@@ -215,10 +215,10 @@ def _spent(out: Path, assignment: str) -> dict[str, int]:
 def page_name(student: str) -> str:
     """Return the file name of a student's page.
 
-    A name that is too long or contains a slash is shortened or changed, and a hash of the original is appended so that
-    it stays unique.
+    A name that is too long or contains a slash or two dots is shortened or changed, and a hash of the original is
+    appended so that it stays unique.
     """
-    name = student.replace("/", "_")
+    name = student.replace("/", "_").replace("..", "_")
     if name == student and len(student.encode()) <= LONGEST_NAME:
         return f"{student}.html"
     mark = hashlib.blake2b(student.encode(), digest_size=8).hexdigest()
@@ -261,22 +261,27 @@ def first_results(out: Path, students: Sequence[str], *, again: bool) -> Results
 def merged(first: Results, new: Results) -> tuple[Results, list[str]]:
     """Replace earlier results by new ones.
 
-    A student whom the platform has renamed is recognized by the platform's number, which is part of the name.
+    A student whom the platform has renamed is recognized by the platform's number in the name of what was downloaded.
 
     Returns:
         The merged results, and a line for each student whose marks changed.
     """
     known = {record.student: record for record in first.records}
     for record in new.records:
-        number = platform_number(record.student)
-        former = [id for id in known if number and id != record.student and platform_number(id) == number]
-        for id in former:
-            known.setdefault(record.student, known.pop(id))
+        number = _number_of(record)
+        former = [id for id, one in known.items() if number and _number_of(one) == number]
+        if len(former) == 1 and record.student not in known:
+            known[record.student] = known.pop(former[0])
     changes = [
         line for record in new.records if (line := _difference(known.get(record.student), record, new.assignment))
     ]
     everybody = known | {record.student: record for record in new.records}
     return replace(new, records=tuple(everybody[id] for id in sorted(everybody))), changes
+
+
+def _number_of(record: Record) -> str | None:
+    """Return the platform's number of a student; None for names that are not a platform's, such as smith_2024."""
+    return platform_number(record.student) if platform_name(record.place) else None
 
 
 def _difference(before: Record | None, now: Record, assignment: str) -> str | None:

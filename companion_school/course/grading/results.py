@@ -152,7 +152,7 @@ def record_of(graded: Graded) -> Record:
     return Record(
         student=handed.student,
         submission=graded.submission,
-        fault=graded.fault or "",
+        fault=plain(graded.fault or ""),
         file=f"{plain(handed.files[0].parent.name)}/" if is_project and names else "".join(names),
         others=handed.others,
         time=handed.time,

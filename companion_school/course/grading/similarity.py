@@ -19,6 +19,7 @@ from companion_school.build.stages import Stage
 from companion_school.build.stubs import reference, stub
 from companion_school.checking.exercise import Exercise
 from companion_school.course.grading.answers import Unreadable, contents
+from companion_school.course.grading.marks_csv import page_name
 from companion_school.course.grading.project import sources_of
 from companion_school.course.grading.sandbox.parent import Limits, Worker
 from companion_school.course.grading.sandbox.wall import best
@@ -176,7 +177,7 @@ def export(found: Sequence[Answers], out: Path) -> int:
     for answers in found:
         name = f"{answers.id.removesuffix('.py')}.py"
         for student, program in answers.by_student.items():
-            write_atomic(out / "handed_in" / student / name, program.rstrip() + "\n")
+            write_atomic(out / "handed_in" / page_name(student).removesuffix(".html") / name, program.rstrip() + "\n")
         known = (answers.given, *answers.own)
         write_atomic(out / "known" / name, "\n\n\n".join(text.strip() for text in known) + "\n")
     return sum(len(answers.by_student) for answers in found)

@@ -34,6 +34,8 @@ CHOICE = (
 )
 _SEVERAL = "several problem sets: "
 _COPY = re.compile(r"[ _-]*(?:\((\d{1,6})\)|copy(?:[ _-]?(\d{1,6}))?|-(\d{1,3}))$", re.IGNORECASE)
+_NBGRADER = ("source", "release", "submitted", "autograded", "feedback", "exchange", "marks")
+"""Folders of an nbgrader course, and the one that `companion grade` writes."""
 _DEEPEST, _MOST_FILES, _MOST_ZIPS = 4, 2000, 10
 
 
@@ -68,7 +70,7 @@ _NAMES = (
 def platform_name(name: str) -> Platform | None:
     """Parse the name of a file or folder downloaded from a learning platform; None for any other name."""
     found = next((match.groupdict() for one in _NAMES if (match := one.fullmatch(name))), None)
-    if found is None:
+    if found is None or name.count("_assignsubmission_") > 1:  # a name with two numbers could be somebody else's
         return None
     student = f"{found['who']}_{found['id']}" if found.get("id") else found["who"]
     upload = found.get("upload") or "0"
@@ -147,8 +149,8 @@ def handed_in(
         raise ValueError(
             f"{folder}: expected a folder of submissions, found {'a file' if folder.exists() else 'nothing'}"
         )
-    collected = (folder / "submitted").is_dir() or folder.name == "submitted"
-    folder = folder / "submitted" if (folder / "submitted").is_dir() else folder
+    collected = folder != _inner(folder) or folder.name == "submitted"
+    folder = _inner(folder)
     known = received.Sources(received.manifest(folder), times or {}, zone)
     by_student = _entries(folder, known.manifest, assignment)
     made = (
@@ -188,12 +190,21 @@ _KEPT: list[tempfile.TemporaryDirectory[str]] = []
 
 def left_out(folder: Path) -> list[str]:
     """List the files in a folder of submissions that belong to no student, to report them to the instructor."""
-    folder = folder / "submitted" if (folder / "submitted").is_dir() else folder
+    folder = _inner(folder)
     if not folder.is_dir():
         return []
     known = (*KINDS, ".zip", ".yml")
     others = (path for path in folder.iterdir() if path.is_file() and path.suffix.lower() not in known)
     return sorted(plain(path.name) for path in others if _is_seen(path))
+
+
+def _inner(folder: Path) -> Path:
+    """Return the folder `submitted` of an nbgrader course, or else the folder itself, where it may be a student's."""
+    if not (folder / "submitted").is_dir():
+        return folder
+    others = {path.name for path in folder.iterdir() if path.is_dir() or path.suffix in (*KINDS, ".zip")}
+    others = {name for name in others if not name.startswith((".", "__"))}
+    return folder / "submitted" if others <= {*_NBGRADER} or "nbgrader_config.py" in others else folder
 
 
 def plain(name: str) -> str:

@@ -1,5 +1,7 @@
 """Oral questions point at lines of a student's own answer, and list what a good reply mentions."""
 
+import re
+
 from companion.commands.main import main
 from companion_school.course import oral
 from companion_school.course.grading.similarity import Answers
@@ -29,6 +31,10 @@ def test_what_cannot_be_read_has_no_questions_and_markup_stays_text():
     assert oral.questions("2.2", "def f(:") == [] == oral.questions("2.2", "x = 1\n" * 50_000)
     [one] = oral.questions("2.2", "def f(x):\n    return x.sum(dim='`</p>\\x1b[31m')")
     assert "\x1b" not in one.ask + one.code and "`" not in one.code
+    for line in ("if x < '`<img src=x>`':", "x['`<b>`':2]", "torch.einsum('`<i>`->i', x)", "x.tril('`<u>`')"):
+        for one in oral.questions("2.2", f"def f(x):\n    {line}" + " pass" * line.startswith("if")):
+            code = re.findall("`([^`]*)`", f"{one.ask} {one.names}")
+            assert not re.search("<[a-z]", re.sub("`[^`]*`", "", f"{one.ask} {one.names}")) and code
 
 
 def test_questions_differ_in_kind_and_come_from_as_many_answers_as_there_are():

@@ -169,6 +169,7 @@ def test_names_of_platforms_meet_the_roster_and_are_asked_for_once(tmp_path, cap
 
 def test_pages_go_back_under_the_names_that_the_platform_gave(tmp_path):
     places = {"Grace_77": "Grace_77_assignsubmission_file", "ada_12": "ada_12_99_week2.ipynb", "ben": "ben.ipynb"}
+    places |= {"Mary J. Smith_78": "Mary J. Smith_78_assignsubmission_file", "j.doe": "j.doe", "j.poe": "j.poe"}
     item = Item("2.5", "", "right", 2.0, 2)
     records = [Record(name, "read", "", "", (), "", "", place, "", (item,)) for name, place in places.items()]
     publish(Results("week2", "", tuple(records)), tmp_path / "marks")
@@ -176,6 +177,7 @@ def test_pages_go_back_under_the_names_that_the_platform_gave(tmp_path):
     with zipfile.ZipFile(tmp_path / "pages.zip") as packed:
         assert packed.namelist() == [
             "Grace_77_assignsubmission_file/week2.html", "ada_12_99_week2.html", "ben/week2.html",
+            "Mary J. Smith_78_assignsubmission_file/week2.html", "j.doe/week2.html", "j.poe/week2.html",
         ]  # fmt: skip
 
 

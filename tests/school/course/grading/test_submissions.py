@@ -6,17 +6,21 @@ import os
 import struct
 import subprocess
 import zipfile
+from pathlib import Path
 
 import pytest
 
 from companion.commands.main import main
 from companion_school.course.grading import archives, received
 from companion_school.course.grading.answers import Submission
+from companion_school.course.grading.exercise_mark import Graded
 from companion_school.course.grading.grade import grade
 from companion_school.course.grading.gradebook import collect, to_csv
 from companion_school.course.grading.marks_csv import page_name
+from companion_school.course.grading.received import moment
+from companion_school.course.grading.results import record_of
 from companion_school.course.grading.sandbox.parent import Limits
-from companion_school.course.grading.submissions import handed_in, left_out, plain, scratch
+from companion_school.course.grading.submissions import handed_in, left_out, plain, platform_name, scratch
 from companion_school.course.grading.tables import quoted, unquoted
 from companion_school.exercises.catalogue import find_exercise
 
@@ -60,15 +64,15 @@ def test_a_link_to_somebody_elses_folder_earns_nothing(tmp_path):
 def test_a_time_is_believed_where_nbgrader_wrote_it_and_nowhere_else(tmp_path):
     stamp = "2020-01-01 00:00:00 UTC"
     for folder in (
-        tmp_path / "submitted" / "ada" / "week2",
+        tmp_path / "course" / "submitted" / "ada" / "week2",
         tmp_path / "plain" / "ada",
         tmp_path / "plain" / "bob" / "week2",
     ):
         put(folder / "week2.ipynb")
         put(folder / "timestamp.txt", stamp)
-    put(tmp_path / "submitted" / "eve" / "set.ipynb")
-    put(tmp_path / "submitted" / "eve" / "timestamp.txt", stamp)
-    times = {handed.student: handed.time for handed in handed_in(tmp_path, "week2")}
+    put(tmp_path / "course" / "submitted" / "eve" / "set.ipynb")
+    put(tmp_path / "course" / "submitted" / "eve" / "timestamp.txt", stamp)
+    times = {handed.student: handed.time for handed in handed_in(tmp_path / "course", "week2")}
     assert times == {"ada": "2020-01-01 00:00:00+00:00", "eve": ""}
     assert [handed.time for handed in handed_in(tmp_path / "plain", "week2")] == ["", ""]
 
@@ -292,3 +296,52 @@ def test_a_folder_of_many_zips_is_not_unpacked(tmp_path):
             packed.writestr("week2.ipynb", RIGHT)
     [eve] = handed_in(tmp_path, "week2")
     assert eve.fault == "it holds 12 zip files; expected at most 10" and eve.files == ()
+
+
+def test_a_class_in_one_zip_loses_nobody_to_somebody_elses_files(tmp_path):
+    file, ending = tmp_path / "class.zip", "_assignsubmission_file"
+    with zipfile.ZipFile(file, "w") as packed:
+        for number in range(150):
+            for module in range(14):  # the checks, which many hand in with their notebook
+                packed.writestr(f"S {number}_{number + 1}{ending}/exercise_check/m{module}.py", "x = 1")
+            packed.writestr(f"S {number}_{number + 1}{ending}/week2.ipynb", book())
+        packed.writestr(f"Long_901{ending}/{'书' * 100}.ipynb", book())
+        packed.writestr(f"Twice_902{ending}/a.py", "x = 1")
+        packed.writestr(f"Twice_902{ending}/a.py/week2.ipynb", book())
+    found = handed_in(file, "week2")
+    assert len(found) == 152 and not [one.student for one in found if one.fault]
+
+
+def test_a_zip_with_an_environment_is_that_of_its_notebook(tmp_path):
+    for place in (".venv/lib", "venv/lib/python"):
+        with zipfile.ZipFile(tmp_path / "ada.zip", "w") as packed:
+            for number in range(2100):
+                packed.writestr(f"{place}/m{number}.py", "x = 1")
+            packed.writestr("week2.ipynb", book())
+        [ada] = handed_in(tmp_path, "week2")
+        assert (ada.fault, [file.name for file in ada.files]) == (None, ["week2.ipynb"])
+
+
+def test_a_students_folder_called_submitted_hides_nobody(tmp_path):
+    for name in ("ada", "submitted"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "week2.ipynb").write_text(book())
+    assert [one.student for one in handed_in(tmp_path, "week2")] == ["ada", "submitted"]
+
+
+def test_a_fault_is_plain_text_whatever_a_file_is_called(tmp_path):
+    (tmp_path / "evil").mkdir()
+    Path(os.fsdecode(os.fsencode(tmp_path / "evil") + b"/x\xff\x1b[31m.zip")).write_bytes(b"PK")
+    [evil] = handed_in(tmp_path, "week2")
+    fault = record_of(Graded(evil, "nothing handed in", evil.fault, ())).fault
+    assert fault.isprintable() and fault.encode() and "cannot be unpacked" in fault
+
+
+def test_a_name_with_two_platform_numbers_is_nobody_elses():
+    assert platform_name("Mallory_102_assignsubmission_file_103_assignsubmission_file") is None
+
+
+@pytest.mark.parametrize("time", ["9999-12-31 23:59:59-12:00", "0001-01-01 00:00:00+12:00"])
+def test_a_time_that_nobody_can_mean_is_no_time(time):
+    with pytest.raises(ValueError, match="must be a time such as"):
+        moment(time, "time")
