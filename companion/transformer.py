@@ -239,7 +239,7 @@ class Transformer(nn.Module):
             The keys and values that the decoder's layers read.
 
         Raises:
-            ValueError: If this is not an encoder-decoder, and as in `features`.
+            ValueError: If this is not an encoder-decoder, and in the same cases as `features`.
         """
         assert self.encoder is not None and self.decoder is not None
         positions = torch.arange(source.shape[1], device=source.device)

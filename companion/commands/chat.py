@@ -136,7 +136,7 @@ class Talk:
     def ask(self, question: str) -> Iterator[str]:
         """Yield the answer to a question, piece by piece, as it is generated.
 
-        The answer is added to the conversation, even if the caller stops early and it is incomplete.
+        The answer is added to the conversation, even if it is incomplete because the caller stops early.
 
         Raises:
             ValueError: If the conversation leaves no room for an answer, or the template rejects it. The question is

@@ -156,7 +156,7 @@ def course_version() -> str:
 
 
 def hardware() -> dict[str, Any]:
-    """Return facts about the machine, its kernels, threads and GPUs; `set` holds the relevant environment variables."""
+    """Return facts about the machine, its kernels, threads and GPUs; `set` lists the relevant environment variables."""
     import torch
 
     from companion.ground.memory import memory

@@ -194,7 +194,7 @@ def _given(flags: Namespace) -> dict[str, Any]:
 
 
 def _search(writer: Writer, flags: Namespace) -> Search | None:
-    """Return the beam search that the flags or, without flags, the folder specifies, if any.
+    """Return the beam search that the flags specify or, without flags, the folder; `None` without any.
 
     Raises:
         ValueError: If the folder specifies a beam search with sampling.

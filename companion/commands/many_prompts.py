@@ -113,8 +113,8 @@ def write_many(
         asked: The requests.
         at_once: The batch size.
         tokens: Maximum tokens per text, for requests without a setting of their own, as in `Writer.most`.
-        seed: Random seed that a request may override. Request r draws from stream r of its seed, as prompts given as
-            flags do.
+        seed: Random seed that a request may override. Request r draws from stream r of its seed, like prompts that are
+            given as flags.
         weights: The weight format.
     """
     from companion.generation.serving import BLOCK, BUDGET, Server

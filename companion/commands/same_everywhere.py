@@ -55,7 +55,7 @@ class Finding(NamedTuple):
 
 
 def drawn_numbers() -> Finding:
-    """Compare the uniform numbers of a seed bit for bit, and its normal ones up to rounding.
+    """Compare the uniform random numbers drawn from a seed bit for bit, and the normal ones up to rounding.
 
     Initial weights depend on them.
     """
@@ -75,7 +75,7 @@ def attention() -> Finding:
 
 
 def cached_decoding() -> Finding:
-    """Compare the logits of decoding token by token with a cache and of one pass over all tokens."""
+    """Compare the logits of cached decoding, token by token, with those of one pass over all tokens."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(2)
         model = Transformer(MODEL).eval()
@@ -111,7 +111,7 @@ def written_and_read() -> Finding:
 
 
 def other_address() -> Finding:
-    """Compare products with a matrix and with a copy of it at an address eight bytes higher.
+    """Compare the product with a matrix and the product with a copy of it at an address eight bytes higher.
 
     A matrix that is read from a file may be at any address.
     """

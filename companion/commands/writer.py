@@ -47,7 +47,7 @@ class Parts(Protocol):
 class _Numbers:
     """Incremental decoder that writes token ids separated by spaces.
 
-    If there are tokens `before`, the first id also follows a space.
+    If there are tokens `before`, the first id is also preceded by a space.
     """
 
     def __init__(self, before: Sequence[int]) -> None:
@@ -140,7 +140,7 @@ class Writer:
     def options(self, rows: Sequence[Sequence[int]]) -> Options:
         """Return the model's settings for texts that follow these prompts, as keyword arguments of `generate`.
 
-        For a translation, these include the rows, as its source.
+        For a translation, they include the rows as the source.
         """
         special = self.says.special
         options: Options = {"stop": special.stop, "rules": self.says.rules, "until": self._until(rows)}

@@ -44,7 +44,7 @@ def require_pattern(name: str, pattern: tuple[bool, ...]) -> None:
 
 @dataclass(frozen=True)
 class RotaryScaling:
-    """Scaling of rotary frequencies, so that a model reads longer texts than it was trained on.
+    """Scaling of rotary frequencies, which lets a model read longer texts than it was trained on.
 
     Let omega_j be the frequency of pair j, s the factor, C the original context, and r_j = C omega_j / (2 pi) the
     number of full rotations of pair j within C tokens:
@@ -213,7 +213,7 @@ class LinearConfig:
         d_head: Width of a query and of a key. `None` means the same as for attention.
         d_v: Width of a value. `None` means `d_head`.
         rule: With `"delta"`, a token writes the difference between its value and what the matrix returns for its key,
-            times a strength from 0 to 1 (Schlag et al. 2021; Yang et al. 2024). With `"sum"`, it adds its value
+            times a strength from 0 to 1 (Schlag et al. 2021; Yang et al. 2024). With `"sum"`, a token adds its value
             regardless of the matrix (Katharopoulos et al. 2020).
         negative: Let strengths go from 0 to 2, so that a write can reverse the sign of what is stored (Grazzi et al.
             2024).
@@ -222,7 +222,8 @@ class LinearConfig:
             (Kimi Linear). `"fixed"`: by 1 - 2^(-5 - h) for matrix h, regardless of the token (RetNet, Sun et al. 2023).
             `None` means no decay.
         convolution: Width of the short convolution: each component of a query, key and value is a learned weighted sum
-            over this many most recent tokens, followed by a SiLU. With a width of 1, it sees only the token itself.
+            over this many most recent tokens, followed by a SiLU. With a width of 1, the convolution sees only the
+            token itself.
         gate: The output is normalized and multiplied by this function of a linear map of the layer's input. If `None`,
             it is only normalized.
         rank: Width of a bottleneck through which the gate, and a decay by channel, are computed (Kimi Linear: d_head).
@@ -532,7 +533,7 @@ class MoEConfig:
             `"softmax_topk"`: softmax over all experts. Only the top k weights are used, so they sum to less than one
             (Switch, DeepSeek-V2).
             `"sigmoid"`: a sigmoid of each logit, divided by their sum (DeepSeek-V3).
-            `"sigmoid_topk"`: a sigmoid of each logit, not renormalised (Llama 4).
+            `"sigmoid_topk"`: a sigmoid of each logit, not renormalized (Llama 4).
         shared: Number of further experts that every token visits with weight one (DeepSeekMoE).
         capacity: Maximum number of tokens per expert in training, as a multiple of the even share tokens * top_k /
             experts; later tokens are dropped and get zero from that expert. If `None`, no token is dropped.
@@ -606,7 +607,7 @@ def require_groups(experts: int, top_k: int, groups: int, top_groups: int, group
     """Check that a token can choose `top_k` experts from its best groups.
 
     Raises:
-        ValueError: If it cannot; the message names the field of `MoEConfig` that prevents it.
+        ValueError: If this is impossible; the message names the field of `MoEConfig` that prevents it.
     """
     require(experts % groups == 0, "groups", groups, f"a divisor of experts={shown(experts)}")
     size = experts // groups

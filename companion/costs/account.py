@@ -81,8 +81,9 @@ def forward_flops(
     """Count the FLOPs of one forward pass over `tokens` new tokens in each of `batch` rows.
 
     With latents, keys and values are expanded if there are no cached tokens. With cached tokens,
-    `companion.layers.latent.absorbs` decides: expanded, each visible key costs its expansion and each pair 2 h (d_head
-    + d_rope + d_v); absorbed, each new token costs as much as an expansion and each pair 2 h (2 rank + d_rope).
+    `companion.layers.latent.absorbs` decides. In the expanded form, each visible key costs its expansion, and each pair
+    costs 2 h (d_head + d_rope + d_v). In the absorbed form, each new token costs as much as an expansion, and each pair
+    costs 2 h (2 rank + d_rope).
 
     Linear layers are computed in chunks, by equations (6) and (7) of `companion.layers.linear_attention`. In each head,
     a chunk of n tokens costs 2 n^2 (2 d_k + d_v) + n (n - 1) d_v, without the d_k if each channel has its own decay,
@@ -98,11 +99,12 @@ def forward_flops(
         tokens: number of new tokens per row.
         batch: number of rows.
         cached: number of tokens already in the KV cache; the new ones also attend to these.
-        source: for an encoder-decoder, the source's length. With `cached > 0` the source counts as encoded already.
+        source: for an encoder-decoder, the source's length. With `cached > 0` the source is assumed to be encoded
+            already.
         logits: the tokens that the head is applied to.
         causal: count only the pairs in decoder self-attention that the causal mask (and in local layers the window)
-            allows. Otherwise local layers count the pairs that are computed: of new tokens with each other, and with
-            the cached ones in the window of any of them.
+            allows. Otherwise local layers count the pairs that are computed: all pairs of new tokens, and all pairs of new
+            tokens with the cached tokens that at least one of them sees.
 
     Raises:
         ValueError: if `logits` is unknown, `source` does not match the stack, or `cached` is set for an encoder.
@@ -167,7 +169,7 @@ def counted_flops(run: Callable[[], Any]) -> int:
         return sdpa_flop_count(q, k, v)
 
     def grouped(a: torch.Size, b: torch.Size, *_: Any, **__: Any) -> int:
-        return 2 * a.numel() * b[-1]  # a row of `a`, or in the gradient a column, is in one group
+        return 2 * a.numel() * b[-1]  # each row of `a`, or column in the gradient, is in one group
 
     def triangular(a: torch.Size, b: torch.Size, *_: Any, **__: Any) -> int:
         return b.numel() * (a[-1] - 1)  # the diagonal is 1

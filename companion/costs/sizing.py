@@ -92,8 +92,8 @@ def kept(config: ModelConfig, tokens: int) -> Kept:
     The measurement uses fake tensors, models of one and two layers, and batches of one and two rows. The size is linear
     in the numbers of layers and rows, so these four cases are enough. If there are several kinds of layers in a
     repeating pattern, the models have one and two repetitions, and a layer's share is the mean. Dropout, whose masks
-    would add a byte per element, is off. Attention is the fused kernel, which saves no scores, unless scores have a
-    softcap.
+    would add a byte per element, is switched off. Attention is the fused kernel, which saves no scores, unless scores
+    have a softcap.
     """
     require_whole("tokens", tokens, 1)
     if 0 < config.mixtures < config.layers:  # the kinds of layers do not affect what the others save

@@ -168,7 +168,7 @@ def _settings(path: Path) -> Mapping[str, Any]:
 
 
 def _spelled(token: object) -> str | None:
-    """Return the text of a special token, which files store as text or with its properties."""
+    """Return the text of a special token, which files store either as text or as an object with its properties."""
     token = token.get("content") if isinstance(token, Mapping) else token
     return token if isinstance(token, str) else None
 

@@ -39,7 +39,7 @@ TEXT_FILES = (
 
 @dataclass(frozen=True)
 class Row:
-    """A conversation as ids, and which of them are scored.
+    """A conversation as token ids, and whether each id is scored.
 
     The ids of answers are scored, including the token that ends each answer.
     """
@@ -99,9 +99,9 @@ class Dialect:
     def rows(self, messages: Sequence[Message]) -> list[Row]:
         """Convert a conversation to training rows.
 
-        This is one row, or one per answer if the template writes earlier turns differently once later ones follow. The
-        ids before an answer equal those of `prompt`, and all ids together equal those of the whole text, unless the
-        tokenizer would merge an answer's first characters with its prompt.
+        The result is one row, or one row per answer if the template formats earlier turns differently when later turns
+        follow. The ids before an answer equal those of `prompt`, and all ids together equal those of the whole text,
+        unless the tokenizer would merge an answer's first characters with its prompt.
 
         Raises:
             ValueError: if there is no answer or nothing precedes the first one, or if the template produces an answer

@@ -80,7 +80,7 @@ class Split:
 def first_edition() -> Corpus:
     """Return the prose of this course's first edition.
 
-    It has 550 kB of English and LaTeX, with one document per section of a lesson.
+    It contains 550 kB of English and LaTeX, with one document per section of a lesson.
 
     It is frozen, comes with the package and needs nothing else, so measurements on it can be repeated on any machine,
     with any Python and after any change of the lessons.

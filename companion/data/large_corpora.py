@@ -184,7 +184,7 @@ def _digest(name: str, of_text: bytes) -> str:
 
 
 def sample(documents: Sequence[Document], most: int) -> list[Document]:
-    """Return all documents, or every n-th, so that they have about `most` bytes together; a longer one is cut."""
+    """Return all documents, or every n-th, so that they have about `most` bytes together; a longer document is cut."""
     total = sum(document.bytes for document in documents)
     if total <= most:
         return list(documents)

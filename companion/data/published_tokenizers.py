@@ -25,8 +25,7 @@ class PublishedTokenizer(Protocol):
     """Interface of every published tokenizer.
 
     Attributes:
-        vocab: one more than the largest id. A model's table may have more rows, and smaller ids that are not tokens may
-            exist.
+        vocab: one more than the largest id. A model's table may have more rows, and some smaller ids may not be tokens.
     """
 
     vocab: int
@@ -212,8 +211,8 @@ def _from_json(path: Path) -> Tokenizer:
 def _from_merges(folder: Path) -> Tokenizer:
     """Build a byte-level BPE from vocab.json and merges.txt.
 
-    It follows the rules of the family that tokenizer_config.json names: GPT-2's, or Qwen's, which normalizes and splits
-    a text differently. Special tokens are those named in the other files.
+    The result follows the rules of the family that tokenizer_config.json names: GPT-2's, or Qwen's, which normalizes
+    and splits a text differently. Special tokens are those named in the other files.
     """
     _table(folder / "vocab.json")
     settings = _object(folder / SETTINGS)

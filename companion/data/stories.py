@@ -807,7 +807,7 @@ def _bound(
     """Add what this beat says to the roles.
 
     Returns:
-        The roles, and (role, contradiction) for what contradicts earlier beats.
+        The roles, and (role, contradiction) for each contradiction of earlier beats.
     """
     new: dict[str, dict[str, str]] = {role: dict(facts) for role, facts in roles.items()}
     faults: list[tuple[str, str]] = []

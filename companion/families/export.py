@@ -103,11 +103,11 @@ def export_gguf(
         name: The name of the model.
 
     Returns:
-        llama.cpp's name of the architecture.
+        llama.cpp's name for the architecture.
 
     Raises:
-        ValueError: If no architecture has some part of the model, or llama.cpp has no name for the tokenizer. Nothing
-            is written then.
+        ValueError: If no architecture supports some part of the model, or llama.cpp has no name for the tokenizer.
+            Nothing is written then.
     """
     simplest, fields = _simplest(model.config, kind, tuple(BY_KIND))
     architecture = BY_KIND[simplest]
@@ -132,8 +132,7 @@ def simplest_kind(config: ModelConfig, kind: str | None = None) -> str:
 def _simplest(
     config: ModelConfig, kind: str | None, among: tuple[str, ...] | None = None
 ) -> tuple[str, dict[str, Any]]:
-    """Return the `model_type` to export a model as, chosen from all or only from `among`, and its config.json
-    fields."""
+    """Return the `model_type` to export a model as, chosen from all (or from `among`), and its config.json fields."""
     known = {
         name: family for name, family in families().items() if family.architecture and (among is None or name in among)
     }

@@ -178,8 +178,8 @@ def _reading(path: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[str,
 def unwrapped(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return tensors by the names that they had before their model was wrapped.
 
-    `torch.compile` puts "_orig_mod." before a module's names, and `DistributedDataParallel` puts "module." before all.
-    Nothing is renamed if two tensors would get the same name.
+    `torch.compile` puts "_orig_mod." before a module's names, and `DistributedDataParallel` puts "module." before all
+    names. Nothing is renamed if two tensors would get the same name.
     """
     names = [name.replace("_orig_mod.", "") for name in tensors]
     while names and all(name.startswith("module.") for name in names):

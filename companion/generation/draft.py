@@ -1,4 +1,4 @@
-"""Sources of proposed tokens for speculative decoding (lessons 10 and 18), see `companion.generation.speculative`.
+"""Sources of proposed tokens for speculative decoding (lessons 10 and 18; see `companion.generation.speculative`).
 
 n-gram   the tokens that followed an earlier occurrence of the last few tokens (Saxena 2023, "prompt lookup
          decoding"; Yang et al. 2023, "Inference with reference"). It needs no second model.
@@ -95,7 +95,7 @@ class Draft:
             )
 
     def function(self) -> Propose:
-        """Return the function that proposes tokens for one text. It is not used if a model or its heads propose."""
+        """Return the function that proposes tokens for one text. Unused if a model or its heads propose them."""
         return Lookup() if isinstance(self.proposer, (str, Transformer)) else self.proposer
 
     @property

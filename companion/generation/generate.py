@@ -134,7 +134,7 @@ def generate_long(
     Cost: the same as `generate`, plus one pass over the remaining tokens of every row whenever one of them is full.
 
     Raises:
-        ValueError: before anything runs, as `generate` does, and for a prompt longer than the context.
+        ValueError: before anything runs, in the same cases as `generate`, and for a prompt longer than the context.
     """
     request = LongRequest(model, prompts, max_new_tokens, **options)
     return _generate_long(request, request.texts())

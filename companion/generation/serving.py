@@ -441,7 +441,7 @@ class Server:
         return chunks
 
     def _make_room(self, handle: Handle) -> None:
-        """Give a text its own block for the next token to read.
+        """Ensure that a text has a block of its own for the next token that it reads.
 
         If no block is free, the text that arrived last is preempted.
         """

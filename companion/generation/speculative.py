@@ -228,7 +228,7 @@ class _Reader:
 
 
 class _Drafter(ABC):
-    """A draft that proposes from logits, one token per row and step."""
+    """A draft that chooses its proposals from logits, one token per row and step."""
 
     def __init__(self, reader: _Reader, request: Request) -> None:
         self.reader, self.request = reader, request

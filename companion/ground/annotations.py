@@ -65,8 +65,8 @@ def checked(
         hints: By parameter: advice to add to an error message about it.
 
     Raises:
-        ValueError: If an argument is wrong; the message names it, what came and what was expected. The decorated
-            function raises it.
+        ValueError: If an argument is wrong; the message names the argument, its value and what was expected. The
+            decorated function raises it.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:

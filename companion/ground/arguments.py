@@ -86,7 +86,7 @@ def check_ids(name: str, ids: object, axes: str = "(batch, token)") -> None:
 
 
 def check_positions(positions: object, batch: int, tokens: int) -> None:
-    """Check that `positions` holds one integer for each token, (token) or (batch, token).
+    """Check that `positions` contains one integer for each token, (token) or (batch, token).
 
     Raises:
         ValueError: If `positions` is anything else.

@@ -65,7 +65,7 @@ def require_whole(name: str, value: object, least: int = 1) -> None:
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Return whether `value` is a finite number that a float can hold; booleans are not."""
+    """Return whether `value` is a finite number that fits in a float; booleans do not count as numbers."""
     try:
         return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     except OverflowError:

@@ -1,4 +1,4 @@
-"""Numbers with limits, as types of flags and settings, with their names in messages."""
+"""Numbers with limits, as types of flags and settings, and their descriptions in messages."""
 
 from __future__ import annotations
 

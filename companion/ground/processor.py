@@ -1,4 +1,4 @@
-"""This machine's processor as the system describes it; without torch."""
+"""This machine's processor as the system describes it, read without importing torch."""
 
 from __future__ import annotations
 

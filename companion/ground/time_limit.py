@@ -19,7 +19,7 @@ class OutOfTime(BaseException):
 
 @contextmanager
 def at_most(seconds: float) -> Iterator[None]:
-    """Raise `OutOfTime` in a block that runs longer, where this is possible (in the main thread, and not on Windows).
+    """Raise `OutOfTime` in a block that runs longer, if that is possible (in the main thread, and not on Windows).
 
     Processor time is measured, so that a right answer does not fail because the machine is busy.
     """

@@ -62,8 +62,9 @@ def write_kept(name: str, entries: Mapping[str, Any]) -> None:
 def forget(folder: Path, *, keep: Path | None = None, most: int, days: float) -> int:
     """Remove subfolders of `folder` whose contents can be regenerated.
 
-    Folders that were last used more than `days` days ago are removed, and then the longest-unused ones, until at most
-    `most` bytes are left besides `keep`. Folders that another process holds open, or that no longer exist, are skipped.
+    Folders that were last used more than `days` days ago are removed, and then the least recently used ones, until at
+    most `most` bytes are left besides `keep`. Folders that another process holds open, or that no longer exist, are
+    skipped.
 
     Args:
         folder: The folder to clean up.

@@ -119,7 +119,7 @@ def loading(package: str) -> Iterator[None]:
 
 
 class _ShownImport(MetaPathFinder):
-    """Finds one package where the other finders do, and wraps its import in `waiting`."""
+    """A finder that finds one package where the other finders do, and wraps its import in `waiting`."""
 
     def __init__(self, package: str):
         self.package, self.asks = package, False

@@ -85,8 +85,8 @@ def answers_of(
                  to wait for the device to read the number of tokens per expert.
     `"grouped"`  Do the same in one call of `F.grouped_mm`, without waiting. It needs fp32, bf16 or fp16, and rows of
                  d_model and of d_ff elements that are multiples of 16 bytes.
-    `"gather"`   Copy the matrices of its experts for every token, without waiting. It is meant for a few tokens on a
-                 GPU. It allows at most as many visits as there are experts, so that the copies are never larger than
+    `"gather"`   Copy the matrices of each token's experts, without waiting. It is meant for a few tokens on a GPU,
+                 and allows at most as many visits as there are experts, so that the copies are never larger than
                  the originals.
     `"every"`    Run every expert on every token and discard what was not chosen: expert / top_k times the work. The
                  operations do not depend on the data, which `torch.func` and the device "meta" require.

@@ -91,8 +91,8 @@ class LinearAttention(nn.Module):
         y = W_o (RMSNorm(o) f(W_g x)), where f is the gate's function
 
     The modules `query` and `key` have width key_heads d_head, `value` has heads d_v, and a key head is shared by heads
-    / key_heads matrices. `convolution` runs over the three side by side. `strength`, `decay` and `gate` are W_b, W_a
-    and W_g. With a rank, the gate goes through `gate_down`, and a decay by channel through `decay_down`.
+    / key_heads matrices. `convolution` runs over the three, concatenated. `strength`, `decay` and `gate` are W_b, W_a
+    and W_g. With a rank, the gate is computed through `gate_down`, and a decay per channel through `decay_down`.
 
     Raises:
         ValueError: If `config.linear` is missing, or `causal` is false.
@@ -134,7 +134,7 @@ class LinearAttention(nn.Module):
         self.reset()
 
     def reset(self) -> None:
-        """Initialize the decay, with time scales spread evenly over their logarithm, and the convolution."""
+        """Initialize the convolution, and the decay with time scales whose logarithms are spread evenly."""
         self.convolution.reset()
         if self.decay_bias is not None and self.decay_rate is not None:
             nn.init.uniform_(self.decay_rate, 1.0, RATES)

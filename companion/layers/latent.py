@@ -51,9 +51,9 @@ class LatentAttention(nn.Module):
     the expanded form; with a cache, the absorbed form is used if `absorbs` returns True.
 
     The module `down` maps the stream to [c, k], (rank + d_rope). `latent_norm` normalizes c, and k is rotated if
-    positions are rotary. `up` maps c to every head's key and value, one after the other, (heads (d_head + d_v)).
-    `query` maps to every head's query, whose rotated part comes last, (heads (d_head + d_rope)). With `query_rank`, the
-    stream first passes through `query_down` and `query_norm`.
+    positions are rotary. `up` maps c to the key and then the value of each head, (heads (d_head + d_v)). `query` maps
+    to every head's query, whose rotated part comes last, (heads (d_head + d_rope)). With `query_rank`, the stream first
+    passes through `query_down` and `query_norm`.
 
     Raises:
         ValueError: If `config.latent` is missing, `d_rope` is odd with rotary positions, or there is a window without

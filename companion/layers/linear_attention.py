@@ -100,7 +100,7 @@ def recurrence(
     """Compute equations (1) to (4) of this module, one chunk of tokens at a time by (5) to (7).
 
     Several query heads may share one matrix, as in `attend`. For each of n tokens, a head with chunks of C costs about
-    2 C (d_head + d_v) multiplications and additions for the pairs, and 6 d_head d_v with the matrix.
+    2 C (d_head + d_v) multiplications and additions for the pairs, and 6 d_head d_v for the matrix.
 
     Args:
         q: Queries, (batch, head, token, d_head).

@@ -111,10 +111,10 @@ class PagedState(StateCache):
 
 @dataclass(frozen=True, kw_only=True)
 class PagedCache(KVCache):
-    """A pool of blocks, created by `pool`, with the rows of one call that use it, which `rows` adds.
+    """A pool of blocks, and the rows of one call that use it.
 
-    Layers with a window also have a slot for every token. A handle is valid for one call, and the next call of `rows`
-    describes what each row then contains.
+    `pool` creates a pool, and `rows` adds the rows of a call. Layers with a window also have a slot for every token. A
+    handle is valid for one call, and the next call of `rows` describes what each row then contains.
 
     Attributes:
         keys: One tensor per layer that is not linear, (block, slot, kv_head, d_head). Block 0 is never assigned and
@@ -211,7 +211,7 @@ class PagedCache(KVCache):
     def rows(
         self, tables: Sequence[Sequence[int]], held: Sequence[int], new: Sequence[int], places: Sequence[int] = ()
     ) -> PagedCache:
-        """Make a handle for a call of as many rows, padded on the right to the longest.
+        """Make a handle for a call with one row for each entry of `tables`, padded on the right to the longest row.
 
         Args:
             tables: Blocks of each row, with room for its stored and new tokens.

@@ -310,7 +310,7 @@ def _kept_by_pair(width: int, base: float, scaling: RotaryScaling, omega: Tensor
     """
     assert scaling.original is not None
     slow, fast = scaling.ramp
-    least, most = sys.float_info.min, sys.float_info.max  # keeps the logarithms below finite
+    least, most = sys.float_info.min, sys.float_info.max  # bounds for finite logarithms
     ratios = (min(max(scaling.original / (2 * math.pi * turns), least), most) for turns in (fast, slow))
     first, last = (width * math.log(ratio) / (2 * math.log(base)) for ratio in ratios)
     if scaling.whole:

@@ -3,8 +3,8 @@
 Unlike keys and values, a matrix cannot be shortened. Therefore a layer stores the matrix from some tokens ago and a log
 of what each token has written since. From the two, equation (5) of `companion.layers.linear_attention` gives the matrix
 after any of these tokens. A full log is folded into a new matrix, except for its last `BACK` tokens; older handles keep
-the old matrix. A cache of linear layers is therefore as large after a million tokens as after a hundred. It can remove
-the last `BACK` tokens, and the tokens of the last call if there were at most `WHOLE`.
+the old matrix. A cache of linear layers is therefore as large after a million tokens as after a hundred. The cache can
+drop the last `BACK` tokens, and the tokens of the last call if there were at most `WHOLE`.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Memory(NamedTuple):
 
 
 class Stack(nn.Module):
-    """A sequence of blocks, with a last norm unless they are post-norm."""
+    """A sequence of blocks, with a final norm unless they are post-norm."""
 
     def __init__(self, config: ModelConfig, *, causal: bool, cross: bool = False) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Stack(nn.Module):
         memory: Memory | None = None,
         document: Int[Tensor, "batch token"] | None = None,
     ) -> tuple[Float[Tensor, "batch token d_model"], tuple[RoutingStats, ...]]:
-        """Apply all blocks in order, then the last norm if the configuration has one.
+        """Apply all blocks in order, then the final norm if the configuration has one.
 
         Args:
             x: The stream, (batch, token, d_model).

@@ -59,7 +59,7 @@ class Product(nn.Module):
         super().__init__()
         weights = [weights] if isinstance(weights, Tensor) else weights
         weight = _whole(weights)
-        if form not in ("fp32", *HALF) and weight.shape[1] % GROUP:  # does not fit the kernels' blocks
+        if form not in ("fp32", *HALF) and weight.shape[1] % GROUP:  # rows do not fit the kernels' blocks
             form = "bf16"
         if form == "fp16" and float(weight.abs().max()) > LARGEST_FP16:
             form = "bf16"
@@ -159,7 +159,7 @@ Compute = Callable[[Float[Tensor, "row d_in"]], Float[Tensor, "row out"]]
 
 
 class Made(NamedTuple):
-    """One weight in one format.
+    """A weight in one of the formats.
 
     Attributes:
         function: the product, a function of the stored tensors and x.

@@ -91,7 +91,7 @@ class Run:
     @classmethod
     @contextmanager
     def open(cls, settings: RunSettings, arguments: list[str]) -> Iterator[Run]:
-        """Create the run with these settings, or open it, and lock its folder for other processes in the `with` block.
+        """Create or open the run with these settings, and lock its folder against other processes in the `with` block.
 
         All processes that a launcher started must call this together.
 

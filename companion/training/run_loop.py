@@ -61,7 +61,7 @@ def fit(
         tensorboard: whether to write the log for TensorBoard too, see `Board`; needs a `folder`.
 
     Returns:
-        True if the last update was reached, False if Ctrl-C or SIGTERM stopped the run before.
+        True if the last update was reached, False if Ctrl-C or SIGTERM stopped the run earlier.
 
     Raises:
         Diverged: if the loss is not finite; the last checkpoint before that remains.

@@ -76,7 +76,7 @@ class GGUFFile:
 
     @cached_property
     def metadata(self) -> dict[str, Any]:
-        """All values by key. A number in single precision becomes its shortest decimal, such as 1e-05."""
+        """All values by key. A single-precision number is converted to its shortest decimal form, such as 1e-05."""
         return {
             key: self._value(key, field) for key, field in self._reader.fields.items() if not key.startswith("GGUF.")
         }

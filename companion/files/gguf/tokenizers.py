@@ -272,7 +272,7 @@ def tokenizer_metadata(text: str, vocab: int) -> dict[str, Any]:
         vocab: The size of the model's vocabulary.
 
     Raises:
-        ValueError: If llama.cpp has no name for the tokenizer, or an id is outside of the vocabulary.
+        ValueError: If llama.cpp has no name for the tokenizer, or an id is outside the vocabulary.
     """
     data = json.loads(text)
     model = data.get("model") or {}

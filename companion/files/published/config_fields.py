@@ -10,9 +10,9 @@ A row has a field, its policy, and a note that says where the value goes or who 
     writing              has no effect on logits, but on how text is generated from them (see `WRITING`)
 
 The policy depends on how a field can affect the generated text. A field without a row may change the model, so it is
-rejected by name. The exceptions are fields that are null and those that `left_behind` recognizes, such as notes of
-tools about themselves and dropout rates, which matter only in training. The rows of each family are in its file in
-`companion/families`, and they take precedence over the rows for every release, which are here. The rows about
+rejected by name. The exceptions are fields that are null and those that `left_behind` recognizes, such as metadata of
+the tools that wrote the file and dropout rates, which matter only in training. The rows of each family are in its file
+in `companion/families`, and they take precedence over the rows for every release, which are here. The rows about
 generation are here too. They apply to generation_config.json or, if there is no such file, to config.json.
 
 The two versions after a neutral field are the first and the last version of `transformers` known to write it, among
@@ -70,7 +70,7 @@ _VERSION = re.compile(r"v?\d+(\.\d+)+\S*")
 def left_behind(name: str, value: Any) -> Policy | None:
     """Return the policy of a field that does not affect the text of any model, or `None` for any other field.
 
-    Such fields are notes of tools about themselves, version numbers of libraries, and dropout rates.
+    Such fields are metadata of the tools that wrote the file, version numbers of libraries, and dropout rates.
     """
     if _TOOLS.fullmatch(name):
         return Policy(name, "neutral", "a note of the tool that wrote it")

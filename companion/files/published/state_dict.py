@@ -249,7 +249,7 @@ def _longer_axes(shape: Sequence[int]) -> list[int]:
 
 
 class WayBack(Places):
-    """The inverse of `Places`, with which a family's `place` function moves our tensors to published names.
+    """The inverse of `Places`, which lets a family's `place` function move our tensors to published names.
 
     Args:
         ours: The tensors by our names. Each is taken exactly once.

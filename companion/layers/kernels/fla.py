@@ -22,7 +22,7 @@ Kernel = Callable[..., tuple[Tensor, Any]]
 
 @cache
 def kernels() -> tuple[Kernel, Kernel] | None:
-    """Return the kernels for a decay by head and for one by channel; `None` if the library is not installed."""
+    """Return the kernels for a decay per head and for a decay per channel; `None` if the library is not installed."""
     if find_spec("fla") is None:
         return None
     by_head = import_module("fla.ops.gated_delta_rule").chunk_gated_delta_rule

@@ -225,7 +225,7 @@ def is_lost(error: BaseException) -> bool:
 
 
 def _is_first(store: dist.Store) -> bool:
-    """Return whether this process is the first to ask. This is also True if no process is left to answer."""
+    """Return whether this process is the first to notice a lost process, or the only one left."""
     try:
         return store.add("companion/lost", 1) == 1
     except RuntimeError:

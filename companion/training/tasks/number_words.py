@@ -184,7 +184,7 @@ class NumberWordsTask(Task):
     def batches(self) -> PairBatches:
         """Function from the number of a micro-batch to its pairs of names.
 
-        They are (source, inputs, targets) of `translation_loss`.
+        The pairs are returned as (source, inputs, targets), the arguments of `translation_loss`.
         """
         settings = self.settings
         return PairBatches(self.words, batch=settings.batch, seed=derived_seed(settings.seed, 1))
@@ -214,7 +214,7 @@ class NumberWordsTask(Task):
         return self.words.fingerprint
 
     def record(self) -> dict[str, Any]:
-        """Return the title and fingerprint in `text`, with the version of num2words, which makes the names."""
+        """Return the title and fingerprint in `text`, with the version of num2words, which generates the names."""
         text = {"title": self.title, "fingerprint": self.fingerprint, "num2words": version("num2words")}
         return {"text": text}
 

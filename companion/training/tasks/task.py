@@ -38,7 +38,7 @@ class Measured(Protocol):
         """Score that selects the best checkpoint; smaller is better."""
 
     def result(self) -> dict[str, Any]:
-        """Return the scores to store with a finished run, as in JSON."""
+        """Return the scores to store with a finished run, as JSON-serializable values."""
 
 
 class Enough(NamedTuple):
@@ -154,7 +154,8 @@ class Task(ABC):
         """Make a new model and its trainer (a collective if there are several processes).
 
         Raises:
-            ValueError: if a micro-batch has fewer examples than there are processes, and as `Parallel.prepare` does.
+            ValueError: if a micro-batch has fewer examples than there are processes, and if `Parallel.prepare` raises
+                it.
         """
         parallel = Parallel() if parallel is None else parallel
         parallel.bounds(self.settings.batch)
