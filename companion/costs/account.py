@@ -103,8 +103,8 @@ def forward_flops(
             already.
         logits: the tokens that the head is applied to.
         causal: count only the pairs in decoder self-attention that the causal mask (and in local layers the window)
-            allows. Otherwise local layers count the pairs that are computed: all pairs of new tokens, and all pairs of new
-            tokens with the cached tokens that at least one of them sees.
+            allows. Otherwise local layers count the pairs that are computed: all pairs of new tokens, and all pairs of
+            new tokens with the cached tokens that at least one of them sees.
 
     Raises:
         ValueError: if `logits` is unknown, `source` does not match the stack, or `cached` is set for an encoder.
