@@ -31,7 +31,7 @@
     return write(MIDDLE, y + 15, "", { "text-anchor": "middle", class: "small" });
   });
   brick("table", LEFT, 378, 200, 32, pale("orange"));
-  write(MIDDLE, 399, "table of tokens", { "text-anchor": "middle" });
+  write(MIDDLE, 399, "token embedding", { "text-anchor": "middle" });
   const places = kit.svg(draw, "g", { class: "move" }), table = brick("positions", LEFT + 214, 378, 92, 32, pale("orange"));
   const placesText = write(LEFT + 260, 399, "positions", { "text-anchor": "middle" });
   places.append(table, placesText);
@@ -44,7 +44,7 @@
   const clock = kit.svg(draw, "g", { class: "move" });
   (parts.positions ||= []).push(kit.svg(clock, "circle", { cx: 357, cy: 314, r: 13, fill: "var(--page)", stroke: "var(--ink)" }));
   kit.svg(clock, "path", { d: "M357 314 L365 305", stroke: "var(--ink)", "stroke-width": 2 });
-  kit.svg(clock, "text", { x: 377, y: 319, class: "small" }, "turned");
+  kit.svg(clock, "text", { x: 377, y: 319, class: "small" }, "rotated");
   const heads = [251, 266].map((y) => write(LEFT + 212, y, "", { class: "small quiet" }));
   // network: matrices as wide as they have hidden numbers; experts stand behind one another
   const behind = [3, 2, 1].map((k) => brick("experts", LEFT + 5 * k, 138 - 5 * k, 200, 44, "var(--page)"));
@@ -52,7 +52,7 @@
   const router = write(MIDDLE + 10, 112, "", { class: "small" }), biases = [290, 165].map((y) => write(LEFT + 212, y, "+ biases", { class: "small" }));
   // the counts
   const AT = 470, WIDE = 140;
-  const name = write(AT, 30, "", { class: "strong" }), counts = ["parameters", "used by one token", "cached per token"].map((what, i) => {
+  const name = write(AT, 30, "", { class: "strong" }), counts = ["parameters", "active parameters", "KV cache per token"].map((what, i) => {
     write(AT, 64 + 50 * i, what, { class: "quiet" });
     return write(AT, 84 + 50 * i, "", { class: "strong" });
   });
@@ -67,7 +67,7 @@
     norm: "The norms keep their gains and lose the mean and the bias.",
     biases: "No matrix adds a bias any more.",
     network: "The network gets a gate, a third matrix, and is narrower, so that three matrices have as many parameters as two had.",
-    head: "The output gets its own table.",
+    head: "The output head gets its own table.",
     keys: "Several query heads share a key and value head, and the cache shrinks.",
     hidden: "The hidden width changes, too.",
     experts: "There are many networks, and a router sends each token to a few of them.",
@@ -80,7 +80,7 @@
       kit.put(rect, { stroke: touched.has(part) ? "var(--blue)" : "var(--edge)", "stroke-width": touched.has(part) ? 3 : 1 });
     }
     kit.put(out, { "stroke-dasharray": now.tied ? "5 4" : "none" });
-    outText.textContent = now.tied ? "the same table: tied" : "its own table";
+    outText.textContent = now.tied ? "output head: tied" : "output head: its own table";
     for (const text of norms) text.textContent = now.rms ? "RMSNorm: gain" : "LayerNorm: gain, bias";
     times.textContent = `× ${now.layers}`;
     kit.put(places, { opacity: now.rotary ? 0 : 1, visibility: now.rotary ? "hidden" : "visible" });
@@ -110,7 +110,7 @@
     });
     rest.textContent = `and ${commas(now.where[3])} in norms${now.experts > 1 ? " and routers" : ""}`;
     const more = now.total - before.total, change = more ? `${commas(Math.abs(more))} parameters ${more > 0 ? "more" : "fewer"}` : "As many parameters as before";
-    kit.numbers("after every edit", [["edit", at], ["parameters", commas(now.total)], ["used by one token", commas(now.active)], ["cached per token", commas(now.cache)]]);
+    kit.numbers("after every edit", [["edit", at], ["parameters", commas(now.total)], ["active parameters", commas(now.active)], ["KV cache per token", commas(now.cache)]]);
     kit.say(at ? `Edit ${at} of ${last}. ${now.changed.map((part) => NOTES[part]).join(" ")} ${change}.` : `${now.name}, before the first edit: ${commas(now.total)} parameters.`);
   };
   show();

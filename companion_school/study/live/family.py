@@ -14,14 +14,14 @@ from companion_school.study import figures
 from companion_school.study.live import moving
 
 TEXTS = (1, 4, 16, 64, 256)
-SAID = {"head": "way out", "network": "gate", "keys": "shared keys"}
+SAID = {"head": "output head", "network": "gate", "keys": "grouped queries"}
 # For each part that an edit changes, a function that describes a model's choice in a word or two.
 CHOICES: dict[str, Callable[[dict[str, Any]], str]] = {
-    "positions": lambda step: "turned" if step["rotary"] else "table",
-    "norm": lambda step: "RMS norm" if step["rms"] else "mean",
+    "positions": lambda step: "rotary" if step["rotary"] else "table",
+    "norm": lambda step: "RMSNorm" if step["rms"] else "LayerNorm",
     "biases": lambda step: "biases" if step["bias"] else "none",
     "network": lambda step: "gated" if step["gate"] else "plain",
-    "head": lambda step: "tied" if step["tied"] else "own table",
+    "head": lambda step: "tied" if step["tied"] else "own head",
     "keys": lambda step: f"{step['kv']} key heads" if step["kv"] < step["heads"] else f"{step['kv']}",
     "experts": lambda step: f"{step['visited']} of {step['experts']}" if step["experts"] > 1 else "1 network",
 }
@@ -59,8 +59,8 @@ def edits(models: Mapping[str, Sequence[tuple[str, ModelConfig]]], *, caption: s
         {"sizes": [{"name": size, "steps": steps} for size, steps in told.items()]},
         fig,
         alt="A decoder as a diagram: tables below and above, and between them a layer with norms, heads and a network. "
-        "With each edit a part of it changes: positions, norms, biases, the gate, the table of the way out, shared "
-        "keys, experts. Bars beside it show how many numbers each part has.",
+        "With each edit a part of it changes: positions, norms, biases, the gate, the output head, grouped "
+        "queries, experts. Bars beside it show how many numbers each part has.",
         caption=caption,
         colors=8,  # three for the bars and five for the text
         numbers=[
@@ -69,8 +69,8 @@ def edits(models: Mapping[str, Sequence[tuple[str, ModelConfig]]], *, caption: s
                 {
                     "edit": said,
                     "parameters": [f"{step['total']:,}" for step in walked],
-                    "used by one token": [f"{step['active']:,}" for step in walked],
-                    "cached per token": [f"{step['cache']:,}" for step in walked],
+                    "active parameters": [f"{step['active']:,}" for step in walked],
+                    "KV cache per token": [f"{step['cache']:,}" for step in walked],
                 },
             )
             for size, walked in told.items()
