@@ -58,7 +58,7 @@ def known_of(lesson: Lesson, course: Sequence[Lesson]) -> Known:
 
 
 def check(lesson: Lesson, known: Known) -> list[Fault]:
-    """Return all faults of a lesson or a deeper notebook, in the order of their places."""
+    """Return all faults of a lesson or a deeper notebook, in order of position."""
     own = deeper_contract.RULES if lesson.is_deeper else lesson_contract.RULES
     faults = [fault for rule in (*own, *notebook_contract.COMMON) for fault in rule(lesson, known)]
     return sorted(faults, key=lambda fault: (fault.cell or 0, fault.line or 0))

@@ -106,7 +106,7 @@ class Lesson:
 
     @property
     def tables(self) -> list[tuple[int, int]]:
-        """The places of the table of exercises, as (cell from 1, line of the cell from 0)."""
+        """The positions of the table of exercises, as (cell from 1, line of the cell from 0)."""
         return self._finished.tables
 
     @property

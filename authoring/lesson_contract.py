@@ -273,7 +273,7 @@ def second_meaning(lesson: Lesson, known: Known) -> Iterator[Fault]:
 
 
 def _uses(lesson: Lesson, symbol: str) -> Iterator[tuple[int, int]]:
-    """Yield the places where a lesson uses a symbol, as (cell from 1, line of the cell from 0)."""
+    """Yield the positions where a lesson uses a symbol, as (cell from 1, line of the cell from 0)."""
     for number, cell in enumerate(lesson.written, TITLE):
         for line, formula in formulas(cell.source) if cell.cell_type == "markdown" else []:
             if any(symbol in (whole, letter) for whole, letter, _ in symbols(formula)):

@@ -34,7 +34,7 @@ RULES = {"half and half": 0.1, "kept only": 0.0, "random only": 0.2}
 
 
 def encoder_and_count() -> dict[tuple[str, int, int], dict[str, float]]:
-    """Measure filled gaps (%), loss, and wins per 100 against two counts, by stack, steps and seed."""
+    """Measure filled gaps (%), loss, and wins (per 100) against two count-based baselines, by stack, steps and seed."""
     lesson, found = SimpleNamespace(**names_of("07", *CELLS)), {}
     rivals = {
         name: lesson.allowed(lesson.counted[name]).argmax(dim=-1) == lesson.truth

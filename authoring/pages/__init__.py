@@ -2,6 +2,6 @@
 
     make notebooks        (or: python -m authoring.pages [--check])
 
-Each page has a small module with `render(lessons) -> str`. Text that no lesson contains, such as common errors or
+Each page has a small module with `render(lessons) -> str`. Text that is in no lesson, such as common errors or
 definitions of terms, is in a file beside the module. Sources are read, and no cell is executed.
 """

@@ -49,7 +49,7 @@ class Page:
         return NOTEBOOKS / self.file
 
     def fresh(self, lessons: Sequence[Lesson]) -> bool:
-        """Return whether the stored file is what the lessons give."""
+        """Return whether the stored file is up to date with the lessons."""
         if not self.path.exists():
             return False
         stored = self.path.read_bytes()

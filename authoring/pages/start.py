@@ -63,7 +63,7 @@ def course(lessons: Sequence[Lesson]) -> str:
 
 
 def render(lessons: Sequence[Lesson]) -> str:
-    """Return the notebook, with the path as a reader sees it who has done nothing yet."""
+    """Return the notebook, with the path as it looks to a reader who has not done anything yet."""
     text = TEXT.read_text(encoding="utf-8").replace("{tell}", whom_to_tell(address(ROOT, Faults())))
     text = text.replace("{picture}", front.ALT)
     before, _, after = text.partition(MARK)

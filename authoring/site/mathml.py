@@ -38,7 +38,7 @@ def mended(math: str) -> str:
 def _close_fences(row: ElementTree.Element) -> None:
     """Put large brackets and their content into one row, so that the power belongs to both.
 
-    Otherwise the bracket that carries the power would not grow with its partner.
+    Otherwise the bracket with the exponent would not grow with its partner.
     """
     kept: list[ElementTree.Element] = []
     opened: list[int] = []

@@ -19,7 +19,7 @@ The function is the *probe*. It receives the arguments of a case, calls the lear
 are compared. `code` is a `World`: its attributes are the names of the stage's file, and `code["model"]` gives another
 file. Because the probe's source is copied into the grader's sandbox, it may use only PyTorch, `math`,
 `simulated_device` and what `isolated_modules` defines. To check a layer, a probe passes weights from the case to
-`run_with`, so that their gradients are compared like those of any other argument.
+`run_with`, so that their gradients are compared like the gradients of any other argument.
 
 Each part is turned into an exercise (`checking.exercise`), with everything that exercises have: properties, rejected
 inputs, a second call in another memory layout, known mistakes that are named, and partial credit.
@@ -68,7 +68,7 @@ class Part:
 
     Attributes:
         stage: The stage.
-        name: Name in reports. It is the name of the probe, usually that of a definition.
+        name: Name in reports. It is the name of the probe, which is usually also the name of a definition.
         shows: One line about what the part does: the docstring of the probe.
         points: The part's share of the stage's points.
         probe: The function that calls the learner's file.
@@ -185,7 +185,7 @@ class Part:
 
     @property
     def title(self) -> str:
-        """The name in reports: that of the definition, then a comma and the aspect that is checked, if there is one."""
+        """The name in reports: the name of the definition, then a comma and the aspect that is checked, if any."""
         own = max((name for name in names(self.stage.number) if self.name.startswith(name)), key=len, default=self.name)
         return own + self.name[len(own) :].replace("_", ", ", 1).replace("_", " ")
 

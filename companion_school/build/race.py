@@ -217,7 +217,7 @@ def race(
 
 
 def _learners(folder: Path, name: str | None) -> tuple[World, str]:
-    """Return the learner's files and the name of the run, and the plain race if race.py is not written yet."""
+    """Return the learner's files, with the plain race if race.py is not written yet, and the name of the run."""
     sources = read_sources(folder)
     files = {module: str(folder / f"{module}.py") for module in sources}
     is_plain = is_untouched(STAGE.number, sources.get(STAGE.module, stub(STAGE.number)))

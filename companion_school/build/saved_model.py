@@ -65,8 +65,7 @@ def check_merges(code: World, merges: Sequence[tuple[int, int]], folder: Path) -
     """Write the merges into a folder, and read them back with the `tokenizers` library.
 
     Raises:
-        ValueError: If the learner's file has no `save_merges`, or the written file gives ids that differ from
-            those of its `encode`.
+        ValueError: If the learner's file has no `save_merges`, or the written file and `encode` give different ids.
     """
     _written(code, "tokenizer", "save_merges")(list(merges), folder)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))

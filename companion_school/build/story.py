@@ -94,7 +94,7 @@ def tell(
         folder: The learner's folder.
         minutes: Time for learning merges, encoding and training together.
         data: Files to train on in place of the stories.
-        reference: Train the course's files in place of the learner's.
+        reference: If true, use the course's files instead of the learner's.
         device: "cpu", "cuda" or "auto".
         say: Called with lines of progress, including a sample after each tenth of the updates.
 

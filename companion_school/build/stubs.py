@@ -114,7 +114,7 @@ def lines_written(source: str) -> int:
 
 
 def is_untouched(number: int, source: str) -> bool:
-    """Return True if the code of a file is still that of the stub, whatever its docstrings and comments say."""
+    """Return True if the code of a file still equals the stub's, whatever its docstrings and comments say."""
     try:
         return _code(source) == _code(stub(number))
     except (SyntaxError, ValueError):

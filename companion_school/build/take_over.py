@@ -151,7 +151,7 @@ def _definition(text: str, name: str) -> ast.FunctionDef | ast.ClassDef | None:
 
 
 def _is_untouched(bridge: Bridge, text: str) -> bool:
-    """Return True if the definition is still that of the stub."""
+    """Return True if the definition still equals the stub's."""
     mine, handed_out = (_definition(one, bridge.definition) for one in (text, stub(bridge.stage.number)))
     return mine is not None and handed_out is not None and ast.dump(mine) == ast.dump(handed_out)
 

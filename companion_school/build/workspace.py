@@ -76,8 +76,8 @@ def find_folder(named: str | os.PathLike[str] | None = None, start: Path | None 
 def lay_stubs(folder: Path, stages: Iterable[Stage] = STAGES.values()) -> list[str]:
     """Write the stubs of stages into a folder, which is created if it is missing.
 
-    An untouched stub of an earlier version is replaced. If the learner has changed the file, the new stub is written
-    beside it, once.
+    An untouched stub of an earlier version is replaced. If the learner has changed the file, the new stub is written to
+    another file beside it, once per version.
 
     Returns:
         A line for each file that was written.

@@ -138,7 +138,7 @@ class _Names(TorchFunctionMode):
         self._watched, self._seen = {*watched} - _AUTOGRAD, seen
 
     def another(self) -> _Names:
-        """Return a copy for another thread that adds to the same list."""
+        """Return a copy for another thread, which adds to the same list."""
         return _Names(self._watched, self._seen)
 
     def __torch_function__(self, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
@@ -260,9 +260,9 @@ def forbidden_uses(source: str, forbidden: Collection[str], beside: Collection[s
 
     A name counts if it is an attribute (`x.softmax`), is imported under any name, is not defined by the code itself, is
     an attribute in a pattern of `match`, or is the text in `getattr(torch, "softmax")`. It also counts as a part of
-    another name (`log_softmax`) that the code does not define. Names that do the same count too (`_SAME`). If anything
-    is forbidden, so are ways to hide a name: `getattr` with a computed name, `exec`, frames, `import *`, private parts
-    of a module, and modules that are not in `_MODULES`.
+    another name (`log_softmax`) that the code does not define. Other names of the same operators count too (`_SAME`).
+    If anything is forbidden, so are ways to hide a name: `getattr` with a computed name, `exec`, frames, `import *`,
+    private parts of a module, and modules that are not in `_MODULES`.
 
     Args:
         source: Python source code.
@@ -318,7 +318,8 @@ def forbidden_uses(source: str, forbidden: Collection[str], beside: Collection[s
 
 
 def _own_names(nodes: Collection[ast.AST]) -> tuple[set[str], set[str], set[str]]:
-    """Return the names that code sets, those of its functions and classes among them, and both with its attributes."""
+    """Return the names that code sets, the names of its functions and classes, and both together with its
+    attributes."""
     defined = {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
     own = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)} | defined
     own |= {node.arg for node in nodes if isinstance(node, ast.arg)}

@@ -214,7 +214,7 @@ def _leaves(within: list[str]) -> Any:
 
 
 def _keeps(name: str, found: Rows) -> Any:
-    """Return a hook that stores the output of the module of this name, and its input if that has a name of its own."""
+    """Return a hook that stores the output of the module of this name, and its input if that has its own name."""
     block = name.rpartition(".")[0]
 
     def keep(module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:

@@ -95,7 +95,7 @@ def keep(id: str, given: object, as_expected: bool | None = None) -> Verdict:
 def given() -> JSON:
     """Return the latest answer to each question in the reader's progress, for question.js.
 
-    The keys are those of the questions. Each value is a list of the reader's text and, for a prediction, whether the
+    The keys are the questions' keys. Each value is a list of the reader's text and, for a prediction, whether the
     outcome was as expected (otherwise None). If choices were reordered after a right answer, the letter follows the
     right choice; a wrong answer whose letter is now the right one is left out.
     """

@@ -2,7 +2,8 @@
 
 Each page has a kind. The good kinds are prose (of this course's first edition), stories (`companion.data.stories`),
 verse and code. The bad ones are shop menus, strings of keywords and pages of markup. Some pages of prose were copied to
-other sites, with a few words changed. Every page ends with its site's notice, the same on all pages of the site.
+other sites, with a few words changed. Every page ends with its site's notice, which is the same on all pages of the
+site.
 
 All draws use `random.Random(seed).random()`, the only method that Python guarantees not to change.
 """

@@ -6,7 +6,7 @@
 
 A function runs in processes that know nothing of the notebook. So the functions, classes and data that it uses from the
 notebook are sent along, as code objects, JSON and tensors (safetensors). Nothing is pickled. The processes are children
-of this one, use the same interpreter, and end when it ends.
+of this process, use the same interpreter, and end when this process ends.
 """
 
 from __future__ import annotations

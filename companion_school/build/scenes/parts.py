@@ -82,7 +82,7 @@ def function_of(name: str, argument: Find, within: Where) -> Find:
 
 
 def back_to(find: Find, numbers: int) -> Find:
-    """Follow a value back through first inputs to the last tensor that has `numbers` elements."""
+    """Follow a value back, always through the first input, to the last tensor that has `numbers` elements."""
 
     def search(log: Log) -> Value | None:
         value = find(log)

@@ -1,7 +1,7 @@
 """Mark one answer of a submission.
 
-The test cases, the expected results and the decision stay in this process; the student's code runs in a process of its
-own (`sandbox/`).
+The test cases, the expected results and the decision stay in this process; the student's code runs in a separate
+process (`sandbox/`).
 
 `points.parts` divides the points of an exercise. The points for the public cases are earned by passing all of them, and
 those for the hidden cases by passing all cases of two hidden seeds as well. An exercise with groups of cases has both
@@ -368,7 +368,7 @@ def _already(key: AnswerKey, run: Run) -> str:
 
 
 def _padded(verdicts: Sequence[Verdict], groups: int) -> list[Verdict]:
-    """Append right verdicts for the last groups, if none of their cases was run, so that there is one per group."""
+    """Append right verdicts for the last groups if none of their cases was run, so that each group has a verdict."""
     return [*verdicts, *[Verdict(Result.RIGHT)] * (groups - len(verdicts))]
 
 

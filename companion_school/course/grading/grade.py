@@ -32,7 +32,7 @@ def grade(
     own: Callable[[str], Sequence[Exercise]] = lambda _: (),
     done: Callable[[Graded], None] = lambda _: None,
 ) -> list[Graded]:
-    """Grade submissions, each in processes of its own.
+    """Grade submissions, each in separate processes.
 
     A problem with a student's files affects only that student. It is recorded in their marks, and grading continues.
 

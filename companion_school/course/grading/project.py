@@ -2,7 +2,7 @@
 
 A part of a stage earns its points if it is right on the public and the hidden cases. It is tried with the student's own
 files for the stages that it builds on, and if it fails, with the references in their place, so that a mistake in one
-stage does not cost the points of another. Each part runs in a process of its own in the grader's sandbox.
+stage does not cost the points of another. Each part runs in a separate process in the grader's sandbox.
 """
 
 from __future__ import annotations

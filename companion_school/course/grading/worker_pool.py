@@ -28,7 +28,7 @@ def side_by_side(
 
     Args:
         many: The items.
-        make: Called with a worker and an item. Each of the parallel threads has a worker of its own.
+        make: Called with a worker and an item. Each of the parallel threads has its own worker.
         jobs: Number of threads.
         limits: Time and memory limits of an answer.
         wall: Isolation of answers from the rest of the system (`sandbox.wall.choose`).

@@ -1,8 +1,8 @@
 """Hostile answers to exercise 2.3. Each must earn nothing and end in one of the outcomes listed with it.
 
 An attack is the body of `visible_softmax(scores, may_look)`. If it runs at all, it runs in the grader's sandbox.
-`ATTACKS` are graded with no forbidden operators, so that they get as far as they can. `BREACHES` break the rules of
-the exercise, most of them by calling a forbidden operator.
+`ATTACKS` are graded without forbidden operators, so that they get as far as possible. `BREACHES` break the rules of the
+exercise, most of them by calling a forbidden operator.
 """
 
 from __future__ import annotations

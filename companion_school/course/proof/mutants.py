@@ -1,8 +1,8 @@
 """Mutants: references with one small change each, made automatically.
 
 A mutant changes a comparison, a constant (including axes and bounds of slices), an operator, a sign or a name such as
-`amax` or `sin`. Or it swaps the first two arguments of a call, or drops a keyword, a method call (such as a clamp, a
-copy or a conversion of the dtype), a branch or a statement. `raise` and `assert` statements are not mutated, because
+`amax` or `sin`. It can also swap the first two arguments of a call, or drop a keyword, a method call (such as a clamp,
+a copy or a conversion of the dtype), a branch or a statement. `raise` and `assert` statements are not mutated, because
 no check compares the text of an error.
 """
 
@@ -156,7 +156,7 @@ def _function(text: str, exercise: Exercise) -> Answer | None:
 
 
 def _become(node: ast.AST, other: ast.AST) -> None:
-    """Replace a node by another one in place."""
+    """Replace a node with another one in place."""
     node.__class__ = other.__class__
     node.__dict__.clear()
     node.__dict__.update(other.__dict__)

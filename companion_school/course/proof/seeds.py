@@ -103,7 +103,7 @@ def _sizes(value: Any) -> list[int]:
 
 
 def largest(arguments: tuple[Any, ...]) -> int:
-    """Return the largest axis of a tensor or length of a list or text in the arguments, or else the largest integer."""
+    """Return the largest size of an axis, list or text in the arguments or, if there are none, the largest integer."""
     sizes = [size for value in arguments for size in _sizes(value)]
     return max(sizes or [abs(value) for value in arguments if type(value) is int], default=0)
 

@@ -32,8 +32,8 @@ def navigation(kind: Kind, number: int, known: Titles, *, deeper: bool = False) 
     notebook itself.
 
     Args:
-        kind: Kind of the notebook that the line is for. From exercises and deeper notebooks, the previous notebook is
-            that of their lesson.
+        kind: Kind of the notebook that the line is for. For exercises and deeper notebooks, the previous notebook is
+            their lesson's.
         number: Number of the notebook's lesson.
         known: All lessons.
         deeper: True if the lesson has a deeper notebook.

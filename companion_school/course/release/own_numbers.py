@@ -39,7 +39,7 @@ def find_numbers(id: str) -> Question:
 
 
 def is_own(id: str) -> bool:
-    """Return True if `id` is that of a question that asks for a number, as in "2.variance"."""
+    """Return True if `id` belongs to a question that asks for a number, as in "2.variance"."""
     found = paper.exam_questions().get(current(id)) if re.fullmatch(r"\d{1,2}\.[a-z-]{2,}", id) else None
     return found is not None and found.kind == "number"
 

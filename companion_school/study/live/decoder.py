@@ -102,7 +102,7 @@ def _looks_at(own: np.ndarray, cross: np.ndarray, source: list[str], inputs: lis
 
 
 def mask_and_shift(slots: int = 6, *, tokens: int = 16, follows: float = 0.75, caption: str = "") -> None:
-    """Show which targets each slot of a decoder has seen, for three masks and three shifts, and its lowest loss.
+    """Show the targets that each slot of a decoder has seen, and its lowest loss, for three masks and three shifts.
 
     There are two texts: throws of a die with one side per token, and a text where each token is followed by its
     successor with a certain probability and by a uniformly drawn token otherwise. The still picture shows the lowest

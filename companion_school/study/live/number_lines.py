@@ -25,7 +25,7 @@ def number_lines(weights: Sequence[float], *, group: int, sizes: Sequence[int], 
 
     Args:
         weights: Two or three groups of weights from -1 to 1, none of them 0. The last one grows.
-        group: Number of weights in a group, which can have a scale of its own.
+        group: Number of weights in a group, which can have its own scale.
         sizes: Factors for the last weight that the handle offers, beginning with 1.
         caption: The sentence under the figure, with its number.
 

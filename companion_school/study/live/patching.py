@@ -23,7 +23,7 @@ def travels(
 
     Args:
         shares: For 1 to 3 ways of patching, the effect by layer and token (layer, token): 0 if the answer does not
-            move, 1 if it becomes that of the other text. There are 1 to 8 layers.
+            change, 1 if it becomes the other text's answer. There are 1 to 8 layers.
         words: The 2 to 60 tokens of the text.
         start: Layer and token that are marked first.
         caption: The sentence under the figure, with its number.

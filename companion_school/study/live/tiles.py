@@ -26,7 +26,7 @@ def sweep(powers: Sequence[Sequence[int]], values: Sequence[float], *, tile: int
         caption: The sentence under the figure, with its number.
 
     Raises:
-        ValueError: `powers` is not such a table, there is not one value per key, or the tile does not divide both
+        ValueError: `powers` is not a valid table, there is not one value per key, or the tile does not divide both
             numbers.
     """
     rows = [list(row) for row in powers]

@@ -1,10 +1,10 @@
 """The process that runs students' code behind a wall. It never imports companion and decides no marks.
 
 `wall.Wall.command` starts it as python -I child.py WALL ANSWERS ENGINE SOCKET NAME FOLDER. It loads torch once, and it
-loads the modules that call an answer and pack its result from the folder ENGINE (`companion_school/checking`). For each
-order on its socket (the limits and the channel to use) it forks. The fork gives up its rights (`wall.py`), defines the
-student's program, and answers the cases on the channel, one at a time. The first message names the program. All replies
-are packed values (`codec.py`).
+loads the modules that call an answer and pack its result from the folder ENGINE (`companion_school/checking`). It forks
+for each request on its socket, which contains the limits and the channel to use. The fork gives up its rights
+(`wall.py`), defines the student's program, and answers the cases on the channel, one at a time. The first message names
+the program. All replies are packed values (`codec.py`).
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ _users = _ids()
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits for one part of an exercise. All cases of a part run in a process of their own.
+    """Limits for one part of an exercise. The cases of a part run together in a separate process.
 
     Attributes:
         seconds: Time limit in seconds, from 0.1 to 3600.
@@ -170,7 +170,7 @@ class Worker:
     def read(
         self, files: Sequence[tuple[str, bytes]], asked: Mapping[str, Sequence[str]]
     ) -> tuple[bool, dict[str, Found]]:
-        """Find answers in a student's files, in a process of its own. Return whether there is no code, and the answers.
+        """Find answers in a student's files, in a separate process. Return whether there is no code, and the answers.
 
         Args:
             files: Names and contents.
@@ -193,7 +193,7 @@ class Worker:
     ) -> tuple[dict[str, str], dict[str, list[tuple[str, str]]]]:
         """Return a student's text below each of these lines and, with `runs`, the outputs and pictures beside it.
 
-        The files are read in a separate process. The errors are those of `read`.
+        The files are read in a separate process, with the same errors as in `read`.
         """
         found = self._read(files, {"written": list(lines), "runs": runs})
         shown = {
@@ -246,7 +246,7 @@ class Worker:
         return made
 
     def run(self, program: Program, cases: Sequence[Case], order: Sequence[int]) -> Run:
-        """Run a program in a process of its own, and call its function on the cases in this order."""
+        """Run a program in a separate process, and call its function on the cases in this order."""
         run = Run()
 
         def converse(call: Callable[[Case, bool], Outcome]) -> Run:
@@ -272,7 +272,7 @@ class Worker:
         return run
 
     def talk(self, program: Program, use: Callable[[Callable[..., Outcome]], T]) -> T:
-        """Run a program in a process of its own, and pass `use` a function that calls it on a case.
+        """Run a program in a separate process, and pass `use` a function that calls the program on a case.
 
         Each call returns an outcome, however it ends. Afterwards, `self.seconds` and `self.received` are the duration
         of the call and the number of bytes that came back.

@@ -2,7 +2,7 @@
 
 Three walls share the interface `Wall`, and `choose` takes the first one that works on this system:
 
-- `Bubblewrap`: the code runs under `bwrap` (Linux), without network and home folder, in a process space of its own, and
+- `Bubblewrap`: the code runs under `bwrap` (Linux), without network and home folder, in its own process namespace, and
   with a read-only system that shows only Python and its libraries.
 - `AnotherUser`: the code runs as a user without files and capabilities. This is for graders that run as root where
   `bwrap` does not work, as in most containers. Files that only root may read are out of reach.
