@@ -54,7 +54,7 @@ class Features(NamedTuple):
 
 
 _numbers = count(1)
-"""Numbers for models, which a cache stores to recognise the model that filled it."""
+"""Ids for models; a cache stores the id of the model that filled it."""
 
 
 class Inputs(TypedDict, total=False):

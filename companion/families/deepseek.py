@@ -252,4 +252,4 @@ PRESETS = {
         _preset(7168, 61, 128, (18432, 2048), _BALANCED, plain=3, mscale=1.0, vocab=129280),
     ),
 }
-"""The parameter counts leave out the layers for multi-token prediction. With its one, V3 has 685 billion parameters."""
+"""The parameter counts leave out the layers for multi-token prediction. With them, V3 has 685 billion parameters."""

@@ -55,9 +55,9 @@ AUTO: tuple[Weights, ...] = ("fp32", "fp16", "bf16", "int8")
 OWN = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 """The format of each dtype that computes the same, up to rounding."""
 PAYS_FROM_STEPS = 16
-"""Making the copy takes as long as two to four steps."""
+"""Steps from which a copy pays off; making the copy takes as long as two to four steps."""
 PAYS_FROM_WEIGHTS = 2**20
-"""In smaller models the products take less time than everything around them."""
+"""Weights from which a copy pays off; in smaller models the products take less time than everything around them."""
 
 
 class Formed(nn.Module):
@@ -201,7 +201,7 @@ _chosen: WeakKeyDictionary[Transformer, Weights] = WeakKeyDictionary()
 
 
 _rounded: WeakKeyDictionary[nn.Module, tuple[list[Any], FourBits]] = WeakKeyDictionary()
-"""Calibrated int4 levels of layers, with the marks of the weights that they were computed from."""
+"""Calibrated int4 levels of layers, with the fingerprints of the weights that they were computed from."""
 
 
 def keep_rounded(model: Transformer, found: Mapping[nn.Linear, FourBits]) -> None:

@@ -609,7 +609,7 @@ class TuneSettings(RunSettings):
     beta: NonNegative | None = setting(
         TRAINING,
         None,
-        "dpo, grpo: strength of the pull towards the start (default: 0.1 for dpo, 0.04 for grpo, "
+        "dpo, grpo: strength of the pull toward the start (default: 0.1 for dpo, 0.04 for grpo, "
         "where it weighs the KL divergence)",
     )
     group: CountFromTwo = setting(TRAINING, 8, "grpo: answers per problem")
