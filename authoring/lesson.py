@@ -80,7 +80,7 @@ class Lesson:
 
     @cached_property
     def deeper(self) -> Lesson | None:
-        """Its deeper notebook, if there is one."""
+        """The lesson's deeper notebook, or `None`."""
         source = deeper_source(self.source)
         alone = self.is_deeper or self.is_stage
         return Lesson.of(source, self.notebook.parent) if not alone and source.exists() else None
@@ -111,7 +111,7 @@ class Lesson:
 
     @property
     def parts(self) -> list[Part]:
-        """The counts for each of its parts."""
+        """The counts for each part of the lesson."""
         return self._finished.parts
 
     @property
@@ -125,7 +125,7 @@ class Lesson:
 
     @property
     def borrowed(self) -> set[str]:
-        """The letters that a deeper notebook gives another meaning, as its front matter says."""
+        """The letters that a deeper notebook uses in another sense, according to its front matter."""
         return {plain(atom) for symbol in self.borrows for atom in atoms(symbol)}
 
     @property
@@ -135,12 +135,12 @@ class Lesson:
 
     @property
     def questions(self) -> list[Question]:
-        """Its questions, in order."""
+        """The lesson's questions, in order."""
         return self._finished.questions
 
     @property
     def said(self) -> list[Said]:
-        """Statements of its text about the outputs of cells."""
+        """The statements in the lesson's text about outputs of cells."""
         return self._finished.said
 
     @property
@@ -209,7 +209,7 @@ class Lesson:
 
     @cached_property
     def touches(self) -> tuple[int, ...]:
-        """The lessons that it takes only one thing from, according to the other sentences of "You need"."""
+        """The lessons from which this one needs only a single thing, according to the other sentences of "You need"."""
         return tuple(n for n in self._named(self._need_sentences[1:]) if n not in self.needs)
 
     @property
@@ -234,7 +234,7 @@ class Lesson:
 
     @cached_property
     def text(self) -> str:
-        """All Markdown of the lesson, without emphasis and code marks and with single spaces."""
+        """The text of all Markdown cells, without marks for emphasis and code, and with single spaces."""
         whole = "\n".join(cell.source for cell in self.written if cell.cell_type == "markdown")
         return " ".join(whole.replace("*", "").replace("`", "").split())
 
@@ -252,7 +252,8 @@ class Lesson:
 
     @cached_property
     def imports(self) -> set[str]:
-        """The modules that its code and its deeper notebook's code import, such as `companion/layers/attention`."""
+        """The modules that the lesson's and its deeper notebook's code imports, such as
+        `companion/layers/attention`."""
         found = set(self.deeper.imports) if self.deeper else set()
         for cell in self.cells:
             if cell.cell_type == "code":

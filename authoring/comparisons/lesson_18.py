@@ -1,4 +1,4 @@
-"""Comparisons for lesson 18: extra heads, MTP modules with and without a sampled token, and gains of a full server."""
+"""Comparisons for lesson 18: extra heads, MTP modules with or without the sampled token, speedup of a full server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparisons for lesson 25: parts of the recorded questions, for prompts, rounded weights and a judge."""
+"""Comparisons for lesson 25: prompts, rounded weights and a judge, on parts of the recorded questions."""
 
 from __future__ import annotations
 

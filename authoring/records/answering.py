@@ -1,4 +1,4 @@
-"""Record for lesson 20: a small model of exercise books, and answers improved in several ways, with three seeds.
+"""Record for lesson 20: a small model trained on exercise books, and several ways to improve its answers.
 
 The runs use the lesson's own cells. Each result is stored in `build/records/answering` and reused.
 """

@@ -1,4 +1,4 @@
-"""Record for lesson 27: its pipeline, from a folder of texts to a tuned model, at ten times the compute of the page.
+"""Record for lesson 27: its pipeline, from a folder of texts to a tuned model, with ten times the lesson's compute.
 
 The lesson's own cells do the work with larger numbers: pilot runs, `companion train`, a longer context in three ways
 and a control, `companion tune`, rounding, and stories that are checked. The result of each step is stored in
@@ -47,7 +47,7 @@ class Evening(LessonRuns):
     number, cells = "27", CELLS
 
     def pilot(self, width: int) -> dict[str, Any]:
-        """Return one pilot run on the page's own texts: its parameters, and its score by update."""
+        """Return one pilot run on the lesson's own texts: its parameters, and its score by update."""
 
         def make() -> dict[str, Any]:
             parameters, scores = self.lesson["pilot"](width, LOOKS)

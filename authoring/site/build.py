@@ -34,7 +34,7 @@ def build(notebooks: Path, root: Path, work: Path) -> int:
     """Build the site into the folder `html` of `work` and return the number of links that were followed.
 
     Raises:
-        Broken: If anything is wrong, with all faults that were found.
+        Broken: Anything is wrong. The message lists all faults that were found.
     """
     faults = Faults()
     course = Course.of(notebooks, root, faults)
@@ -205,7 +205,7 @@ def _set(work: Path, root: Path) -> None:
     """Render the pages with Sphinx.
 
     Raises:
-        Broken: If Sphinx warns or fails.
+        Broken: Sphinx warns or fails.
     """
     said = io.StringIO()
     app = Sphinx(

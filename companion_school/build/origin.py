@@ -183,7 +183,7 @@ def _use(streams: Streams, value: Value, home: tuple[str, ...]) -> Stack:
 
 
 def _used(streams: Streams, value: Value | None, home: tuple[str, ...]) -> Origin | None:
-    """Locate an argument that no operation computed: the function that chose it, up to the line of the call."""
+    """Locate an argument that no operation computed: find the function that chose it, and the line of the call."""
     if value is None or not value.used:
         return None
     place = _at_home(value.used, home) or value.used[-1]

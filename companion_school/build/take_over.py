@@ -122,7 +122,7 @@ def take_over(bridge: Bridge, answer: str, folder: Path) -> str:
 
     Raises:
         ValueError: If the definition has already been begun, or its check fails with this answer, for example because
-            the answer uses something else from its notebook. The answer is then not written.
+            the answer uses something else from its notebook. In these cases the answer is not written.
     """
     lay_stubs(folder, [bridge.stage])
     file, sources = folder / bridge.stage.file, read_sources(folder)

@@ -31,8 +31,7 @@ def faults(part: Part, seeds: Sequence[int] = SEEDS, naming: Sequence[int] = SEE
     Args:
         part: The part.
         seeds: Seeds that the reference and the variants must pass on.
-        naming: The seeds on which known mistakes must be named, a subset of `seeds` because this takes most of the
-            time.
+        naming: Subset of `seeds` on which known mistakes must be named. Naming takes most of the time.
     """
     exercise = part.exercise()
     for seed in seeds:

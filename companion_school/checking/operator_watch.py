@@ -318,8 +318,7 @@ def forbidden_uses(source: str, forbidden: Collection[str], beside: Collection[s
 
 
 def _own_names(nodes: Collection[ast.AST]) -> tuple[set[str], set[str], set[str]]:
-    """Return the names that code sets, the names of its functions and classes, and both together with its
-    attributes."""
+    """Return the names that code sets, those that are functions or classes, and all names including attributes."""
     defined = {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
     own = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)} | defined
     own |= {node.arg for node in nodes if isinstance(node, ast.arg)}

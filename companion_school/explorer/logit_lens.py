@@ -1,4 +1,4 @@
-"""Logit lens (nostalgebraist 2020): the model's predictions if it ended after a layer.
+"""Logit lens (nostalgebraist 2020): the model's predictions as if it ended after a given layer.
 
 This is for passes that are computed in Python. The page's own engine has it in `engine.js`.
 """

@@ -199,7 +199,8 @@ def left_out(folder: Path) -> list[str]:
 
 
 def _inner(folder: Path) -> Path:
-    """Return the folder `submitted` of an nbgrader course, or else the folder itself, where it may be a student's."""
+    """Return the folder `submitted` of an nbgrader course, or the folder itself if `submitted` may be a student's
+    name."""
     if not (folder / "submitted").is_dir():
         return folder
     others = {path.name for path in folder.iterdir() if path.is_dir() or path.suffix in (*KINDS, ".zip")}

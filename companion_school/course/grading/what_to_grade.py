@@ -97,7 +97,7 @@ def _asked_as(item: Asked, id: str) -> Asked:
 
 
 def _forms(item: Asked, id: str) -> tuple[Asked, ...]:
-    """Return an item with its number and, if it has moved, with its old one, as an earlier problem set has it."""
+    """Return an item with its number and, if it has moved, also with its old number, which earlier problem sets use."""
     before = old_id(id)
     return (item,) if before is None else (item, replace(item, id=before))
 

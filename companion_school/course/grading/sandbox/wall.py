@@ -41,7 +41,8 @@ _MOST_USERS = 2**15
 
 
 class Wall:
-    """A barrier between a student's process and everything else. This base class has only the limits of `child.py`.
+    """A barrier between a student's process and everything else. The base class adds nothing to the limits of
+    `child.py`.
 
     Attributes:
         name: The name that tells `child.py` which wall it is behind.
