@@ -192,7 +192,7 @@ def _first_changed_line(new: str, old: str) -> int:
 def _with_outputs(lesson: Lesson, executed: list[NotebookNode]) -> list[NotebookNode]:
     """Return the source's cells with the outputs of an executed notebook that has the same code cells.
 
-    The outputs of questions, and the scripts and styles of figures, are renewed.
+    The outputs of questions, and the scripts and styles of figures, are updated.
     """
     old, shown = iter(_code(executed)), _shown(lesson)
     merged = []

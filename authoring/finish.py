@@ -199,7 +199,7 @@ def lesson_linker(path: Path) -> Callable[[str], str]:
 
 
 def lesson_minutes(counted: list[Part]) -> int:
-    """Return the minutes of a lesson: its sittings with their rounded minutes, and the rest."""
+    """Return the minutes of a lesson: the rounded minutes of its sittings, plus the rest."""
     return sum(part.minutes for part in counted if part.is_sitting) + _rest(counted)
 
 

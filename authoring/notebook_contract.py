@@ -1,4 +1,4 @@
-"""The rules for every notebook (README.md), as functions from a lesson and what it is compared with to `Fault`s.
+"""The rules for every notebook (README.md): functions that take a lesson and reference data and yield `Fault`s.
 
 Rules for lessons only are in lesson_contract.py and those for deeper notebooks in deeper_contract.py. contract.py
 applies them.

@@ -1,6 +1,6 @@
-"""The school beside the model: exercises and their checks, questions, figures of the lessons, and graded courses.
+"""The school of the course: exercises and their checks, questions, the lessons' figures, and graded courses.
 
-It builds on the model package where a lesson shows one; the model package never imports it.
+It imports the library `companion`, which never imports the school.
 
 exercises   the exercises of each lesson: statement, reference, hints, cases and known mistakes
 checking    the engine that checks an answer

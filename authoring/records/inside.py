@@ -1,7 +1,7 @@
 """Record for lesson 21: story models and readers with three seeds, and how their heads form.
 
-Story models are trained as in lesson 14, with fewer updates. All measures are the lesson's own cells. Each model is
-saved in `build/records/inside` every `EVERY` updates and is not trained again.
+Story models are trained as in lesson 14, with fewer updates. All measures are computed by the lesson's own cells. Each
+model is saved in `build/records/inside` every `EVERY` updates and is not trained again.
 """
 
 from __future__ import annotations

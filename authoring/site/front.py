@@ -42,7 +42,10 @@ def text(course: Course, asked: Mapping[str, list[Question]], press: Press, home
 
 
 def begin(course: Course) -> str:
-    """Return the link to the first lesson. The page's script makes it resume where a returning reader stopped."""
+    """Return the link to the first lesson.
+
+    For a returning reader, the page's script replaces it with a link to where the reader stopped.
+    """
     first = course.pages[course.path[0]["file"]]
     return raw(f'<p class="begin"><a id="go-on" href="{first.name}.html">Begin: {html.escape(first.label)}</a></p>')
 

@@ -166,7 +166,7 @@ class _Tried:
         return finish
 
     def _breach(self, part: Part) -> str:
-        """Say which forbidden names a part's file, or a file that it imports, uses; empty if there are none."""
+        """Return a sentence on the forbidden names in a part's file and in the files that it imports; empty if none."""
         at, waiting, seen = self.bans.index(part.without), [part.stage.file], set[str]()
         while waiting:
             file = waiting.pop()

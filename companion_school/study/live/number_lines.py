@@ -90,7 +90,7 @@ def _off(weights: Sequence[float], name: str, group: int) -> float:
 
 
 def _still(weights: Sequence[float], grown: Sequence[float], group: int, times: int) -> figures.Figure:
-    """Draw int4 before the last weight grows, after it with one scale and with a scale per group, and fp4."""
+    """Draw int4 before the last weight grows, then int4 with one scale and with a scale per group, and fp4."""
     shown = (
         ("int4", weights, len(weights), "int4"),
         ("int4", grown, len(grown), f"int4, the last weight {times} times as large"),

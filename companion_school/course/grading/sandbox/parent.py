@@ -105,7 +105,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Found:
-    """The contents of a student's files for one function name.
+    """The results of looking for one function name in a student's files.
 
     Attributes:
         defined: True if a cell defines this name, or begins to define it and cannot be parsed.
@@ -120,7 +120,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Surveyed:
-    """The contents of a Python file.
+    """The findings about a Python file.
 
     Attributes:
         fault: The reason why the file is not valid Python, or an empty string.

@@ -53,7 +53,7 @@ class Wall:
     warning = "graded without a sandbox: the code could have read this machine's files, and its marks prove little"
 
     def command(self, program: Sequence[Path], arguments: Sequence[str]) -> list[str]:
-        """Return the command that runs the first of these Python files; the paths of the others precede its
+        """Return the command that runs the first of these Python files, with the paths of the others before its
         arguments."""
         return [sys.executable, "-I", *map(str, program), *arguments]
 
