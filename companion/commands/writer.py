@@ -140,7 +140,7 @@ class Writer:
     def options(self, rows: Sequence[Sequence[int]]) -> Options:
         """Return the model's settings for texts that follow these prompts, as keyword arguments of `generate`.
 
-        For a translation, they include the rows as the source.
+        For a translation, they include the rows as `source`.
         """
         special = self.says.special
         options: Options = {"stop": special.stop, "rules": self.says.rules, "until": self._until(rows)}
@@ -390,7 +390,7 @@ def write(
         options: Options = {"seed": seed, "compile": compile, "weights": weights, "draft": draft}
         steps = _steps(writer, rows, most, options)
         if len(rows) == 1:
-            steps = started(steps, "reading the prompt")  # before the prompt is printed, or a bar overwrites its line
+            steps = started(steps, "reading the prompt")  # wait before printing, or a bar overwrites the prompt
             print(printable(texts[0]), end="", flush=True)
             for (token,) in steps:
                 print("" if token is None else printable(parts[0].push(token)), end="", flush=True)

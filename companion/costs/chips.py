@@ -79,7 +79,7 @@ def published_chip(name: str) -> Chip:
 
 
 def this_chip() -> Chip:
-    """Return the GPU that PyTorch would use, from the table or measured; without a GPU, the CPU, measured.
+    """Return the GPU that PyTorch would use, from the table or measured; without a GPU, measure the CPU.
 
     A measurement takes one to two seconds and varies with what else is running.
     """

@@ -804,7 +804,7 @@ def _pairs(plot: Plot, roles: Mapping[str, Facts]) -> Iterator[tuple[str, str]]:
 def _bound(
     plot: Plot, roles: Mapping[str, Mapping[str, str]], found: re.Match[str], slots: Sequence[tuple[str, str]]
 ) -> tuple[dict[str, dict[str, str]], list[tuple[str, str]]]:
-    """Add what this beat says to the roles.
+    """Add the facts that this beat states to the roles.
 
     Returns:
         The roles, and (role, contradiction) for each contradiction of earlier beats.

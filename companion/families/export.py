@@ -132,7 +132,7 @@ def simplest_kind(config: ModelConfig, kind: str | None = None) -> str:
 def _simplest(
     config: ModelConfig, kind: str | None, among: tuple[str, ...] | None = None
 ) -> tuple[str, dict[str, Any]]:
-    """Return the `model_type` to export a model as, chosen from all (or from `among`), and its config.json fields."""
+    """Choose the `model_type` to export a model as, from all or from `among`; also return its config.json fields."""
     known = {
         name: family for name, family in families().items() if family.architecture and (among is None or name in among)
     }

@@ -126,7 +126,7 @@ def _look_at_tensors(folder: Path, found: Inspection) -> None:
         if found.family is not None:
             found.config = found.family.read(folder, headers=True).config
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the report covers it
+            warnings.simplefilter("ignore")  # the report covers the warnings
             found.config = load_pretrained(folder).config
     except ValueError as error:
         found.refused.append(str(error))

@@ -1,4 +1,4 @@
-"""Mistral and Mixtral as published (Jiang et al. 2023 and 2024): LLaMA with a window, and with experts (lesson 13)."""
+"""Mistral and Mixtral as published (Jiang et al. 2023 and 2024): LLaMA with a window or with experts (lesson 13)."""
 
 from __future__ import annotations
 

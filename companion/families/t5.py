@@ -103,7 +103,7 @@ def _config(fields: Fields, given: Mapping[str, Tensor]) -> ModelConfig:
 
 
 def _tied(given: Mapping[str, Tensor], *, said: bool) -> bool:
-    """Return whether the head is tied, which the tensors show if they are known.
+    """Return whether the head is tied, judging by the tensors if they are known.
 
     Newer files always say that the head is tied, even if it is a different tensor.
     """

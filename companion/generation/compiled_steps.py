@@ -116,7 +116,7 @@ def program_inputs(
 
 
 def situation(cache: KVCache, memory: Memory | None) -> tuple[object, ...]:
-    """Return everything besides the inputs that determines the operations of a step, for a `rounded` cache."""
+    """Return all values that a step's operations depend on, apart from its inputs, for a `rounded` cache."""
     local, near = cache.local, None
     if local is not None:
         visible = min(cache.slots, -(-(cache.filled + 1) // cache.bucket) * cache.bucket)
@@ -184,7 +184,7 @@ class Programs:
             return None
         try:
             return program(program_inputs(self.weights, tokens, cache, memory))[0]
-        except RuntimeError:  # it was compiled for other sizes, and raises before it writes anything
+        except RuntimeError:  # a program for other sizes raises before it writes anything
             self.found[seen] = None
             return None
 
@@ -241,7 +241,7 @@ def _name(
         (x.dtype, x.shape, x.stride()) if axis is None else (x.dtype, x.shape[:axis], x.shape[axis + 1 :], _order(x))
         for x, axis in zip(given, free, strict=True)
     ]
-    threads = torch.get_num_threads()  # it is compiled into the program
+    threads = torch.get_num_threads()  # the number is compiled into the program
     about = (_here(), threads, torch.get_default_dtype(), model.config, kinds, names, sizes, seen)
     return hashlib.sha256(repr(about).encode()).hexdigest()[:32]
 
@@ -268,13 +268,13 @@ def _read(file: Path) -> Program | None:
     The file is a zip archive without pickles, and PyTorch's loader does not verify its checksums.
     """
     try:
-        os.utime(file.parent)  # mark it as used, so that it is not deleted
+        os.utime(file.parent)  # mark the folder as used, so that it is not deleted
         with ZipFile(file) as archive:
             if archive.testzip() is not None:
                 return None
         # the public function does the same, but loads the compiler first
         return torch._C._aoti.AOTIModelPackageLoader(str(file), "model", False, 1, -1).run
-    except Exception:  # whatever the reason is, it is compiled again
+    except Exception:  # whatever the reason is, the program is compiled again
         return None
 
 

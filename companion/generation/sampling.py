@@ -85,7 +85,7 @@ def top_p(logits: Float[Tensor, "*batch vocab"], p: float) -> Float[Tensor, "*ba
     probabilities = wide(descending).softmax(-1)
     before = probabilities.cumsum(-1) - probabilities  # total probability of the more probable tokens
     dropped = before >= p
-    dropped[..., :1] = False  # not even when p underflows to 0 in this dtype
+    dropped[..., :1] = False  # the best token stays, even if p underflows to 0 in this dtype
     return logits.new_full(logits.shape, -math.inf).scatter(-1, order, descending.masked_fill(dropped, -math.inf))
 
 

@@ -78,12 +78,12 @@ class Handle:
         self._server, self._request = server, request
         (self._text,) = request.texts()
         self._text.row = number
-        self._settled = True  # whether its last token has been checked and does not end it
-        self._held = 0  # number of its tokens in the pool
+        self._settled = True  # whether its last token was checked and did not end the text
+        self._held = 0  # number of tokens of the text in the pool
         self._blocks: list[int] = []
-        self._numbers: list[int] = []  # prefix number of each of its full blocks
-        self._place = 0  # index of its recurrent state
-        self._border = 0  # prefix length where its state is stored for others; 0: nowhere
+        self._numbers: list[int] = []  # prefix number of each full block of the text
+        self._place = 0  # index of the recurrent state of the text
+        self._border = 0  # prefix length at which the state is stored for other texts; 0 for none
 
     @property
     def prompt(self) -> list[int]:

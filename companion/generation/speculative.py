@@ -128,7 +128,7 @@ def _called(propose: Propose, row: _Row, count: int, vocab: int) -> list[int]:
 
 def _counts(request: Request, rows: Sequence[_Row], draft: Draft) -> list[int]:
     """Return how many tokens may be proposed for each row."""
-    # At most up to the second-to-last token, because the pass itself adds one more.
+    # Proposals may reach the second-to-last token, because the pass itself adds one more.
     counts = [0 if row.done else min(draft.ahead, request.max_new_tokens - row.written - 1) for row in rows]
     scaling = request.model.config.positions.scaling
     return counts if scaling is None or not scaling.by_length else _within(rows, counts, scaling)

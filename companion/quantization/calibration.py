@@ -216,7 +216,7 @@ def calibrate(model: Transformer, tokens: Int[Tensor, "batch token"], **inputs: 
 
     def round_one(layer: nn.Linear, given: tuple[Tensor, ...], out: Tensor) -> Tensor:
         (x,) = given
-        if layer not in found:  # together with the others that read this x
+        if layer not in found:  # round all layers that read this x together
             group, flat = group_of[layer], x.flatten(0, -2).float()
             weight, h = torch.cat([one.weight.detach() for one in group]), (flat.T @ flat).double()
             whole = rounded_by(weight, h)

@@ -317,7 +317,7 @@ def _with(module: nn.Module, forms: Mapping[nn.Module, nn.Module], *, quick: boo
             other._parameters, other._buffers = part._parameters, part._buffers
             other._modules = {name: None if one is None else of(one) for name, one in part._modules.items()}
             other.training = False
-            if quick and type(part) is nn.Dropout:  # in evaluation mode it does nothing
+            if quick and type(part) is nn.Dropout:  # dropout does nothing in evaluation mode
                 _share_hooks(part, other := nn.Identity())
                 made[part] = other
         return made[part]

@@ -199,7 +199,7 @@ def _nats(logits: Tensor, targets: Tensor, smoothing: float, found: Tensor | Non
         each.copy_(z.gather(1, places)[:, 0]).mul_(1 - smoothing)
         if smoothing:
             each.add_(z.mean(-1), alpha=smoothing)
-        # p is computed in the gradient's memory if the dtypes agree, so that one tensor less occupies the cache.
+        # If the dtypes agree, p is computed in the memory of the gradient, which leaves more room in the cache.
         p = (torch.sub(z, most, out=out) if found is not None and z.dtype == out.dtype else z - most).exp_()
         sums = p.sum(-1, keepdim=True)
         torch.sub((sums.log() + most)[:, 0], each, out=each)

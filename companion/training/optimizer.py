@@ -225,7 +225,7 @@ def optimizer_state(model: nn.Module, optimizer: AnyOptimizer) -> dict[str, Tens
     state = optimizer.state
     for name, p in model.named_parameters():
         kept = state.get(p, {})
-        if not kept and state and p.requires_grad:  # the loss has not used it yet
+        if not kept and state and p.requires_grad:  # the loss has not used p yet
             kept = {key: torch.zeros(()) if key == "step" else torch.zeros_like(p) for key in _kept_of(optimizer, p)}
         for key, value in kept.items():
             tensors[f"{key}.{name}"] = torch.as_tensor(value).detach()
@@ -255,7 +255,7 @@ def load_optimizer_state(
     for name, p in named.items():
         wanted = _kept_of(optimizer, p)
         entry = {key: tensors[f"{key}.{name}"] for key in (*MOMENTS, "step", MOMENTUM) if f"{key}.{name}" in tensors}
-        if not entry and not p.requires_grad:  # frozen, so it has no state
+        if not entry and not p.requires_grad:  # a frozen parameter has no state
             continue
         if tuple(entry) != wanted:
             expected = "the momentum" if wanted == (MOMENTUM,) else "both moments and the count"

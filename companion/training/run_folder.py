@@ -101,7 +101,7 @@ class RunFolder:
                 yield
         finally:
             if new:
-                with suppress(OSError):  # remove it if it is still empty
+                with suppress(OSError):  # remove the folder if it is still empty
                     self.path.rmdir()
 
     def create(self, record: Mapping[str, Any], files: Mapping[str, str]) -> None:
@@ -169,7 +169,7 @@ class RunFolder:
             tokenizer = BytePairTokenizer.load(path)
         except ValueError as error:
             raise ValueError(f"{error}; {remedy}") from None
-        wanted = self.record().get("sha256", {}).get(_TOKENIZER)  # earlier versions stored none
+        wanted = self.record().get("sha256", {}).get(_TOKENIZER)  # earlier versions stored no digest
         if wanted not in (None, _digest(path.read_bytes())):
             raise ValueError(f"{path}: this is not the tokenizer that the run started with; {remedy}")
         return tokenizer

@@ -272,7 +272,7 @@ class Settings(RunSettings, ABC):
         Raises:
             ValueError: if this machine has less memory; the message names the flag that is furthest from its default.
         """
-        from companion.costs.account import train_bytes  # imported here because they load torch
+        from companion.costs.account import train_bytes  # imported here, because this loads torch
         from companion.ground.memory import check_room
 
         config = self.model_config(getattr(self, "vocab", 257))
@@ -307,7 +307,7 @@ class Settings(RunSettings, ABC):
         stated = self._stated(vocab)
         if self.width_base is None:
             return stated
-        from companion.training.mup import wide_config  # imported here because it loads torch
+        from companion.training.mup import wide_config  # imported here, because this loads torch
 
         try:
             return wide_config(stated, self.width_base)
@@ -483,7 +483,7 @@ class TextSettings(Settings):
     @staticmethod
     def _begun(folder: Path) -> ModelConfig:
         """Return the configuration of the run or published model in a folder."""
-        from companion.families.pretrained import family_of, load_pretrained  # imported here because they load torch
+        from companion.families.pretrained import family_of, load_pretrained  # imported here, because this loads torch
         from companion.training.sealed_records import read_sealed
 
         if not folder.is_dir():

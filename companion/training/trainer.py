@@ -116,7 +116,7 @@ class Trainer:
             raise ValueError(f"precision={shown(precision)}: expected one of {', '.join(map(repr, PRECISIONS))}")
         self.model, self.batches, self.config, self.loss = model, batches, config, loss
         self.parallel = Parallel() if parallel is None else parallel
-        self.parameters = sum(p.numel() for p in model.parameters())  # before the model is distributed
+        self.parameters = sum(p.numel() for p in model.parameters())  # counted before the model is distributed
         self.precision = precision
         self.done = 0
         if recompute:
@@ -341,7 +341,7 @@ class _Load:
         """Return the effective number of experts in the layer with the least even load, and the overall fraction of
         dropped visits.
 
-        The result is empty without layers.
+        The result is empty if no layer has experts.
         """
         if not self.counts:
             return []

@@ -107,7 +107,7 @@ def is_dropout(name: str) -> bool:
 
 
 def alike(value: Any, other: Any) -> bool:
-    """Return whether two JSON values are equal. 1 and 1.0 are, but 1 and true are not."""
+    """Return whether two JSON values are equal: 1 equals 1.0, but not true."""
     return isinstance(value, bool) == isinstance(other, bool) and value == other
 
 

@@ -151,7 +151,7 @@ def _from_hub(name: str) -> Path:
         ) from None
     try:
         return Path(snapshot_download(name, allow_patterns=list(FETCHED)))
-    except Exception as error:  # errors of the hub, of its network library and of the system
+    except Exception as error:  # from the hub, its network library or the system
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
         said = why(error)

@@ -131,7 +131,7 @@ class _Others:
         for field, value in self._values() if len(self.there) <= MOST else ():
             if isinstance(value, bool):
                 tried: Sequence[Any] = [not value]
-            else:  # layers and experts are counted from 0, so this number is the count without it
+            else:  # layers and experts are counted from 0, so the number of the missing one is a possible count
                 tried = [n for n in (value - 1, *numbers) if 0 < n < value] if missing else [value + 1, 2 * value]
             for shapes in filter(None, (self._with(field, other) for other in tried)):
                 fits = there <= shapes.keys() if missing else shapes.keys() <= there

@@ -24,7 +24,7 @@ class Places:
     def __init__(self, given: dict[str, Tensor], folder: Path) -> None:
         self.given, self.folder = given, folder
         self.moved: dict[str, Tensor] = {}
-        self.source: dict[str, str] = {}  # the name in the file of each moved tensor
+        self.source: dict[str, str] = {}  # the name that each moved tensor has in the file
         self.missing: list[str] = []
         self.awaited: set[str] = set()  # parts of missing tensors, which are not reported again
 

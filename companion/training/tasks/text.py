@@ -262,7 +262,7 @@ def text_of(record: dict[str, Any]) -> Text:
     settings = recorded(record)
     if not isinstance(settings, TextSettings) or "data" not in record:
         raise ValueError("run.json: expected the settings of a run on text, got something else")
-    text = Text.read(replace(settings, data=record["data"] or settings.data))  # older records do not name it
+    text = Text.read(replace(settings, data=record["data"] or settings.data))  # old records have no data
     if text.fingerprint != record["text"]["fingerprint"]:
         raise ValueError(
             f"{record['text']['title']}: the text of this run has changed since it was trained; "
