@@ -187,7 +187,7 @@ def _generate(request: Request, texts: Sequence[Text]) -> Iterator[list[int | No
     memory: Memory | None = None
     next_logits: Callable[..., tuple[Tensor, KVCache]] | None = None
     tokens = torch.empty(0, dtype=torch.long)
-    modules = list(model.modules())  # listed once, because the walk costs as much as a layer's arithmetic
+    modules = list(model.modules())  # list them once, because the walk costs as much as a layer's arithmetic
     anew = stretched_after(model)
     for i in range(steps):
         # Both are entered anew for each step, because a suspended generator must not leave its caller without

@@ -343,7 +343,7 @@ class Server:
             handle._settled = False
             try:
                 self._settle(handle)
-            except BaseException as error:  # its `until` is called again; the others get their tokens first
+            except BaseException as error:  # `until` is called again later; other texts get their tokens first
                 interrupted = interrupted or error
             else:
                 written.append(Written(handle.number, token, handle.ended))

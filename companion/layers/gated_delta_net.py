@@ -91,8 +91,9 @@ class LinearAttention(nn.Module):
         y = W_o (RMSNorm(o) f(W_g x)), where f is the gate's function
 
     The modules `query` and `key` have width key_heads d_head, `value` has heads d_v, and a key head is shared by heads
-    / key_heads matrices. `convolution` runs over the three, concatenated. `strength`, `decay` and `gate` are W_b, W_a
-    and W_g. With a rank, the gate is computed through `gate_down`, and a decay per channel through `decay_down`.
+    / key_heads matrices. `convolution` runs over the concatenation of the three. `strength`, `decay` and `gate` are
+    W_b, W_a and W_g. With a rank, the gate is computed through `gate_down`, and a decay per channel through
+    `decay_down`.
 
     Raises:
         ValueError: If `config.linear` is missing, or `causal` is false.

@@ -10,9 +10,9 @@
             state.json                         updates done, its score, which checkpoint is the best, checksums
 
 A checkpoint is written into a hidden folder, flushed to disk, and renamed. Only then are older ones removed, which are
-first hidden too. A folder with a visible name is therefore a complete checkpoint, or one that was damaged later, which
-its checksums (SHA-256) reveal. The last checkpoint itself records which one is the best, so copying the folder breaks
-no link, and a kill cannot leave the record inconsistent.
+first hidden too. A folder with a visible name is therefore a complete checkpoint. If it is damaged later, its checksums
+(SHA-256) reveal that. The last checkpoint itself records which one is the best, so copying the folder breaks no link,
+and a kill cannot leave the record inconsistent.
 """
 
 from __future__ import annotations

@@ -166,7 +166,7 @@ class _Others:
 
 
 def _shapes(family: Layout, config: ModelConfig) -> Shapes | None:
-    """Return the shape of each tensor in a folder of this configuration, by the names before `spelled`.
+    """Return the shape of each tensor in a folder of this configuration, by the names that `spelled` completes.
 
     Returns `None` if the family's tensors cannot be moved back to published names, or if the model is too large to try.
     """
