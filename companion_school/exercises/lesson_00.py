@@ -603,7 +603,7 @@ _WORDS = ["<pad>", "hello", "boss", "happy", "the", "world", "is", "good", "new"
 
 
 def _greedy(text, n, vocabulary, table, read, grow=True):
-    """Write n words; `read` picks the ids that the model is given."""
+    """Generate n words; `read` selects the ids that the model reads."""
     ids = [vocabulary.index(word) for word in text.split() if word in vocabulary]
     known, new = len(ids), []
     for _ in range(n):
@@ -617,7 +617,7 @@ _PROMPT, _WRITTEN = (lambda ids, known: ids[:known]), (lambda ids, known: ids[kn
 
 
 def _telling(draw, text, n):
-    """A table for which each known-wrong answer writes something else."""
+    """Draw a table for which each known-wrong answer generates other words than the right one."""
     while True:
         table = draw.normal(10, 10)
         right = _greedy(text, n, _WORDS, table, _ALL)
@@ -814,7 +814,8 @@ def _collected(query, keys, values, scale=_ROOT):
 
 
 def _step(x, w_q, w_k, w_v, keys, values, *, query_at=0, key_at=0, value_at=None, scale=_ROOT):
-    """The step with the new word's query and key at positions counted from its own; None: not rotated."""
+    """Compute the step with query and key rotated to positions relative to the new word's own; None means no
+    rotation."""
     n = len(keys)
     query = x @ w_q if query_at is None else _turned(x @ w_q, n + query_at)
     key = x @ w_k if key_at is None else _turned(x @ w_k, n + key_at)

@@ -513,7 +513,7 @@ def _(draw):
 
 
 def _tied(E, ids, answers, *, root=None, back=None, hot=1.0, dim=1):
-    """The parts of the gradient: the gradient at the output, and the gradient at the input for each position."""
+    """Return the parts of the gradient: at the output, and at the input for each position."""
     root = math.sqrt(E.shape[1]) if root is None else root
     H = root * E[ids]
     D = torch.softmax(H @ E.T, dim=dim) - hot * torch.eye(len(E), dtype=E.dtype)[answers]

@@ -150,7 +150,7 @@ def _divides(heads, kv_heads):
 
 
 def _count(d_model, heads, kv_heads, d_k, d_v, bias):
-    """Number of elements in the projections, which have these numbers of outputs."""
+    """Return the number of parameters of projections with these numbers of outputs."""
     return heads * d_k * (d_model + bias) + kv_heads * (d_k + d_v) * (d_model + bias) + (heads * d_v + bias) * d_model
 
 
@@ -288,7 +288,7 @@ def to_heads(x, heads):
 
 
 def _numbered(*shape):
-    """Return numbers that are all different, so that each tells its position."""
+    """Return numbers that are all different, so that each one identifies its position."""
     return torch.arange(math.prod(shape)).reshape(shape)
 
 

@@ -16,7 +16,7 @@ def _waves(positions, d, base=10000.0):
 
 
 def _shift(k, d, base=10000.0):
-    """Return the matrix that moves every position by k, with a block (4.5) for each pair."""
+    """Return the matrix that shifts every position by k, with a block (4.5) for each pair."""
     blocks = []
     for i in range(d // 2):
         c, s = math.cos(k * base ** (-2 * i / d)), math.sin(k * base ** (-2 * i / d))

@@ -464,7 +464,7 @@ def leaks(before, after, real):
 
 
 def _moved(draw, depends, vocab, down=False, real=None):
-    """Logits before and after, where `depends` is boolean (slot, target). Each change adds up to 0, or is all `down`."""
+    """Draw logits before and after a change of each target; `depends` (slot, target) says which slots change."""
     slots = len(depends)
     change = 0.1 + draw.uniform(slots, slots, vocab)  # (target, slot, vocab)
     change[..., 0] = 0.0
@@ -526,7 +526,7 @@ def _(draw):
 
 
 def _depends(before, after):
-    """Boolean (slot, target)."""
+    """Return a boolean table (slot, target) of the slots that depend on each target."""
     return ((after - before).abs().amax(dim=-1) > 1e-9).T
 
 

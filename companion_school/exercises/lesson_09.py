@@ -147,7 +147,7 @@ def _checked(rows, bos, eos, pad):
 
 
 def _filled(rows, filler):
-    """Rows filled on the right up to the longest."""
+    """Pad rows on the right to the length of the longest."""
     slots = max(map(len, rows))
     return torch.tensor([row + [filler] * (slots - len(row)) for row in rows])
 
@@ -346,7 +346,7 @@ def _smoothed(targets, e, vocab):
 
 
 def _slots(logits, targets, e):
-    """The gradient of the sum, and which targets count."""
+    """Return the gradient of the summed loss, and a mask of the targets that count."""
     _refuse(targets, e)
     counts = targets != -100
     return (logits.softmax(-1) - _smoothed(targets, e, logits.shape[-1])) * counts[..., None], counts
@@ -527,7 +527,8 @@ def first_mistakes(forced, written, targets):
 
 
 def _texts(draw):
-    """Texts of unequal length with a first mistake somewhere, or none, and anything in the slots after it."""
+    """Draw texts of different lengths. A text has its first mistake at any slot, or none, and random tokens after
+    it."""
     batch, slots = draw.sizes(2, 4, 8)
     targets, forced, written = (draw.wholes(3, 9, batch, slots) for _ in range(3))
     for row in range(batch):

@@ -772,7 +772,7 @@ def _(draw):
 
 
 def _cut(p, keeps):
-    """The probabilities that `keeps(sorted p, what stands before each)` names, renormalised, in their old positions."""
+    """Keep the probabilities for which `keeps(sorted p, sum of those before each)` is true, and renormalize them."""
     p, order = p.sort(descending=True)
     kept = torch.where(keeps(p, p.cumsum(0) - p), p, 0.0)
     return torch.zeros_like(p).scatter(0, order, kept / kept.sum())

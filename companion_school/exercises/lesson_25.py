@@ -617,7 +617,7 @@ def _valid(confidences, right, bins):
 
 
 def _binned(confidences, right, bins, *, top=True, ceil=False):
-    """Return the questions of each nonempty bin."""
+    """Return the questions in each nonempty bin."""
     _valid(confidences, right, bins)
     found: dict[int, list] = {}
     for one, hit in zip(confidences, right, strict=True):
