@@ -814,8 +814,7 @@ def _collected(query, keys, values, scale=_ROOT):
 
 
 def _step(x, w_q, w_k, w_v, keys, values, *, query_at=0, key_at=0, value_at=None, scale=_ROOT):
-    """Compute the step with query and key rotated to positions relative to the new word's own; None means no
-    rotation."""
+    """Compute the step, with query and key rotated to positions relative to the new word's (None: not rotated)."""
     n = len(keys)
     query = x @ w_q if query_at is None else _turned(x @ w_q, n + query_at)
     key = x @ w_k if key_at is None else _turned(x @ w_k, n + key_at)

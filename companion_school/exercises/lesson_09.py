@@ -527,8 +527,7 @@ def first_mistakes(forced, written, targets):
 
 
 def _texts(draw):
-    """Draw texts of different lengths. A text has its first mistake at any slot, or none, and random tokens after
-    it."""
+    """Draw texts of different lengths, with a first mistake at any slot (or none) and random tokens after it."""
     batch, slots = draw.sizes(2, 4, 8)
     targets, forced, written = (draw.wholes(3, 9, batch, slots) for _ in range(3))
     for row in range(batch):

@@ -536,8 +536,7 @@ FP4 = torch.tensor([-6, -4, -3, -2, -1.5, -1, -0.5, 0, 0.5, 1, 1.5, 2, 3, 4, 6],
 
 
 def _asked(draw, levels, rows, columns):
-    """Draw numbers a quarter, half or three quarters of the way between levels, and random numbers away from these
-    shares."""
+    """Draw numbers at quarters of the way between levels, and random numbers that are not close to a quarter."""
     at, way = draw.wholes(0, len(levels) - 2, rows, columns), draw.wholes(1, 3, rows, columns) / 4
     x = levels[at] + way * (levels[at + 1] - levels[at])
     return x, levels, (draw.wholes(0, 7, rows, columns) + 0.25 + draw.uniform(rows, columns) / 2) / 8
