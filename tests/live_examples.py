@@ -42,7 +42,7 @@ EXAMPLES = {
         caption="Figure 17.1. A table that is written and read.",
     ),
     "mending": lambda: live.mending(
-        [0.5, 0.3, 0.2], [0.2, 0.3, 0.5], words=["cat", "dog", "owl"], caption="Figure 18.1. Guesses, mended."
+        [0.5, 0.3, 0.2], [0.2, 0.3, 0.5], words=["cat", "dog", "owl"], caption="Figure 18.1. Guesses, resampled."
     ),
     "seats": lambda: live.seats([(0, 4, 6), (0, 30, 9), (2, 5, 3)], caption="Figure 18.3. Who sits when."),
     "travels": lambda: live.travels(

@@ -34,24 +34,24 @@ def mending(p: Sequence[float], q: Sequence[float], *, words: Sequence[str], cap
         raise ValueError(
             f"p, q, words: expected probabilities of 2 to 5 words; got {len(p)}, {len(q)} and {len(words)}"
         )
-    for name, chances in (("p", p), ("q", q)):
-        if min(chances) < 0 or not math.isclose(sum(chances), 1, abs_tol=1e-6):
-            raise ValueError(f"{name}: expected probabilities that sum to 1; got {list(chances)}")
+    for name, of in (("p", p), ("q", q)):
+        if min(of) < 0 or not math.isclose(sum(of), 1, abs_tol=1e-6):
+            raise ValueError(f"{name}: expected probabilities that sum to 1; got {list(of)}")
     accepted = [min(pair) for pair in zip(p, q, strict=True)]
     missing = [max(0.0, a - b) for a, b in zip(p, q, strict=True)]
     moving.show(
         "mending",
         {"p": list(p), "q": list(q), "words": list(words)},
         _mended(p, q, words),
-        alt="For each word a bar of the draft's guesses, of which a filled part is accepted and a hatched one refused, "
-        "and a bar of what comes out: accepted and mended parts, which reach the dashed line of the model's chance.",
+        alt="For each word a bar of the draft's guesses, of which a filled part is accepted and a hatched one "
+        "rejected, and one that is written: accepted and resampled parts, up to the line of the model's probability.",
         caption=caption,
         numbers={
             "word": list(words),
             "the model's probability": [f"{x:.2f}" for x in p],
             "the draft's probability": [f"{x:.2f}" for x in q],
             "accepted": [f"{x:.2f}" for x in accepted],
-            "mended": [f"{x:.2f}" for x in missing],
+            "resampled": [f"{x:.2f}" for x in missing],
         },
     )
 
@@ -63,16 +63,16 @@ def _mended(p: Sequence[float], q: Sequence[float], words: Sequence[str]) -> Fig
     for at, (here, there) in enumerate(zip(p, q, strict=True)):
         stays, label = min(here, there), at == 0
         ax.bar(at - 0.2, stays, 0.34, color=blue, label="accepted" if label else None)
-        refused = {"color": "white", "edgecolor": "black", "hatch": "//"}
+        rejected = {"color": "white", "edgecolor": "black", "hatch": "//"}
         if there > stays:
-            ax.bar(at - 0.2, there - stays, 0.34, bottom=stays, **refused)
+            ax.bar(at - 0.2, there - stays, 0.34, bottom=stays, **rejected)
         ax.bar(at + 0.2, stays, 0.34, color=blue)
-        ax.bar(at + 0.2, here - stays, 0.34, bottom=stays, color=orange, label="mended" if label else None)
+        ax.bar(at + 0.2, here - stays, 0.34, bottom=stays, color=orange, label="resampled" if label else None)
         wanted = {"color": "black", "linestyle": "--", "marker": ""}
         ax.plot([at - 0.42, at + 0.42], [here] * 2, label="the model's probability" if label else None, **wanted)
     ax.set_xticks(range(len(words)), [f"{word}\nguessed, written" for word in words])
     ax.set(ylabel="probability", xlabel="word", ylim=(0, 1.25 * max(*p, *q)))
-    ax.bar(0, 0, label="refused", **refused)
+    ax.bar(0, 0, label="rejected", **rejected)
     ax.legend(loc="upper center", ncol=4, fontsize=8)
     ax.grid(False, axis="x")
     return fig
