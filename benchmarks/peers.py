@@ -128,10 +128,10 @@ def _x_transformers(ours: Transformer) -> Peer:
             verbose=False,
         ),
     )
-    # x-transformers rotates neighbouring elements as a pair, but ours are half a head apart, so the rows of the query
+    # x-transformers rotates neighboring elements as a pair, but ours are half a head apart, so the rows of the query
     # and key projections are permuted.
     place = torch.argsort(half_from_interleaved(sizes.d_head))
-    # In x-transformers, query head i reads key head i mod kv_heads; in ours, neighbouring query heads share a key head.
+    # In x-transformers, query head i reads key head i mod kv_heads; in ours, neighboring query heads share a key head.
     order = torch.arange(sizes.heads).view(sizes.kv_heads, -1).T.flatten()
     decoder: Any = ours.decoder
     layers = model.attn_layers.layers

@@ -395,7 +395,7 @@ def _(x, gain, eps, g):
 
 @rms_backward.variant
 def _(x, gain, eps, g):
-    # with powers of the mean square, without a normalised x
+    # with powers of the mean square, without a normalized x
     if list(x.shape) != list(g.shape):
         raise ValueError(f"{x.shape} and {g.shape}")
     square = torch.einsum("btd,btd->bt", x, x) / x.shape[-1] + eps

@@ -28,7 +28,7 @@ def _variables(colors: Mapping[str, str]) -> str:
 
 # In JupyterLab the theme decides between light and dark, elsewhere the system. A figure sets its own background,
 # because not every page around it gets dark. On a dark page, a picture's lightness is inverted, its hues stay the same,
-# and white becomes the background colour.
+# and white becomes the background color.
 _DARK = f"{_variables(DARK | DARK_PAGE)}color-scheme:dark"
 _DARK_PICTURE = "filter:invert(1) hue-rotate(180deg);mix-blend-mode:screen"
 _SYSTEM, _LAB = "body:not([data-jp-theme-light]) .ext-figure", "[data-jp-theme-light=false] .ext-figure"

@@ -36,10 +36,10 @@ from companion_school.study.plotted_numbers import read_off
 
 DPI = 100  # pixels per inch on the page
 SHARPNESS = 2  # pixels of the picture per pixel on the page, for high-resolution screens
-COLORS = 128  # number of colours in a stored picture
+COLORS = 128  # number of colors in a stored picture
 SMALLEST_PRINT = 8.0  # points; at 100 dpi this is the size of a footnote
 
-# A curve's dash and marker change together with its colour, so that the figure also works in black and white.
+# A curve's dash and marker change together with its color, so that the figure also works in black and white.
 _CYCLE = cycler(
     color=list(PALETTE.values()),
     linestyle=["-", "--", "-.", ":", "-", "--", "-."],
@@ -233,7 +233,7 @@ def _ground(text: Text) -> np.ndarray | None:
 
 def _axis_faults(fig: Figure, ax: Axes) -> list[str]:
     faults = []
-    # A colour bar has one labelled axis. Other axes have two, and shared ones need only one label.
+    # A color bar has one labeled axis. Other axes have two, and shared ones need only one label.
     named = {
         "x": bool(fig.get_supxlabel()) or any(a.get_xlabel() for a in ax.get_shared_x_axes().get_siblings(ax)),
         "y": bool(fig.get_supylabel()) or any(a.get_ylabel() for a in ax.get_shared_y_axes().get_siblings(ax)),
@@ -305,7 +305,7 @@ def heatmap(
             raise ValueError(f"{name}: expected {count} names, got {len(given)}: {list(given)}")
     finite = array[np.isfinite(array)]
     lowest, highest = limits or _limits(finite)
-    # PuOr and Blues both stay readable in grey and with every common form of colour blindness.
+    # PuOr and Blues both stay readable in gray and with every common form of color blindness.
     image = ax.imshow(
         np.where(np.isfinite(array), array, np.nan),
         cmap="PuOr_r" if lowest < 0 else "Blues",

@@ -8,7 +8,7 @@ from matplotlib.patches import Rectangle
 
 from companion_school.study import figures
 
-# (bottom edge, text, lesson, colour), from top to bottom
+# (bottom edge, text, lesson, color), from top to bottom
 PATH = (
     (9.1, "word -> id -> vector", "01", "sky"),
     (7.15, "query, key and value of each word", "02", "orange"),

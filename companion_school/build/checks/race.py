@@ -122,7 +122,7 @@ def race(code, text, unseen, seconds):
 def _(draw):
     words = ["".join("etaoinshrdlu"[at] for at in draw.wholes(0, 11, draw.whole(2, 6))) for _ in range(60)]
 
-    def chain(length):  # one of three words follows a word: a model that memorises the text still predicts another well
+    def chain(length):  # one of three words follows a word: a model that memorizes the text still predicts another well
         at = 0
         return " ".join(words[at := (7 * at + step) % 60] for step in draw.wholes(1, 3, length))
 

@@ -124,7 +124,7 @@ def mask_and_shift(slots: int = 6, *, tokens: int = 16, follows: float = 0.75, c
     chances = {f"dice with {tokens} sides": 0.0, f"{follows:.0%} habit".replace("%", " %"): follows}
     losses = [[[lowest(table, tokens, chance) for table in row] for row in tables] for chance in chances.values()]
     fig, axes = figures.subplots(3, 3, width=4.8, height=5.0, sharex=True, sharey=True)
-    # A lighter grey would become white in the few colours of a still picture.
+    # A lighter gray would become white in the few colors of a still picture.
     colors = ListedColormap(["#C8C8C8", figures.PALETTE["blue"], figures.PALETTE["red"]])
     row, target = np.indices((slots, slots))
     for i, shift in enumerate(SHIFTS):

@@ -54,7 +54,7 @@ def queues(
     chosen = {name: _choices(name, run, (len(moments), len(signs)), experts) for name, run in runs.items()}
     counts = {name: _counts(run, experts) for name, run in chosen.items()}
     even = len(signs) / experts
-    # The colours range from an empty queue to a crowd; each step doubles the number of tokens.
+    # The colors range from an empty queue to a crowd; each step doubles the number of tokens.
     edges = sorted({0, 1, *(max(1, round(even * times)) for times in (0.5, 1, 2, 4)), len(signs) + 1})
     edges = [edge for edge in edges if edge <= len(signs) + 1]
     names = [str(low) if high == low + 1 else f"{low}–{high - 1}" for low, high in itertools.pairwise(edges)]
