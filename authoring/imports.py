@@ -23,7 +23,7 @@ def parsed(code: str) -> ast.Module:
 
 
 def imported(tree: ast.AST, inside: str = "") -> Iterator[tuple[str, str | None]]:
-    """Yield every import in `tree`, a module of the package `inside`, as (module, imported name or `None`)."""
+    """Yield the imports in `tree` as (module, imported name or `None`); relative imports start at package `inside`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name, None) for alias in node.names)
@@ -89,7 +89,7 @@ def _is_root(file: Path) -> bool:
 
 
 def short(file: Path) -> str:
-    """Return a module's path in the repository without `.py`; a package's is that of its folder."""
+    """Return a module's path in the repository without `.py`; for a package, the path of its folder."""
     path = file.parent if file.name == "__init__.py" else file.with_suffix("")
     return path.relative_to(ROOT).as_posix()
 

@@ -120,7 +120,7 @@ class Lesson:
 
     @property
     def targets(self) -> Mapping[str, str]:
-        """The ids of the cells that targets, such as `(coins)=`, name."""
+        """The id of the cell that each target, such as `(coins)=`, names."""
         return self._finished.source.ids
 
     @property

@@ -77,7 +77,7 @@ def numbered(lesson: Lesson, kind: str) -> Iterator[tuple[int, NotebookNode]]:
 
 
 def fault(lesson: Lesson, what: str, number: int, line: int = 0) -> Fault:
-    """Return a fault in cell `number`, `line` lines below its first, with the line of the source if it is known."""
+    """Return a fault in cell `number`, `line` lines below its first line, with the source line if it is known."""
     first = lesson.lines[number - 1] if number <= len(lesson.lines) else None
     return Fault(what, number, first + line if first else None)
 

@@ -50,7 +50,7 @@ class Source:
 
     @cached_property
     def ids(self) -> Mapping[str, str]:
-        """The ids of the cells that targets name."""
+        """The id of the cell that each target names."""
         return {name: self.cells[index].id for name, index in self.targets.items()}
 
 

@@ -53,8 +53,8 @@ def sampling() -> dict[tuple[int, int, bool, int], tuple[float, float, int, floa
 
     Returns:
         A dictionary whose keys are the planned number of updates, the seed, whether tokens were sampled, and the
-        update. Each value has the mean over the wrong names of the edits in free running minus the wrong slots with
-        teacher forcing, the standard error of this mean, the number of wrong names, and the share of right names.
+        update. Each value contains a mean over the wrong names, its standard error, the number of wrong names, and the
+        share of right names. The mean is of the edits in free running minus the wrong slots with teacher forcing.
     """
     lesson, found = SimpleNamespace(**names_of("09", *CELLS, "edits", "sets-up-after")), {}
     held = lesson.held

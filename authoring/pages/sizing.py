@@ -63,7 +63,7 @@ PUBLISHED = (
 
 
 def published_table() -> Table:
-    """Return a table of the share of the peak that published runs reached, with FLOPs counted as here."""
+    """Return a table of the share of peak FLOP/s that published runs reached, by this page's count of FLOPs."""
     rows = []
     for run in PUBLISHED:
         cost = train_cost(systems()[run.name], run.tokens)

@@ -155,7 +155,7 @@ def _page() -> str:
 
 @cache
 def _sections() -> dict[int, str]:
-    """Return the section of each stage on the page, by stage number."""
+    """Return the section of each stage in `companion/page.py`, by stage number."""
     marks = list(_MARK.finditer(_page()))
     ends = [mark.start() for mark in marks[1:]] + [len(_page())]
     return {int(mark[1]): _page()[mark.end() : end].strip("\n") for mark, end in zip(marks, ends, strict=True)}

@@ -139,7 +139,7 @@ def read_sources(folder: Path) -> dict[str, str]:
 
 
 def unfinished(folder: Path, stages: str, error: Exception) -> ValueError:
-    """Return the error for stages that a run needs and that are not finished, with what `error` says about them."""
+    """Return the error for unfinished stages that a run needs, with the message of `error`."""
     return ValueError(f"{folder}: expected {stages} to be finished" + (f"; {error}" if str(error) else ""))
 
 

@@ -17,7 +17,7 @@ def is_constant(exercise: Exercise) -> bool:
 
 @dataclass(frozen=True)
 class Part:
-    """Points that are earned together: those of one group of cases, or of the whole exercise if it has no groups.
+    """Points that are earned together, for one group of cases or for an exercise without groups.
 
     Attributes:
         name: Name of the group; empty if the exercise has no groups.

@@ -19,8 +19,8 @@ def comparing(
 ) -> None:
     """Show two scores with their 95 % intervals, and the intervals of their difference, unpaired and paired.
 
-    The scores are `first` and `points` more. The standard error of the unpaired difference is sqrt((p (1 - p) + q (1 -
-    q)) / questions), and that of the paired one is sqrt((differ - difference^2) / questions).
+    The scores are p = `first` and q = `first` plus `points`. The standard error of the unpaired difference is sqrt((p
+    (1 - p) + q (1 - q)) / questions), and that of the paired one is sqrt((differ - difference^2) / questions).
 
     Args:
         first: Share of right answers of the first model.
