@@ -1,9 +1,9 @@
-// A place in a text as a row of clocks, and the wave that each hand draws. The base sets how slow the slow hands are.
+// A position in a text as a row of clocks, and the wave that each hand draws. The base sets how slow the slow hands are.
 (box, data, kit) => {
   const n = data.pairs, last = data.places - 1, step = 760 / n, R = Math.min(46, step / 2 - 10), LEFT = 92, ROW = 30;
   const range = (count) => Array.from({ length: count }, (_, i) => i), count = (x) => x.toLocaleString("en-US");
   let t = data.start, base = data.base;
-  kit.handle("place t", range(data.places), t, String, (at) => { t = at; show(); });
+  kit.handle("position t", range(data.places), t, String, (at) => { t = at; show(); });
   kit.nextRow();
   kit.handle("base", data.bases, base, count, (value) => { base = value; show(); });
   const TOP = 2 * R + 62, draw = kit.picture(760, TOP + n * ROW + 34);

@@ -49,7 +49,7 @@
     const old = read - 1, many = (count) => `${count} ${count === 1 ? "row" : "rows"}`;
     kit.numbers("after every word", [["words read", read], ["rows so far, the new one each time", rows[0](read)], ["rows so far, everything again", rows[1](read)], ["computed in this step", again ? read : 1]]);
     kit.say(again ? `“${words[old]}” has come, and ${old ? `all ${read} rows are computed: ${old} of them for the second time or more` : "its row is computed"}. So far ${many(rows[1](read))}.`
-      : `“${words[old]}” has come. One row is computed: its query looks at ${old ? `${old} kept ${old > 1 ? "keys" : "key"} and its own` : "its own key"}. The dashed rows are older; their queries are not needed again. So far ${many(rows[0](read))}.`);
+      : `“${words[old]}” has come. One row is computed: its query looks at ${old ? `${old} cached ${old > 1 ? "keys" : "key"} and its own` : "its own key"}. The dashed rows are older; their queries are not needed again. So far ${many(rows[0](read))}.`);
   };
   show();
 }
