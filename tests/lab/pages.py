@@ -1,13 +1,14 @@
 """Open every page of the site in a real browser, as a reader does who was given the folder (`make site-check`).
 
 Most checks open the pages from the folder, some from a server. It fails if a page writes an error to the console, sends
-a request to another machine, scrolls sideways at 360, 768 or 1440 pixels, has something that axe finds in the light or
-the dark theme, a broken link, a handle that does not move its figure, or a question that does not respond or forgets
-its answer, is empty without scripts, waits for a script before it shows anything, paints late, or is too large. In a
-lesson it fails if code is not copied, an equation or a figure has no link, or a picture is not printed. It also fails
-if the search does not find what it must, including each term of the glossary, if the first page forgets where a reader
-was, and if a tensor of the explorer's engine differs from PyTorch's. At the end it prints the sizes of the pages.
-Screenshots are saved for inspection. Needs Chromium, the extra `dev`, and the site: `make site`.
+a request to another machine, scrolls sideways or has something that axe finds (at 360, 390, 768, 1280 and 1920 pixels,
+in the light and the dark theme, and on paper), a broken link, a handle that does not move its figure, or a question
+that does not respond or forgets its answer, is empty without scripts, waits for a script before it shows anything,
+paints late, or is too large. In a lesson it fails if code is not copied, an equation or a figure has no link, or a
+picture is not printed. It also fails if the search does not find what it must, including each term of the glossary, if
+the first page forgets where a reader was, and if a tensor of the explorer's engine differs from PyTorch's. At the end
+it prints the sizes of the pages. Screenshots are saved for inspection. Needs Chromium, the extra `dev`, and the site:
+`make site`.
 
     make site-check PAGES="02 glossary" FIGURES=FOLDER
 
@@ -42,7 +43,11 @@ from authoring.site import finish
 from authoring.site.fault import Broken, Faults
 
 ROOT = Path(__file__).resolve().parents[2]
-WIDTHS = (360, 768, 1440)
+WIDTHS = (360, 390, 768, 1280, 1920)
+SHOWN = (360, 1280, 1920)
+"""Widths of which a screenshot is saved."""
+PAPER = 718
+"""Pixels of the text's width on A4 paper with margins of one centimetre."""
 # Phrases to search for, each with a page that must be among the first three results
 PHRASES = {
     "why divide by the root": "02_",
@@ -93,6 +98,14 @@ STANDS_STILL = """() => [...document.querySelectorAll("body *")].filter(one => {
   return ["fixed", "sticky"].includes(style.position) && one.checkVisibility() && one.getBoundingClientRect().width
     && !one.closest(".ext-figure");
 }).map(one => `${one.tagName.toLowerCase()}.${one.className}: ${one.textContent.trim().slice(0, 40)}`)"""
+# Code, tables and pictures whose right end is not on the paper
+CUT = """() => [...document.querySelectorAll("article :is(pre, table, .ext-numbers, .ext-box, .formula, img, svg)")]
+  .filter(one => one.checkVisibility() && one.getBoundingClientRect().width).map(one => {
+    const { left, width } = one.getBoundingClientRect(), held = getComputedStyle(one).overflowX !== "visible";
+    const wide = Math.max(one.scrollWidth, width), end = left + (held ? one.clientWidth : wide);
+    return [one, Math.round(wide), held && one.scrollWidth > one.clientWidth + 2 || end > innerWidth + 1];
+  }).filter(([, , cut]) => cut)
+  .map(([one, wide]) => `is cut, ${wide} pixels: ${one.tagName} ${one.textContent.trim().slice(0, 50)}`).slice(0, 6)"""
 # The style sheets and scripts that the first paint waits for
 BLOCKING = """['link[rel=stylesheet]', 'script[src]:not([defer], [async], [type=module])'].map(
   kind => [...document.head.querySelectorAll(kind)].map(element => element.getAttribute('href') || element.src))"""
@@ -165,9 +178,11 @@ def look(page: Page, watch: Watch, address: str, name: str, shots: Path) -> tupl
         for theme in ("light", "dark"):
             page.emulate_media(color_scheme=theme)
             page.wait_for_timeout(60)
-            if width == WIDTHS[-1] or (width == WIDTHS[0] and theme == "light"):
-                faults += [f"{theme}, {width} pixels: {fault}" for fault in axe(page, "html")]
-            page.screenshot(path=shots / f"{name.replace('/', '-')}-{width}-{theme}.png")
+            coloured = width in (WIDTHS[0], WIDTHS[-1])  # between them the colours are those of the one or the other
+            if coloured or theme == "light":
+                faults += [f"{theme}, {width} pixels: {fault}" for fault in axe(page, "html", contrast=coloured)]
+            if width in SHOWN:
+                page.screenshot(path=shots / f"{name.replace('/', '-')}-{width}-{theme}.png")
         page.emulate_media(color_scheme="light")
     faults += [f"a script blocks the first paint: {script}" for script in scripts]
     if not 0 < weight.paint <= SLOWEST:
@@ -190,13 +205,14 @@ def use(page: Page, watch: Watch, address: str, name: str) -> tuple[int, int, li
 
 
 def printed(page: Page, address: str) -> list[str]:
-    """Return the elements that would be printed over the text of a page."""
-    page.set_viewport_size({"width": 1280, "height": 900})
+    """Return what would be printed over the text of a page, is cut at the edge of the paper, or does not pass axe."""
+    page.set_viewport_size({"width": PAPER, "height": 1000})
     page.emulate_media(media="print")
     page.goto(address)
     faults = [f"is printed over the text of each sheet: {what}" for what in page.evaluate(STANDS_STILL)]
     page.evaluate("() => { document.body.dataset.theme = 'dark'; dispatchEvent(new Event('beforeprint')); }")
     faults += [] if page.evaluate("document.body.dataset.theme") == "light" else ["is printed in the dark theme"]
+    faults += [f"on paper: {fault}" for fault in [*page.evaluate(WIDE), *page.evaluate(CUT), *axe(page, "html")]]
     page.emulate_media(media="screen")
     return faults
 
@@ -362,6 +378,7 @@ def served(folder: Path) -> Iterator[str]:
     """Serve the folder, and yield its address."""
     quiet = type("Quiet", (http.server.SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(quiet, directory=folder))
+    server.handle_error = lambda *_: None  # type: ignore[method-assign] # the browser left a page that was still loading
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"

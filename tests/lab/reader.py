@@ -186,13 +186,17 @@ def save(page: Page) -> None:
     page.wait_for_timeout(500)  # a notebook that is saved already is saved again
 
 
-def axe(page: Page, selector: str) -> list[str]:
-    """Return the problems that axe finds in a part of the page, for WCAG 2.2 at level AA."""
+def axe(page: Page, selector: str, contrast: bool = True) -> list[str]:
+    """Return the problems that axe finds in a part of the page, for WCAG 2.2 at level AA.
+
+    contrast: also compare the colours, which takes most of the time
+    """
     from axe_playwright_python.sync_playwright import Axe
 
     rules = {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}
     # "preload" would fetch style sheets, which is not allowed in a page opened from a folder.
     wanted = {"runOnly": rules, "preload": False, "resultTypes": ["violations"]}
+    wanted["rules"] = {"color-contrast": {"enabled": contrast}}
     page.evaluate(PLAIN)
     found = Axe().run(page, context=selector, options=wanted).response["violations"]
     page.evaluate(AGAIN)
