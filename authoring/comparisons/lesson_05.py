@@ -1,4 +1,4 @@
-"""Comparisons for lesson 05, with three starts. Each function prints and returns its results."""
+"""Comparisons for lesson 05, with three seeds. Each function prints and returns its results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def said(kind: str, updates: int, start: int, shares: dict[str, float]) -> str:
 
 
 def shifted_and_longer() -> dict[tuple[str, int, int], dict[str, float]]:
-    """Measure correct predictions (%) of the lesson's four models, by kind of positions, updates and start."""
+    """Measure correct predictions (%) of the lesson's four models, by kind of positions, updates and seed."""
     lesson, found = SimpleNamespace(**names_of("05", *PRACTISE)), {}
     for updates in BUDGETS:
         for kind in KINDS:
@@ -42,10 +42,12 @@ def shifted_and_longer() -> dict[tuple[str, int, int], dict[str, float]]:
     return found
 
 
-def from_anywhere() -> dict[tuple[str, int, int], dict[str, float]]:
+def from_anywhere(
+    runs: tuple[tuple[str, int], ...] = (("learned", 260), ("learned", 780), ("sinusoidal", 780)),
+) -> dict[tuple[str, int, int], dict[str, float]]:
     """Measure correct predictions (%) of models whose training texts begin anywhere from 0 to 400."""
     lesson, found = SimpleNamespace(**names_of("05", *PRACTISE)), {}
-    for kind, updates in (("learned", 260), ("learned", 780), ("sinusoidal", 780), ("learned", 2600)):
+    for kind, updates in runs:
         for start in STARTS:
             model = lesson.practise(Reader(kind, start=start), start, updates, furthest=400)
             found[kind, updates, start] = shares_of(model)
@@ -53,8 +55,13 @@ def from_anywhere() -> dict[tuple[str, int, int], dict[str, float]]:
     return found
 
 
+def from_anywhere_longer() -> dict[tuple[str, int, int], dict[str, float]]:
+    """Measure what learned vectors of `from_anywhere` reach with ten times as many updates."""
+    return from_anywhere((("learned", 2600),))
+
+
 def failing_head() -> dict[tuple[int, int], list[float]]:
-    """Measure correct predictions (%) of rotary models in rounds of 62, as they are and with two interventions."""
+    """Measure correct predictions (%) of rotary models in rounds of 62, unchanged and with two interventions."""
     cells = (*PRACTISE, "intervene")
     untrained = {"rotary": Reader("rotary", start=0)}  # the cell prints the result of its own models
     lesson, found = SimpleNamespace(**names_of("05", *cells, models=untrained)), {}
@@ -68,7 +75,7 @@ def failing_head() -> dict[tuple[int, int], list[float]]:
 
 
 def other_bases() -> dict[tuple[float, int], list[float]]:
-    """Measure correct predictions (%) of rotary models in rounds of 28, 40, 52 and 62, by base and start."""
+    """Measure correct predictions (%) of rotary models in rounds of 28, 40, 52 and 62, by base and seed."""
     lesson, found = SimpleNamespace(**names_of("05", *PRACTISE)), {}
     for base in (1e3, 1e4, 1e5, 1e6):
         for start in STARTS:

@@ -1,8 +1,9 @@
-"""Comparisons for lesson 15: attention at equal bytes, and SmolLM2 with fewer elements or with chosen tokens only."""
+"""Comparisons for lesson 15: attention at equal bytes, and SmolLM2 with fewer elements, fewer bits or fewer tokens."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -72,6 +73,27 @@ def _products(grams: list[torch.Tensor]) -> Any:
         grams.append(given[0][0].double().T @ given[0][0].double())
 
     return look
+
+
+def quantized() -> Found:
+    """Measure how many bits per byte more SmolLM2 needs with keys or values of few bits, by the scale, on three texts.
+
+    Two texts are from this course and one is a series of stories. Return nothing without the model.
+    """
+    lesson, found = names_of("15", "setup", "sets-up-text", "sets-up-real", "sets-up-rounding", "rounded"), Found()
+    if (opened := real_model("smollm2")) is None:
+        return found
+    course = "\n\n".join(part.text for part in lesson["parts"].held_out)
+    for text in (course, course[-4000:], "\n\n".join(story.text for story in stories(200))):
+        lesson["parts"] = SimpleNamespace(held_out=[SimpleNamespace(text=text)])  # its beginning is read
+        bits = lesson["rounded_caches"].__wrapped__(*opened)
+        for name, value in bits.items():
+            if name != "in full":
+                setting, _, few = name.rpartition(", ")
+                found.setdefault((setting, int(few)), []).append(value - bits["in full"])
+    for (setting, few), values in found.items():
+        print(row(setting, f"{few} bits", "more bits per byte", values), flush=True)
+    return found
 
 
 def chosen() -> Found:

@@ -47,8 +47,8 @@ def signs() -> Found:
 
 
 def gates() -> Found:
-    """Measure how many signs in 100 of a new chapter are correct, with the old one in the table and with a gate that
-    empties it."""
+    """Measure how many signs in 100 of a new chapter are correct, with the old chapter in the table or removed by a
+    gate."""
     lesson, found = names_of("17", "setup", "sets-up-chapters"), Found()
     for old in (40, 80):
         for name, delta in (("adding", False), ("delta rule", True)):
@@ -63,7 +63,10 @@ def gates() -> Found:
 
 
 def windows() -> Found:
-    """Count correct telephone numbers where some layers of SmolLM2 have a window. Return nothing without the model."""
+    """Count correct telephone numbers where some layers of SmolLM2 have a window, and measure a page's perplexity.
+
+    Return nothing without the model.
+    """
     lesson, found = names_of("17", "setup", "looking", "sets-up-book"), Found()
     if (opened := real_model("smollm2")) is None:
         return found
@@ -73,7 +76,10 @@ def windows() -> Found:
         for name, full in layers.items():
             right = lesson["numbers_right"](*opened, full, starts=STARTS, near=near, count=count)
             found[name, near] = [float(one) for one in right]
+            page = torch.tensor([opened[1].encode(lesson["PAGE"])])
+            loss = torch.nn.functional.cross_entropy(lesson["looking"](opened[0], page, full, near), page[0, 1:])
             print(row(name, f"window of {near}", f"right of {count}", found[name, near]), flush=True)
+            print(row(name, f"window of {near}", "perplexity of a page", [loss.exp().item()]), flush=True)
     return found
 
 

@@ -1,7 +1,8 @@
-"""Comparisons for lesson 19: ways of rounding."""
+"""Comparisons for lesson 19: ways of rounding, after training and in training."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def rounding() -> Found:
 
 
 def aware() -> Found:
-    """Compute bits per byte with weights of 2 bits, rounded after training and in training (the lesson's own cells)."""
+    """Compute bits per byte with 2-bit weights, rounded after or during training, with the lesson's own cells."""
     cells = ("setup", "rung-rounding", "measure", "small-model", "learn", "take-step", "through", "aware-training")
     after, found = names_of("19", *cells)["after"], Found()
     for updates in dict.fromkeys(updates for updates, _ in after):
@@ -35,6 +36,36 @@ def aware() -> Found:
             found[way, updates] = values
             print(row(way, f"{updates} updates", "bits per byte", values), flush=True)
     return found
+
+
+def chosen_steps() -> Found:
+    """Train as `aware` does, with the step of each group that changes its weights least instead of absmax."""
+    cells, found = ("setup", "rung-rounding", "measure", "small-model", "learn", "take-step", "through"), Found()
+    lesson = names_of("19", *cells)
+    for updates in (50, 100):
+        runs = []
+        for start in range(3):
+            plain = lesson["small_model"](start)
+            lesson["learn"](plain, start, updates)
+            aware = copy.deepcopy(plain)
+            lesson["round_weights"](aware, _changed_least)
+            for model in (plain, aware):
+                lesson["learn"](model, start + 10, updates // 2, rate=0.004, other=0.01)
+            rounded_after = lesson["with_weights"](plain, lambda name, W: _changed_least(W))
+            runs.append([lesson["bits_of"](model) for model in (plain, rounded_after, aware)])
+        for way, values in zip(("32 bits", "rounded", "aware"), map(list, zip(*runs, strict=True)), strict=True):
+            found[way, updates] = values
+            print(row(f"chosen steps, {way}", f"{updates} updates", "bits per byte", values), flush=True)
+    return found
+
+
+def _changed_least(W: torch.Tensor) -> torch.Tensor:
+    """Round to 2 bits in groups of 32, by the step (of 40, up to absmax) with the least squared change of a group."""
+    parts = W.reshape(-1, 1, 32)
+    steps = parts.abs().amax(-1, keepdim=True) * torch.linspace(0.025, 1, 40)[:, None]
+    near = (parts / steps).round().clamp(-1, 1) * steps  # (group, step, weight)
+    least = (near - parts).square().sum(-1).argmin(1)
+    return near[torch.arange(len(near)), least].view_as(W)
 
 
 def formats() -> Found:

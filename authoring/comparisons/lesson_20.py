@@ -1,11 +1,13 @@
-"""Comparison for lesson 20: answers before and after training on a checker's rewards."""
+"""Comparisons for lesson 20: answers before and after rewards, after DPO, and after two ways to distil a teacher."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from authoring.comparisons.cells import row
-from authoring.records.answering import EVERY, Runs
+import torch
+
+from authoring.comparisons.cells import names_of, row
+from authoring.records.answering import CELLS, EVERY, RATE, STARTS, TEACHER, Runs
 
 Found = dict[tuple[str, int], list[float]]
 RIGHT, WORKING = 2, 4
@@ -20,6 +22,54 @@ def checked() -> Found:
     run, found = Runs(Path("build/records/answering")), Found()
     for steps in (0, 10, 100):
         for name, column in (("right", RIGHT), ("with working", WORKING)):
-            found[name, steps] = [run("checker", start)["rows"][steps // EVERY][column] for start in range(3)]
+            found[name, steps] = [run("checker", start)["rows"][steps // EVERY][column] for start in STARTS]
             print(row("checker", f"{steps} steps", name, found[name, steps]))
+    return found
+
+
+def distilled() -> Found:
+    """Measure right answers of students that practise on-policy, or are fine-tuned on the same teacher's answers.
+
+    Each update has 256 answers, the student's own or the teacher's, at the same constant rate.
+    """
+    run, found = Runs(Path("build/records/answering")), Found()
+    lesson = run.lesson
+    for start in STARTS:
+        dice, teacher, student = torch.Generator().manual_seed(start), run.taught(start), run.taught(start)
+        optimizer = torch.optim.AdamW(teacher.parameters(), RATE, (0.9, 0.95), weight_decay=0.0)
+        for _ in range(TEACHER):
+            lesson["improve"](teacher, optimizer, lesson["verified"], dice)
+        optimizer = torch.optim.AdamW(student.parameters(), RATE, (0.9, 0.95), weight_decay=0.0)
+        for updates in range(1, 25):
+            texts = lesson["write"](teacher, lesson["template"](lesson["questions"](256, dice)), dice=dice)
+            optimizer.zero_grad()
+            lesson["on_answers"](student, texts).backward()
+            optimizer.step()
+            if updates in (12, 24):
+                right = lesson["right_share"](student, dice=torch.Generator().manual_seed(start))
+                found.setdefault(("teacher's answers", updates), []).append(right)
+                found.setdefault(("on-policy", updates), []).append(dict(run.distilled(start)["rows"])[updates])
+    for (way, updates), values in found.items():
+        print(row(way, f"{updates} updates", "right", values), flush=True)
+    return found
+
+
+def preferred() -> Found:
+    """Measure answers before DPO and after it, with two weights of the penalty.
+
+    They are the share of answers with working, and how many of these are right.
+    """
+    run, lesson, found = Runs(Path("build/records/answering")), names_of("20", *CELLS, "pair-loss", "prefer"), Found()
+    for start in STARTS:
+        taught, dice = run.taught(start), torch.Generator().manual_seed(start)
+        pairs = lesson["pairs_of"](taught, 200, dice)
+        models = {("before", 0): taught}
+        for updates in (40, 80):
+            for tau in (0.1, 0.5):
+                models[f"tau {tau}", updates] = lesson["prefer"](taught, pairs, tau, dice, updates)
+        for (setting, updates), model in models.items():
+            for name, share in zip(("with working", "of these right"), lesson["shares"](model, dice), strict=False):
+                found.setdefault((f"{setting}, {name}", updates), []).append(share)
+    for (setting, updates), values in found.items():
+        print(row(setting, f"{updates} updates", "share", values), flush=True)
     return found

@@ -53,12 +53,13 @@ run = "longer"
 
 def test_the_runner_runs_each_function_once_and_says_what_stands_on_it(tmp_path, monkeypatch, capsys):
     def longer():
+        torch.set_grad_enabled(False)  # as the setup of some lessons does
         print(cells.row("long", "10 updates", "right", [1.0, 2.0, 6.0]))
 
     monkeypatch.setattr(comparisons, "SOURCE", tmp_path / "comparisons.toml")
     comparisons.SOURCE.write_text(LIST + LIST.replace("Longer is better", "Shorter is worse"), encoding="utf-8")
     monkeypatch.setattr("authoring.comparisons.lesson_00.longer", longer, raising=False)
-    assert __main__.main(["00"]) == 0
+    assert __main__.main(["00"]) == 0 and torch.is_grad_enabled()
     printed = capsys.readouterr().out
     assert "Longer is better. (3 starts; 5 updates, 10 updates; found: 1 to 3)" in " ".join(printed.split())
     assert "Shorter is worse." in printed
@@ -68,3 +69,17 @@ def test_the_runner_runs_each_function_once_and_says_what_stands_on_it(tmp_path,
     with pytest.raises(SystemExit):
         __main__.main(["14"])
     assert "lesson '14': no comparison of it is listed" in capsys.readouterr().err
+
+
+def test_the_runner_runs_only_the_functions_that_are_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(comparisons, "SOURCE", tmp_path / "comparisons.toml")
+    other = LIST.replace("Longer is better", "Wider is better").replace('"longer"', '"wider"')
+    comparisons.SOURCE.write_text(LIST + other, encoding="utf-8")
+    monkeypatch.setattr("authoring.comparisons.lesson_00.longer", lambda: print("ran longer"), raising=False)
+    monkeypatch.setattr("authoring.comparisons.lesson_00.wider", lambda: print("ran wider"), raising=False)
+    assert __main__.main(["00", "wider"]) == 0
+    printed = capsys.readouterr().out
+    assert "ran wider" in printed and "ran longer" not in printed and "Longer is better" not in printed
+    with pytest.raises(SystemExit):
+        __main__.main(["00", "narrower"])
+    assert "function 'narrower': expected one of longer, wider" in capsys.readouterr().err
