@@ -257,7 +257,7 @@ def _scores(
 
     Args:
         flags: The flags of the command.
-        model: The model.
+        model: The model to measure.
         encode: Function from text to token ids.
         documents: The documents as text, for the baselines.
         ids: The documents as token ids.

@@ -79,7 +79,7 @@ class Source:
     """A model to export, with the files that accompany it.
 
     Attributes:
-        model: The model.
+        model: The model to export.
         kind: The `model_type` to export as (default: the simplest that has all parts of the model).
         fields: The special token ids in config.json.
         texts: Contents of files to write beside the model, by name: tokenizer, template and generation settings.

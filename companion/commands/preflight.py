@@ -25,7 +25,7 @@ def refusal(error: OSError, given: Mapping[str, Any]) -> str:
     """Return the sentence about an unusable path.
 
     Args:
-        error: The error.
+        error: The error that the path caused.
         given: The values of the flags, named as they are typed. If one of them is the path or a folder above it, the
             sentence begins with its flag.
     """

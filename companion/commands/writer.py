@@ -66,7 +66,7 @@ class Writer:
     """A model with its tokenizer and its generation settings.
 
     Attributes:
-        model: The model.
+        model: The model that generates text.
         says: The generation settings: special tokens, sampling, logit rules and stopping.
         encode: Function from a prompt to token ids, including the special tokens that the model expects.
         parts: Function from the ids before a text to an incremental decoder for the ids that follow.
@@ -311,7 +311,7 @@ def answering(writer: Writer, turns: Sequence[str], system: str | None = None) -
     """Return a writer for answers, and a conversation in the format of the model's chat template.
 
     Args:
-        writer: The writer.
+        writer: The writer of the model that answers.
         turns: The messages of the user and of the model, alternating; the user's are the first and the last.
         system: The system message.
 
@@ -366,7 +366,7 @@ def write(
 
     Args:
         writer: The model, with its tokenizer and settings.
-        prompts: The prompts.
+        prompts: The prompts as text.
         tokens: Maximum number of new tokens per text, as in `Writer.most`. Translations and texts of a beam search also
             end at the model's context.
         search: The beam search, if any.

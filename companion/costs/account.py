@@ -95,7 +95,7 @@ def forward_flops(
     layer costs 8 d^2 + 4 t d + 4 d d_ff (lesson 10).
 
     Args:
-        config: the model.
+        config: configuration of the model.
         tokens: number of new tokens per row.
         batch: number of rows.
         cached: number of tokens already in the KV cache; the new ones also attend to these.
@@ -252,7 +252,7 @@ def serve_bytes(
     For an encoder-decoder, the cache includes a source of the same length. An encoder has no cache.
 
     Args:
-        config: the model.
+        config: configuration of the model.
         tokens: length of a row; `None`: a full context.
         batch: number of rows.
         dtype: dtype of the weights.

@@ -194,7 +194,7 @@ def device_bytes(
     gradient before it is divided; the weights outside the layers, and their gradient, stay gathered all the time.
 
     Args:
-        config: the model.
+        config: configuration of the model.
         way: how the model is distributed.
         devices: number of devices.
         rows, tokens: size of one device's micro-batch; `None` tokens: `row_tokens`.
@@ -241,7 +241,7 @@ def fewest_devices(
     """Return the smallest number of devices with `memory` bytes each that can hold `device_bytes`; `None` if none can.
 
     Args:
-        config: the model.
+        config: configuration of the model.
         way: how the model is distributed.
         memory: bytes per device.
         usable: fraction of the memory that may be filled.
@@ -303,7 +303,7 @@ def train_cost(config: ModelConfig, tokens: float | None = None, *, row: int | N
     """Return the cost of training on `tokens` tokens; `None`: `TOKENS_PER_PARAMETER` for each active parameter.
 
     Args:
-        config: the model.
+        config: configuration of the model.
         tokens: number of tokens.
         row: length of a row; `None`: `row_tokens`. In an encoder-decoder, the length of both source and target.
 

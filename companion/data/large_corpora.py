@@ -199,7 +199,7 @@ class Parts:
     into memory; if that is not possible, they are computed each time.
 
     Args:
-        documents: the documents.
+        documents: the documents to tokenize.
         tokenizer: encodes them.
         vocab: vocabulary size.
         held_out: documents whose paragraphs are removed from all others.

@@ -159,7 +159,7 @@ class TextStream:
     vocabulary add nothing.
 
     Args:
-        tokenizer: the tokenizer.
+        tokenizer: the tokenizer that decodes the ids.
         before: ids of the preceding text, which is not returned.
     """
 

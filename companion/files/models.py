@@ -68,7 +68,7 @@ def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapp
     """Write named tensors to a safetensors file, atomically like `write_atomic`.
 
     Args:
-        path: The file.
+        path: Path of the file.
         tensors: The tensors by name, on any device.
         metadata: Further entries of the file's header.
     """
@@ -95,7 +95,7 @@ def load_tensors(
     """Read a safetensors file, such as `save_tensors` writes.
 
     Args:
-        path: The file.
+        path: Path of the file.
         device: The device of the tensors (default: the CPU).
         dtype: The dtype that floating-point tensors are converted to (default: as stored).
 
@@ -202,7 +202,7 @@ def save_model(folder: str | Path, model: Transformer, *, weights: Mapping[str, 
 
     Args:
         folder: The output folder.
-        model: The model.
+        model: The model to write.
         weights: Its full `state_dict`, needed if `model` itself holds only a part of it (default: the model's own).
 
     Raises:
@@ -272,7 +272,7 @@ def assemble(config: ModelConfig, tensors: dict[str, Tensor], folder: Path, dtyp
     """Build the model of `config` from `tensors`, in evaluation mode.
 
     Args:
-        config: The configuration.
+        config: The configuration of the model.
         tensors: The parameters by name. The dictionary is emptied, so that converted tensors are not in memory twice.
         folder: The folder that error messages name.
         dtype: The dtype of the model (default: the dtype of the tensors, which must then all have the same dtype).

@@ -133,7 +133,7 @@ def read_together(folder: Path, read: Callable[[], T], *, seconds: float = 5.0) 
     If `replacing` changes the files in the meantime, they are read again.
 
     Args:
-        folder: The folder.
+        folder: The folder whose files are read.
         read: Reads the files.
         seconds: How long to try.
 

@@ -76,7 +76,7 @@ def update_bias(moe: MoE, counts: Int[Tensor, "expert"], rate: float) -> None:
     in the next. Call it once after each update of the weights.
 
     Args:
-        moe: The layer.
+        moe: The mixture of experts.
         counts: How many tokens of the whole batch chose each expert, (expert).
         rate: Step size in units of the scores, which lie between 0 and 1; 0.001 is typical.
 

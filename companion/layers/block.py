@@ -43,7 +43,7 @@ class Block(nn.Module):
     Whatever a sub-layer adds to the stream is first multiplied by `config.residual`.
 
     Args:
-        config: The model.
+        config: Configuration of the model.
         causal: Let a token attend only to itself and to earlier tokens.
         cross: Add cross-attention to a source.
         layer: Index of the block in its stack. `ModelConfig.layer` uses it to find the block's window and positions.

@@ -207,7 +207,7 @@ class KVCache:
         `companion.account` counts the bytes.
 
         Args:
-            config: The model.
+            config: Configuration of the model.
             batch: Number of rows.
             slots: Capacity of each row, in tokens.
             dtype: Type of keys and values.
@@ -254,7 +254,7 @@ class KVCache:
         """Check that this cache has the layers of a model.
 
         Args:
-            config: The model.
+            config: Configuration of the model.
             heads: Number of key heads that this cache stores.
 
         Raises:

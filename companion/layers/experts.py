@@ -59,7 +59,7 @@ def outputs(
     """Apply the networks to x.
 
     Args:
-        networks: The networks.
+        networks: The networks to apply.
         x: Their inputs, (..., row, d_model).
         product: Function that computes x @ matrix + bias, for one matrix or for many at once.
     """

@@ -199,7 +199,7 @@ def evaluate(
     The result has four axes. An axis that the predicate does not depend on may have length 1.
 
     Args:
-        predicate: The predicate.
+        predicate: The predicate to evaluate.
         batch: Number of rows.
         heads: Number of heads.
         queries: Positions of the queries, (query) or (batch, query).
@@ -222,7 +222,7 @@ def materialize(
     """Evaluate a predicate to a boolean tensor (batch, heads, query, key), ready for `attend(mask=...)`.
 
     Args:
-        predicate: The predicate.
+        predicate: The predicate to evaluate.
         batch: Number of rows.
         queries: The number of queries, the last of which is aligned with the last key; or their positions, (query), or
             (batch, query) if rows are at different positions.
@@ -336,7 +336,7 @@ def as_mask(mask: MaskLike, *, anywhere: bool = False) -> Mask | Predicate | Att
     """Check a caller's mask, and convert the integers 1 and 0 to booleans.
 
     Args:
-        mask: The mask.
+        mask: The mask to check.
         anywhere: Check the contents even on a GPU, which requires waiting for it.
 
     Raises:

@@ -158,7 +158,7 @@ class PagedCache(KVCache):
         wider.
 
         Args:
-            config: The model.
+            config: Configuration of the model.
             blocks: Number of blocks.
             size: Tokens per block.
             places: Number of texts that linear layers store, if there are any.

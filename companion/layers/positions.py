@@ -259,7 +259,7 @@ def scaled_frequencies(
     Args:
         width: Rotated width.
         base: Base of the unscaled frequencies.
-        scaling: The scaling.
+        scaling: How the frequencies are scaled.
         places: Positions of the tokens in the floating-point type of the angles.
 
     Returns:

@@ -65,7 +65,7 @@ def evaluate(
     """Return a model's loss over all of `batches`, without dropout. The model's mode is restored afterwards.
 
     Args:
-        model: the model.
+        model: the model to evaluate.
         batches: tensors for `loss`, targets last.
         bytes: number of bytes of text that the targets encode.
         loss: (model, *batch) -> `Scored`.

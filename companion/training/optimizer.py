@@ -76,7 +76,7 @@ def adamw(
     one type.
 
     Args:
-        model: the model.
+        model: the model whose parameters are optimized.
         weight_decay: decay of the parameters named by `decayed`.
         betas: decay of the two moving averages.
         fused: whether to use the fused implementation.
@@ -241,7 +241,7 @@ def load_optimizer_state(
     """Load the result of `optimizer_state`.
 
     Args:
-        model: the model.
+        model: the model that the optimizer trains.
         optimizer: its optimizer.
         tensors: the state by name.
         part: as `Parallel.part`: returns this process's part of a tensor.

@@ -96,7 +96,7 @@ class Run:
         All processes that a launcher started must call this together.
 
         Args:
-            settings: the settings.
+            settings: the settings of the run.
             arguments: the command line, for messages that show how to resume.
 
         Raises:

@@ -241,7 +241,7 @@ class RunFolder:
         """Write a checkpoint of `trainer`, and delete all but the last `keep` and the best (a collective).
 
         Args:
-            trainer: the trainer.
+            trainer: the trainer whose state is written.
             keep: number of recent checkpoints to keep.
             error: score of the model, smaller is better; `None`: it was not measured.
 

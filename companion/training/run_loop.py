@@ -47,7 +47,7 @@ def fit(
     With several processes this is a collective: all processes call it, and the main one measures, writes and prints.
 
     Args:
-        trainer: the trainer.
+        trainer: the trainer of the run.
         measure: evaluates the trainer's current model; the result's `scores` go into the log.
         folder: folder of the run; `None`: save nothing.
         evaluate_every: number of updates between evaluations.

@@ -55,7 +55,7 @@ def read_sealed(path: Path, remedy: str, run: str | None = "") -> Record:
     """Read the result of `sealed` from `path`.
 
     Args:
-        path: the file.
+        path: path of the file.
         remedy: advice for the error message.
         run: digest of the run, as in `sealed`; `None`: the run is from before there were digests.
 

@@ -99,7 +99,7 @@ def published_tensors(
     """Return the tensors of a GGUF file by their published names.
 
     Args:
-        path: The file.
+        path: Path of the file.
         device: The device of the tensors (default: the CPU).
         dtype: Their dtype (default: `GGUFFile.dtype`).
         headers: Whether to return only shapes and dtypes, as tensors on the device "meta".

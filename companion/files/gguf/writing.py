@@ -37,7 +37,7 @@ class Unwritten(GGUFFile):
 
     Args:
         path: The path that error messages name.
-        architecture: The architecture.
+        architecture: The architecture of llama.cpp to export as.
         config: The model's configuration.
         published: The shapes of its tensors by their published names.
     """
@@ -73,7 +73,7 @@ def write_gguf(
     """Write a model to a GGUF file, completely or not at all.
 
     Args:
-        path: The file.
+        path: Path of the file.
         config: The model's configuration.
         kind: Its `model_type` as a published model.
         fields: The fields of its config.json.

@@ -183,7 +183,7 @@ def became_by(path: Path, name: str, value: Any, policy: Policy | None, harm: st
     """Return the result for a field of the file at `path`.
 
     Args:
-        path: The file.
+        path: Path of the file.
         name: The field.
         value: Its value.
         policy: Its policy, or `None` for a field without a row.
@@ -254,7 +254,7 @@ def load_published(
     """Read the tensors of model.safetensors, of all files that its index names, or of a GGUF file.
 
     Args:
-        folder: The folder.
+        folder: The published folder.
         device: The device of the tensors (`None`: the CPU).
         dtype: The dtype that floating-point tensors are converted to (default: as stored).
         headers: Whether to read only shapes and dtypes, as tensors on the device "meta".

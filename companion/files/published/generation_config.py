@@ -115,7 +115,7 @@ def read_writing(folder: str | Path, vocab: int | None = None) -> Writing:
     """Read the generation settings of a published folder.
 
     Args:
-        folder: The folder.
+        folder: The published folder.
         vocab: The size of the vocabulary, to check ids against it (default: they are not checked).
 
     Raises:

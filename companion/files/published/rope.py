@@ -253,7 +253,7 @@ def scaled(config: ModelConfig, table: Mapping[str, Policy], *, parameters: bool
     """Return the value of `rope_parameters` or `rope_scaling` for a configuration, the inverse of `positions`.
 
     Args:
-        config: The configuration.
+        config: The configuration of the model.
         table: The family's policies, which decide on the keys.
         parameters: Whether to return `rope_parameters`. `rope_scaling` is `None` if nothing is scaled, or if local
             layers have a base of their own in the family.
