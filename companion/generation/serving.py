@@ -361,7 +361,7 @@ class Server:
             self._running.append(handle)
 
     def _begin(self) -> None:
-        """Prepare for a first text: if the weights have changed, forget everything that was stored for the old ones."""
+        """Prepare for the first text; if the weights have changed, forget what was stored for the old ones."""
         self._writer = None
         seen = [_bits(weight) for weight in (*self.model.parameters(), *self.model.buffers())]
         if seen != self._seen:

@@ -367,7 +367,7 @@ def _keep(
                 break
         added = row.written - first
         if chances is None and sampling.temperature != 0:
-            row.stream.random(added)  # now consume the numbers that were peeked at and used
+            row.stream.random(added)  # now consume the random numbers that were used
         if first:
             draft.passes += 1
             draft.proposed += added if added <= accepted else len(proposed)  # tokens after an end are not verified

@@ -1,4 +1,4 @@
-"""Families of published models, which read their folders, and presets, which are named releases."""
+"""Families of published models, with the code that reads their folders, and presets, which are named releases."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ class Places:
         self.given[old] = dequantized(blocks, scales, torch.bfloat16 if bias is None else bias.dtype)
 
     def experts(self, old: str, *new: str) -> None:
-        """Move a tensor (expert, out, in) to `new`, each (expert, in, out), which divide `out` equally."""
+        """Divide a tensor (expert, out, in) equally along `out` into the `new` tensors, each (expert, in, out)."""
         if old not in self.given:
             self._absent(old)
             return
