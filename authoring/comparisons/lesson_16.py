@@ -39,7 +39,7 @@ def held() -> dict[Any, list[float]]:
 
 
 def silent() -> dict[Any, list[float]]:
-    """Measure one head where an answer is asked for and where it is not, with and without a gate."""
+    """Measure a head where an answer is asked for and elsewhere, with and without a gate."""
     lesson, found, budgets = names_of("16", "setup", "sets-up-signs", "one-head", "sets-up-repeat"), {}, (200, 600)
     for gated in (False, True):
         runs = [lesson["repeat"](gated, start, budgets)[1] for start in STARTS]

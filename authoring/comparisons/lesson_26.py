@@ -14,7 +14,7 @@ CELLS = ("setup", "sets-up-local", "local")
 
 
 def less_often() -> dict[tuple[int, str], list[float]]:
-    """Compare nats per held-out byte of three ways to average, with cells of the deeper notebook."""
+    """Compare three ways of averaging by their nats per held-out byte, with cells of the deeper notebook."""
     [path] = (SOURCES.parent / "deeper").glob("26_*.md")
     code = {cell.metadata.get("name"): cell.source for cell in read_source(path).cells}
     names: dict[str, Any] = {"__name__": "__main__"}

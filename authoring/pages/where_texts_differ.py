@@ -110,8 +110,7 @@ def where(correction: Correction, at: Lesson, lessons: Iterable[Lesson]) -> str:
 
 
 def _at_home(corrections: Iterable[Correction], lessons: Sequence[Lesson]) -> Iterator[tuple[Lesson, Correction]]:
-    """Yield each correction with its lesson. A correction that is executed only by a test is listed after the previous
-    one."""
+    """Yield each correction with its lesson. One that only a test executes is listed after the previous correction."""
     before = lessons[0]
     for correction in corrections:
         lesson = home(correction, lessons)

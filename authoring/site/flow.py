@@ -1,7 +1,7 @@
 """The other two pages that run the story model: the flow of a text, and a story that reader and model write in turns.
 
 Their texts are in `flow.md` and `chat.md`, so that they can be read, searched and printed without scripts. `flow.js`
-and `chat.js` put a part of the picture in place of each mark.
+and `chat.js` replace each mark in them with a part of the picture.
 """
 
 from __future__ import annotations

@@ -216,7 +216,7 @@ _RUBBISH = 77
 
 
 def in_other_order(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy whose axes are in reverse order in memory, so that it is not contiguous where that is possible."""
+    """Return a copy whose axes are in reverse order in memory, so that it is not contiguous if that is possible."""
     if tensor.dim() > 1:
         axes = tuple(range(tensor.dim()))[::-1]
         return tensor.permute(axes).clone(memory_format=torch.contiguous_format).permute(axes)

@@ -7,8 +7,9 @@
 
 Each fault belongs to one of the two marks of an answer. A *right* answer has the idea, and the first fault that costs
 this mark ends the examination. A *robust* answer also handles inputs that a lesson does not mention: extremes, NaN,
-inputs to reject, memory and types. Its first such fault is reported once the answer is right, and costs no points. A
-fault belongs to *robust* if its case does (`Case.is_robust`), or if its kind is not "value" (`exercise.KINDS`).
+inputs to reject, memory and types. If the answer is right, the first fault that costs this mark is reported, but it
+costs no points. A fault belongs to *robust* if its case does (`Case.is_robust`), or if its kind is not "value"
+(`exercise.KINDS`).
 
 The answer runs in this process (`call.in_this_process`) or in the grader's, which shares nothing with it. This module
 sees only its `Outcome`.
