@@ -131,7 +131,7 @@ def finish(path: Path) -> Finished:
 def _in_another_kernel(code: str) -> str:
     """Add the import that shows a hint in a kernel without the course to the code of the first cell.
 
-    It is the first line, or the second after the comment that a folded cell shows.
+    The import is the first line or, in a folded cell, the second one, after the comment that the cell shows.
     """
     rows = code.split("\n")
     at = 1 if rows[0].startswith("#") else 0

@@ -61,7 +61,7 @@ class Scores(LessonRuns):
 
 
 def scores(folder: Path) -> dict[str, Any]:
-    """Return the record: log-likelihoods by suite and model, by prompt, of the course's questions, and of a judge."""
+    """Return the record: log-likelihoods by suite and model, by prompt, for the course's questions, and for a judge."""
     score = Scores(folder)
     lesson = score.lesson
     names, agreement, sums = lesson["number_names"], lesson["agreement"], lesson["sums"]

@@ -143,8 +143,7 @@ class Part:
         return answer
 
     def program(self, sources: Mapping[str, str]) -> str:
-        """Return the source of a module that needs only PyTorch and whose function `answer` does what `Part.answer`
-        returns."""
+        """Return the source of a module with the function of `Part.answer`, as `answer`, that needs only PyTorch."""
         probe = re.sub(r"\A.*?^def \w+", "def probe", inspect.getsource(self.probe), count=1, flags=re.S | re.M)
         return (
             f"{inspect.getsource(isolated_modules)}\n\n{_without_future(inspect.getsource(simulated_device))}\n\n"
