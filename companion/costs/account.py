@@ -377,8 +377,8 @@ def _pair(sizes: ResolvedAttention, absorbed: bool = False) -> int:
 def _seen(config: ModelConfig, layer: int, tokens: int, cached: int, causal: bool) -> tuple[int, int]:
     """Count the keys and the query-key pairs in the self-attention of a decoder layer.
 
-    The keys are the cached ones and those of the new tokens. Pairs are counted if they are computed, or with `causal`
-    only if they are used.
+    The keys are the cached ones and those of the new tokens. Every pair that is computed counts; with `causal`, only
+    pairs that are actually used count.
     """
     window = config.attention.window
     if window is None or not config.local(layer):

@@ -139,7 +139,8 @@ def measure_chip(dtype: torch.dtype = torch.float32, device: torch.device | str 
 
 
 def measure_reading(device: torch.device | str = "cpu") -> float:
-    """Measure how many bytes per second this machine can read without writing, as a decode step reads its weights.
+    """Measure this machine's memory bandwidth for reading, in bytes per second. A decode step reads the weights in the
+    same way.
 
     This is the best rate over several sums of a tensor far larger than any cache, and several dot products of its
     halves. It takes less than a second; the result varies with what else is running.

@@ -261,7 +261,7 @@ def fewest_devices(
     if fits(1):
         return step
     low, high = 1, 2
-    while not fits(high):  # with more devices, none needs more memory, but `--shard` on a single device gathers nothing
+    while not fits(high):  # more devices never need more memory each; one device is an exception: with `--shard` it gathers nothing, so it can need less
         low, high = high, 2 * high
         if high * step > MOST_DEVICES:
             return None

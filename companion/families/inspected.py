@@ -87,7 +87,7 @@ def read_card(card: Mapping[str, Any], named: str | Path = CONFIG) -> Inspection
         named: The name of the file in messages.
 
     Returns:
-        An inspection with the use of each field, and with the model's configuration if none is rejected.
+        An inspection that says how each field is used and, if no field is rejected, includes the model's configuration.
 
     Raises:
         ValueError: If the `model_type` is unknown, or the fields belong to another kind of file.

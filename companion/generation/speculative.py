@@ -215,7 +215,7 @@ class _Reader:
         for i, (row, proposed) in enumerate(zip(rows, proposals, strict=True)):
             last = len(row.ids) - 1
             # A row with fewer proposals reads some of its text again instead of padding, which would reach beyond the
-            # cache near its end. A text too short for that is far from the end.
+            # cache near its end. A text too short for this check cannot be near the limit.
             start = max(0, last + len(proposed) - most)
             read = [*row.ids[start:], *proposed]
             tokens.append(read + [0] * (most + 1 - len(read)))

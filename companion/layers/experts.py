@@ -151,7 +151,7 @@ def _in_turn(networks: Networks, rows: Float[Tensor, "visit d_model"], ends: Int
 
 
 def _way(networks: Networks, tokens: Tensor, chosen: Tensor, wanted: Way) -> Way:
-    """Choose the implementation, given the tokens in the dtype of the products."""
+    """Choose the implementation. The tokens must already have the dtype of the matrix products."""
     if wanted not in get_args(Way):
         raise ValueError(f"experts={wanted!r}: expected 'auto', 'loop', 'grouped', 'gather' or 'every'")
     (number, d_model, d_ff), visits, top_k = networks.inner.shape, chosen.numel(), chosen.shape[1]

@@ -218,7 +218,7 @@ def _chunk(
         if tokens > 1:
             system = strength[..., None] * pairs[..., past:]
             u = torch.linalg.solve_triangular(system, u, upper=False, unitriangular=True)
-    # Query heads that share a matrix get a separate axis.
+    # Query heads that share a matrix are laid out along an additional axis.
     q = q.unflatten(1, (k.shape[1], -1))
     all_u = u if before is None else torch.cat((before.u, u), 2)
     out = product(_pairs(q, keys.unsqueeze(2), fades.unsqueeze(2)), all_u.unsqueeze(2))

@@ -38,8 +38,8 @@ class RMSNorm(nn.Module):
         d_model: Width of the vectors.
         eps: Epsilon, added inside the square root.
         unit_offset: Use 1 + weight as the gain (Gemma): weights begin at zero, and weight decay pulls the gain to one.
-            Half precision is then multiplied by the gain in fp32 before it is rounded, because half precision would
-            lose the last digits of a gain near one.
+            Half-precision activations are multiplied by the gain in fp32 and only then rounded, because a gain near one
+            would lose its last digits in half precision.
     """
 
     def __init__(self, d_model: int, eps: float = 1e-6, *, unit_offset: bool = False) -> None:

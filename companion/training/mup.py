@@ -77,7 +77,7 @@ def begin_wide(model: Transformer, width_base: int) -> None:
 
 
 def wide_model(config: ModelConfig, width_base: int) -> Transformer:
-    """Make a new model with the shape of `config`, and with the initialization and forward pass of the table above.
+    """Make a new model with the shape given by `config`, initialized and run as described in the table above.
 
     Train it with `TrainingConfig(width_base=...)`.
 
