@@ -123,7 +123,8 @@ def _done(name: str) -> str:
         "log_softmax": "normalized to a sum of one",
         "cumsum": "accumulated step by step",
     }
-    return told.get(name, "added up" if name in ("sum", "mean") else "put together")
+    told |= dict.fromkeys(("max", "amax", "argmax"), "compared") | dict.fromkeys(("sum", "mean"), "added up")
+    return told.get(name, "combined")
 
 
 def _shapes(node: ast.AST) -> Iterator[Found]:

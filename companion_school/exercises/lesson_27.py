@@ -631,6 +631,8 @@ def _(draw):
     yield Case("three runs", (runs, speed, watts, price))
     yield Case("three runs on a rented machine", (runs, speed, watts, price, rent))
     yield Case("rent with electricity included", (runs, speed, watts, 0.0, rent))
+    pilots = [("read" if at % 3 else "train", a, (at + 1) * b) for at in range(40)]
+    yield Case("forty pilots and runs", (pilots, speed, watts, price, rent))
     yield Case("an empty list costs nothing", ([], speed, watts, price, rent), robust="every project has runs")
     yield Case("another kind of run is rejected", ([("rest", a, b)], speed, watts, price), refuse=True)
     yield Case("a speed of 0 is rejected", (runs, 0.0, watts, price), refuse=True)

@@ -9,12 +9,12 @@ reading in a sandboxed process with limits, because a file can be built to parse
 from __future__ import annotations
 
 import ast
-import builtins
 import json
 import os
 import re
 import stat
 import symtable
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -38,7 +38,7 @@ _SHELL = re.compile(r"[^=#'\"]*=[ \t]*[!%]")  # as in here = !pwd
 _LINES = re.compile("\r\n|\r|\n")  # Python's line endings; str.splitlines also splits at others
 _PERCENT = re.compile(r"^# %%.*$", re.MULTILINE)
 _IMPORTS = (ast.Import, ast.ImportFrom)
-_GIVEN = (*dir(builtins), "torch", "math", "__name__")  # names that every answer has
+_GIVEN = ("torch", "math", "__name__")  # names that every answer has
 _FAULTS = (SyntaxError, ValueError, RecursionError, MemoryError)  # deeply nested code raises the last two
 
 
@@ -157,10 +157,10 @@ class Submission:
                         wanted.extend(statement.uses)
         users = (statement for statement in taken.values() if not isinstance(statement.node, _IMPORTS))
         needed = answer.binds.union(*(statement.uses for statement in users))
-        bound = frozenset(_GIVEN).union(*(statement.binds for statement in taken.values()))
+        missing = needed.difference(_GIVEN, *(statement.binds for statement in taken.values()))
         lines = []
         for statement in self._statements:
-            if _is_star(statement.node) and needed - bound:
+            if _may_bind(statement.node, missing):
                 lines.append(statement.text)
             elif id(statement) in taken:
                 node = statement.node
@@ -258,8 +258,8 @@ def read_texts(files: Sequence[tuple[str, bytes]], wanted: Sequence[str]) -> dic
     A text continues through the Markdown cells that follow, up to a code cell, another cell of the problem set, the
     heading of an exercise or another of these lines. If the student deleted the line, its cell is recognized by its
     name in the problem set. If the cell is unchanged, the text comes from cells that the student added just above or
-    below it. If there are none, it comes from cells added anywhere, as for a deleted cell. If a line has several texts,
-    the last one that is not empty counts.
+    below it. If there are none there, the text comes from cells added anywhere, as for a deleted cell. If a line has
+    several texts, the last one that is not empty counts.
 
     Args:
         files: Names and contents; Python files are skipped.
@@ -465,7 +465,9 @@ def _cells(name: str, data: bytes) -> list[_Cell]:
     try:
         book = json.loads(text)
     except (ValueError, RecursionError):
-        raise Unreadable(f"{name} is not a notebook: its text is not JSON") from None
+        raise Unreadable(
+            f"{name} is not a notebook: the file is cut off or damaged, because its text is not JSON"
+        ) from None
     try:
         sheets = book.get("worksheets", [book])  # notebook format 3 grouped cells into worksheets
         cells = [cell for sheet in sheets for cell in sheet["cells"]]
@@ -590,13 +592,17 @@ def _is_whole(node: ast.stmt) -> bool:
     return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and not node.decorator_list
 
 
-def _is_star(node: ast.stmt) -> bool:
-    """Return True for `from x import *`, which may import a name that no other statement binds.
-
-    The course's own packages do not count, because answers must not use them.
-    """
-    star = isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names)
-    return star and (node.module or "").split(".")[0] not in ("companion", "companion_school")  # type: ignore[attr-defined]
+def _may_bind(node: ast.stmt, names: Collection[str]) -> bool:
+    """Return True for `from x import *` if it may bind one of these names. The course's own packages bind none."""
+    if not isinstance(node, ast.ImportFrom) or all(alias.name != "*" for alias in node.names):
+        return False
+    if (node.module or "").split(".")[0] in ("companion", "companion_school"):
+        return False
+    module = sys.modules.get(node.module or "")
+    if module is None:  # unknown, so it may bind anything
+        return True
+    public = getattr(module, "__all__", None) or [name for name in vars(module) if not name.startswith("_")]
+    return not {*names}.isdisjoint(public)
 
 
 def _import(node: ast.Import | ast.ImportFrom, needed: frozenset[str]) -> str:

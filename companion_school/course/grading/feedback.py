@@ -14,8 +14,8 @@ from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup, escape
 
 from companion_school.course.grading.results import EXTRA, Line, Settled
-from companion_school.course.grading.submissions import CHOICE
-from companion_school.course.grading.tables import number
+from companion_school.course.grading.submissions import CHOICE, platform_name
+from companion_school.course.grading.tables import number, points
 from companion_school.course.release.own_numbers import is_own
 from companion_school.course.release.questions import is_question
 from companion_school.course.written.rubrics import find_written
@@ -23,7 +23,7 @@ from companion_school.course.written.rubrics import find_written
 _WORDS = {
     "right": "Right.",
     "wrong": "Wrong: the code runs, but its result is not the right one.",
-    "missing": "Missing: there is no answer, or it has not been changed.",
+    "missing": "Missing: no answer was found, or it is still as it was handed out.",
     "crashed": "Crashed: the code raised an error, or its process ended.",
     "timeout": "Timeout: the code did not finish within its time limit. If it is fast for you, tell your instructor.",
     "refused": "Refused: the code uses something that the exercise or the grader does not allow.",
@@ -36,7 +36,10 @@ _RIGHT_BUT = "Not accepted: the result is right, but another requirement of the 
 
 def page(settled: Settled, assignment: str) -> str:
     """Render a student's feedback page for this assignment as HTML."""
-    return _template().render(one=settled, record=settled.record, assignment=assignment, choice=CHOICE, extra=EXTRA)
+    record = settled.record
+    # The platform's number is part of the name in the tables, but means nothing to the student.
+    name = re.sub(r"_\d+$", "", record.student) if platform_name(record.place) else record.student
+    return _template().render(one=settled, record=record, name=name, assignment=assignment, choice=CHOICE, extra=EXTRA)
 
 
 @cache
@@ -44,7 +47,14 @@ def _template() -> Template:
     made = Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
     )
-    made.filters |= {"sentence": _sentence, "number": number, "verdict": _verdict, "prose": _prose, "level": _level}
+    made.filters |= {
+        "sentence": _sentence,
+        "number": number,
+        "points": points,
+        "verdict": _verdict,
+        "prose": _prose,
+        "level": _level,
+    }
     made.tests["question"] = is_question
     return made.from_string(files(__package__).joinpath("feedback.html").read_text(encoding="utf-8"))
 
@@ -53,13 +63,13 @@ def _verdict(line: Line) -> str:
     """Return the outcome of an item as a sentence."""
     if line.outcome == "wrong" and is_question(line.item.id):
         offered = any(finding.fault for finding in line.item.findings)
-        return "Wrong: this is not one of the choices." if offered else "Wrong: another answer is right."
+        return "Wrong: this is not one of the choices." if offered else "Wrong: this is not the right answer."
     if line.outcome == "wrong" and is_own(line.item.id):
         return "Wrong: with your numbers, another result is right."
     told = _WORDS[line.outcome]
     if line.outcome == "wrong" and line.item.findings[:1] and _is_right_but(line.item.findings[0].fault):
         told = _RIGHT_BUT
-    return f"{told} And robust ★." if line.item.robust == "yes" else told
+    return "Right, and robust ★." if line.item.robust == "yes" else told
 
 
 def _is_right_but(fault: str) -> bool:

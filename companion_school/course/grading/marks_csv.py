@@ -6,8 +6,9 @@ import csv
 import hashlib
 import io
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import compress
 from pathlib import Path
 
 from companion.ground import display
@@ -15,8 +16,9 @@ from companion.ground.atomic import write_atomic
 from companion_school.checking.exercise import STAR
 from companion_school.course.grading.exercise_mark import OUTCOMES, Graded
 from companion_school.course.grading.feedback import page
-from companion_school.course.grading.gradebook import COLUMNS
-from companion_school.course.grading.lateness import Lateness, read_rule
+from companion_school.course.grading.gradebook import COLUMNS, KEEP, names_known
+from companion_school.course.grading.lateness import EXTENSIONS, Lateness, read_rule
+from companion_school.course.grading.received import CALLED_LATE
 from companion_school.course.grading.results import (
     FILE,
     OVERRIDES,
@@ -60,7 +62,7 @@ def _row(one: Settled, assignment: str, rule: Lateness | None) -> Row:
     earned = (one.score is not None or one.waits) and one.is_earned
     row = {
         "assignment": assignment,
-        "duedate": rule.due_of(record.student, assignment) if rule else "",
+        "duedate": rule.due_of(one.known_as or record.student, assignment) if rule else "",
         "timestamp": record.time,
         "student_id": quoted(record.student),
         "raw_score": number(one.earned) if earned else "",
@@ -100,7 +102,10 @@ def _change(change: tuple[str, str, str]) -> str:
 
 
 def summary(settled: Sequence[Settled]) -> str:
-    """Return a table for the terminal that counts the outcomes of each item, and its robust answers."""
+    """Return a table for the terminal that counts the outcomes of each item, and its robust answers.
+
+    Outcomes that nobody has are left out. Below it are the students whose work a platform calls late without a time.
+    """
     outcomes = [outcome for outcome in OUTCOMES if outcome != "right"]
     rows = []
     for id, lines in _by_item(settled).items():
@@ -108,7 +113,14 @@ def summary(settled: Sequence[Settled]) -> str:
         stars = sum(line.item.robust == "yes" for line in lines)
         numbers = (counts["right"], stars, *(counts[outcome] for outcome in outcomes))
         rows.append((id, *(f"{number or '.'}" for number in numbers)))
-    return display.table(rows, ("", "right", f"robust {STAR}", *outcomes), indent=0)
+    shown = [True, True, *(any(row[at] != "." for row in rows) for at in range(2, len(outcomes) + 3))]
+    heads = ("", "right", f"robust {STAR}", *outcomes)
+    told = display.table([tuple(compress(row, shown)) for row in rows], tuple(compress(heads, shown)), indent=0)
+    if not rows:
+        told = "There is nothing here that the grader can mark; a person marks the written answers."
+    if late := [one.record.student for one in settled if one.record.time_from == CALLED_LATE]:
+        told += f"\n\n{CALLED_LATE}, so nothing is deducted: {', '.join(late)}. Their times can be given with --times."
+    return told
 
 
 def _by_item(settled: Sequence[Settled]) -> dict[str, list[Line]]:
@@ -165,21 +177,28 @@ def publish(results: Results, out: Path) -> tuple[list[Settled], list[str]]:
         out: Output folder.
 
     Returns:
-        The students' marks, and the errors of pages that could not be written.
+        The students' marks, and the errors of extensions without effect and of pages that could not be written.
 
     Raises:
-        ValueError: If one of the files read is malformed, or marks.csv was changed by hand.
+        ValueError: If one of the files read is malformed or the folder of the problem set is gone, or marks.csv was
+            changed by hand.
     """
     must_be_untouched(out)
+    if results.course and not Path(results.course).is_dir():
+        raise ValueError(
+            f"{out / FILE}: the deadline and the extensions are in {results.course}, which is not there; if it "
+            'has moved, change the line "course" of the file'
+        )
     rule = read_rule(Path(results.course), results.assignment) if results.course else None
     given = read_sheet(out / MARKS, texts=False) if (out / MARKS).is_file() else {}
     overrides = read_overrides(out / OVERRIDES, results)
-    settled = settle(results, given, overrides, rule, _spent(out, results.assignment))
+    ids = {student: id for student, id in names_known(out).items() if id not in ("", KEEP)}
+    settled = settle(results, given, overrides, rule, _spent(out, results.assignment, ids), ids)
     made = table(settled, results.assignment, rule)
     write_atomic(out / FILE, store(replace(results, table=_digest(made))))
     write_atomic(out / "marks.csv", made)
     write_atomic(out / "class.csv", statistics(settled))
-    faults = []
+    faults = _without_effect(rule, results, ids)
     for one in settled:
         try:
             write_atomic(out / "feedback" / page_name(one.record.student), page(one, results.assignment))
@@ -202,13 +221,29 @@ def _digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def _spent(out: Path, assignment: str) -> dict[str, int]:
-    """Count the late days that each student has used up in other problem sets, read from sibling folders of `out`."""
+def _without_effect(rule: Lateness | None, results: Results, ids: Mapping[str, str]) -> list[str]:
+    """Describe the extensions for ids of the roster, if it is not known who has them among a platform's names."""
+    here = {name for record in results.records for name in (record.student, ids.get(record.student, ""))}
+    strange = [record.student for record in results.records if platform_name(record.place) and not ids]
+    rows = [one.student for one in (rule.extensions if rule else ()) if one.assignment in ("", results.assignment)]
+    missing = sorted({student for student in rows if student} - here)
+    if not missing or not strange:
+        return []
+    what = f"{EXTENSIONS}: no effect on {', '.join(missing)}, because the platform's names are not matched yet"
+    return [f"{what}; run companion course export with --roster, and then companion course mark --into"]
+
+
+def _spent(out: Path, assignment: str, ids: Mapping[str, str]) -> dict[str, int]:
+    """Count the late days that each student has used up in other problem sets, read from sibling folders of `out`.
+
+    The students are called by their ids on the roster, as far as they are known.
+    """
     spent: Counter[str] = Counter()
     for file in sorted(out.absolute().parent.glob("*/marks.csv")):
         for row in read_table(file) if file.parent != out.absolute() else ():
             if row.get("assignment") != assignment and row.get("late_days", "").isdecimal():
-                spent[unquoted(row["student_id"])] += int(row["late_days"])
+                student = unquoted(row["student_id"])
+                spent[ids.get(student) or student] += int(row["late_days"])
     return dict(spent)
 
 
@@ -259,7 +294,7 @@ def first_results(out: Path, students: Sequence[str], *, again: bool) -> Results
 
 
 def merged(first: Results, new: Results) -> tuple[Results, list[str]]:
-    """Replace earlier results by new ones.
+    """Replace earlier results with new ones.
 
     A student whom the platform has renamed is recognized by the platform's number in the name of what was downloaded.
 

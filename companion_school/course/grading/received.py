@@ -24,7 +24,7 @@ import yaml
 from companion_school.course.grading.answers import Unreadable, contents
 from companion_school.course.grading.tables import Row, read_table, unquoted
 
-UNKNOWN = "unknown"
+UNKNOWN, CALLED_LATE = "unknown", "Canvas calls it late, and does not say by how much"
 _MOST_MEMORY, _MOST_SECONDS = 2 * 2**30, 10
 _FORMS = (
     "%Y-%m-%d-%H-%M-%S",
@@ -100,20 +100,21 @@ class Sources:
             late: True if the name says that the submission was late.
 
         Returns:
-            The time in ISO 8601 and its source. If the time is unknown it is empty, and a reason replaces the source.
+            The time in ISO 8601 and its source. If the time is unknown, it is empty, and the reason is given instead of
+            the source.
         """
         told = [
             (self.table.get(student, "") or self.table.get(place, ""), "the instructor's table of times"),
             (_stamped(stamp), "nbgrader"),
             (self.manifest.get(place, ("", ""))[1], "Gradescope's list"),
             (named, "the name that the platform gave it"),
-            (last_commit(home, files), "the last commit of what is graded"),
+            (last_commit(home, files), "the last commit of the graded files"),
         ]
         for time, source in told:
             with contextlib.suppress(ValueError, OverflowError):
                 if time:
                     return moment(time, "time", self.zone).isoformat(sep=" ", timespec="seconds"), source
-        return "", "Canvas calls it late, and does not say by how much" if late else UNKNOWN
+        return "", CALLED_LATE if late else UNKNOWN
 
 
 def read_times(file: Path) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Stored results of grading: results.json, the source of all tables and feedback pages.
 
-`companion grade` writes results.json. Changes that people make later are stored beside it in files of their own, and
-are applied each time the tables and pages are generated:
+`companion grade` writes results.json. Changes that people make later are stored beside it in separate files, and are
+applied each time the tables and pages are generated:
 
     overrides.csv   points changed by a person, with reason and author
     written.csv     marks of written answers, which `companion course mark` reads from a marking sheet
@@ -23,7 +23,7 @@ from companion_school.checking.examine import Verdict
 from companion_school.course.grading.exercise_mark import NOT_IT, TO_MARK, Graded, Mark, Text
 from companion_school.course.grading.lateness import Late, Lateness
 from companion_school.course.grading.submissions import plain
-from companion_school.course.grading.tables import Row, number, read_number, read_table, unquoted
+from companion_school.course.grading.tables import Row, number, points, read_number, read_table, unquoted
 from companion_school.course.points import is_constant
 from companion_school.course.release.own_numbers import is_own
 from companion_school.course.release.questions import is_question
@@ -298,12 +298,14 @@ class Settled:
         lines: The items with the changes and marks added by people.
         changes: Changes by hand to the total, and points added by hand.
         late: Consequences of a late submission.
+        known_as: The student's id on the roster, or else the name in the record.
     """
 
     record: Record
     lines: tuple[Line, ...]
     changes: tuple[Override, ...] = ()
     late: Late = field(default=Late())
+    known_as: str = ""
 
     @property
     def earned(self) -> float:
@@ -351,15 +353,15 @@ class Settled:
     @property
     def headline(self) -> str:
         """Score in words, for the feedback page."""
-        most = number(self.most)
+        most = points(self.most)
         if self.total:
-            return f"{number(self.total.points)} of {most} points"
+            return f"{number(self.total.points)} of {most}"
         if self.score is None and not self.waits:
             return "no score yet, because nothing could be graded; your instructor decides what happens next"
         if self.score is None:
-            return f"{number(self.earned)} of {most} points so far; a person still has to mark {', '.join(self.waits)}"
+            return f"{number(self.earned)} of {most} so far; a person still has to mark {', '.join(self.waits)}"
         off = f": {number(self.earned)} earned, {number(self.penalty)} deducted for lateness" if self.penalty else ""
-        return f"{number(self.score)} of {most} points{off}"
+        return f"{number(self.score)} of {most}{off}"
 
 
 def settle(
@@ -368,6 +370,7 @@ def settle(
     overrides: Sequence[Override],
     rule: Lateness | None = None,
     spent: Mapping[str, int] | None = None,
+    ids: Mapping[str, str] | None = None,
 ) -> list[Settled]:
     """Combine all students' results with the changes and marks added by people and the penalties for late work.
 
@@ -377,6 +380,7 @@ def settle(
         overrides: Changes by hand.
         rule: Rule for late work; without one there is no penalty.
         spent: Late days used up in other problem sets, by student.
+        ids: The roster's ids by student, where they differ. Extensions and late days go by them.
     """
     settled = []
     for record in results.records:
@@ -387,11 +391,11 @@ def settle(
             mark = given.get((record.student, item.id))
             same = mark if mark and item.text_id and mark.text_id == item.text_id else None
             lines.append(Line(item, same, by_item.get(item.id)))
-        late = Late()
+        late, known_as = Late(), (ids or {}).get(record.student, record.student)
         if rule is not None:
-            late = rule.of(record.student, results.assignment, record.time, (spent or {}).get(record.student, 0))
+            late = rule.of(known_as, results.assignment, record.time, (spent or {}).get(known_as, 0))
         changes = tuple(one for one in mine if one.item in (EXTRA, TOTAL))
-        settled.append(Settled(record, tuple(lines), changes, late))
+        settled.append(Settled(record, tuple(lines), changes, late, known_as))
     return settled
 
 
@@ -444,8 +448,10 @@ def _override(row: Row, where: str, known: Mapping[str, Mapping[str, float]]) ->
         raise ValueError(f"{where}, item must be one of {offered}, got {item!r}")
     points = read_number(row["points"], f"{where}, points")
     most = known[student].get(item, sum(known[student].values()))
-    if points is None or not (-most if item == EXTRA else 0) <= points <= most:
-        raise ValueError(f"{where}, points must be a number from 0 to {number(most)}, got {row['points']!r}")
+    least = -most if item == EXTRA else 0
+    if points is None or not least <= points <= most:
+        offered = f"from {number(least)} to {number(most)}"
+        raise ValueError(f"{where}, points must be a number {offered}, got {row['points']!r}")
     for name in ("reason", "author"):
         if not row[name].strip():
             raise ValueError(f"{where}, {name} must not be empty, because the student's page shows it")

@@ -225,5 +225,5 @@ def _walk(node: ast.AST, own: set[str], numbers: dict[str, int]) -> Iterator[str
 
 
 def as_text(found: Sequence[Alike]) -> str:
-    """Format the groups as text, one per line."""
-    return "\n".join(f"{one.id}  {one.share:4.0%}  {', '.join(one.students)}" for one in found)
+    """Format the groups as text, one per line. Only equal answers are 100% alike; other shares are rounded down."""
+    return "\n".join(f"{one.id}  {int(100 * one.share):3}%  {', '.join(one.students)}" for one in found)

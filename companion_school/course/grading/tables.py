@@ -25,6 +25,11 @@ def number(value: float) -> str:
     return "0" if text == "-0" else text
 
 
+def points(value: float) -> str:
+    """Format points with their unit, as in "1 point" and "0.5 points"."""
+    return f"{number(value)} {'point' if value == 1 else 'points'}"
+
+
 def read_number(text: str, where: str) -> float | None:
     """Parse the number in a cell, with a decimal point or comma; None for an empty cell.
 

@@ -28,8 +28,8 @@ UNGUIDED = (
 def release(name: str, stages: Sequence[Stage], out: Path, notebooks: Path | None = None) -> list[Path]:
     """Write a project into `out`.
 
-    Stages that the project depends on without asking for them are handed out as the course's references. The students'
-    folder is written atomically, and the teacher's page after it.
+    Stages that the project needs but does not ask for are handed out as the course's references. The students' folder
+    is written atomically, and the teacher's page after it.
 
     Args:
         name: Name of the project.
@@ -56,7 +56,7 @@ def release(name: str, stages: Sequence[Stage], out: Path, notebooks: Path | Non
         for stage in stages:
             for file in sorted(notebooks.glob(f"{stage.number:02d}_*.ipynb")) if notebooks else []:
                 write_atomic(made / "notebooks" / file.name, file.read_bytes())
-        write_atomic(made / "README.md", _for_students(name, stages, guided=notebooks is not None))
+        write_atomic(made / "README.md", _for_students(name, stages, needed, guided=notebooks is not None))
         place.parent.mkdir(parents=True, exist_ok=True)
         made.rename(place)
     finally:
@@ -82,7 +82,7 @@ def check_free(name: str, stages: Sequence[Stage], out: Path) -> tuple[Path, Pat
     return places
 
 
-def _for_students(name: str, stages: Sequence[Stage], *, guided: bool) -> str:
+def _for_students(name: str, stages: Sequence[Stage], needed: set[int], *, guided: bool) -> str:
     lines = [
         f"# {name}: your own transformer",
         "",
@@ -97,6 +97,9 @@ def _for_students(name: str, stages: Sequence[Stage], *, guided: bool) -> str:
         lines.append(
             f"| {stage.number} | `{stage.file}` | {asked} | {lessons} | {stage.minutes} min | {points_of(stage)} |"
         )
+    if needed:
+        files = ", ".join(f"`{STAGES[number].file}`" for number in sorted(needed))
+        lines += ["", f"Your files use {files}, which you also find there, already complete."]
     if guided:
         lines += ["", "`notebooks/` has a guide to each stage. It explains what to write and in which order, and it "
                   "shows what your own code can do afterwards."]  # fmt: skip
@@ -104,7 +107,7 @@ def _for_students(name: str, stages: Sequence[Stage], *, guided: bool) -> str:
         "",
         "Check a stage as often as you like, in this folder:",
         "",
-        f"    companion build check {stages[0].number}",
+        *(f"    companion build check {stage.number}" for stage in stages),
         "",
         'You get the command with `pip install "executable-transformer[school]"`, or with a checkout of the course\'s '
         "repository.",
@@ -129,12 +132,12 @@ def _bans(stages: Sequence[Stage]) -> str:
 
 
 def _for_teachers(name: str, stages: Sequence[Stage], needed: set[int], *, guided: bool) -> str:
-    hours, points = round(sum(stage.minutes for stage in stages) / 60), sum(map(points_of, stages))
+    minutes, points = sum(stage.minutes for stage in stages), sum(map(points_of, stages))
     spec = ",".join(str(stage.number) for stage in stages)
     lines = [
         f"# {name}: the instructor's page",
         "",
-        f"{count(len(stages), 'stage')} of *Your own transformer*, {points} points, about {count(hours, 'hour')}.",
+        f"{count(len(stages), 'stage')} of *Your own transformer*, {points} points, about {minutes} minutes of work.",
         "",
         "Collect the folders, or zips of them, in one folder, each under its student's name. Then grade them:",
         "",
@@ -153,7 +156,8 @@ def _for_teachers(name: str, stages: Sequence[Stage], needed: set[int], *, guide
         lines += [race, ""]
     if needed:
         files = ", ".join(f"`{STAGES[number].file}`" for number in sorted(needed))
-        lines += [f"The stages build on {files}, which are handed out as the course's references.", ""]
+        them = "it" if len(needed) == 1 else "them"
+        lines += [f"The stages build on {files}. Students receive the course's own version of {them}.", ""]
     if not guided:
         lines += [UNGUIDED, ""]
     for stage in stages:

@@ -177,3 +177,17 @@ def test_a_misspelled_name_is_pointed_out():
     found = read_answers([("a.ipynb", notebook)], {"double": [], "triple": []}, lambda *_: [])["answers"]
     assert found["double"]["notes"] == ["there is a function duoble; was it meant to be double?"]
     assert found["triple"]["notes"] == []
+
+
+@pytest.mark.parametrize(
+    ("star", "body", "is_kept"),
+    [
+        ("torch", "return x.softmax(-1)", False),  # it could cost the mark where an exercise forbids operators
+        ("torch", "return softmax(x, -1)", True),
+        ("torch", "return max(x)", True),  # as in the student's notebook, where it is not Python's
+        ("unknown_module", "return softmax(x, -1)", True),
+    ],
+)
+def test_everything_is_imported_only_where_the_answer_needs_it(star, body, is_kept):
+    answer = Submission(["import torch", f"from {star} import *", f"def f(x):\n    {body}"]).find("f")
+    assert (f"from {star} import *" in answer.program) is is_kept

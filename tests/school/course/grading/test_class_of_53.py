@@ -205,7 +205,7 @@ def test_a_weeks_set(handed_in, monkeypatch, capsys):
     assert "Graded: week2 (1).ipynb" in tom and "Also submitted, but not graded: week2.ipynb" in tom
     lena = page(handed_in, "week2", "late-lena")
     assert "4.8 of 6 points: 6 earned, 1.2 deducted for lateness" in lena and "1 day and 10 hours after" in lena
-    assert {rows[name]["time_from"] for name in ("late-lena", "timely-tina")} == {"the last commit of what is graded"}
+    assert {rows[name]["time_from"] for name in ("late-lena", "timely-tina")} == {"the last commit of the graded files"}
     assert (rows["noor"]["time_from"], rows["noor"]["late_submission_penalty"]) == ("unknown", "0")
     assert "21 of 26 submissions graded" in said.out and "the submission times of 24 are unknown" in said.out
     for student in ("omar2", "omar3", "zofia", "nadia", "other-otto"):

@@ -229,3 +229,42 @@ def test_gradescope_shows_a_late_student_no_points_before_marks_are_published():
     assert made["score"] == 1.6 and "20% of its points are deducted" in made["output"]
     assert "0.4" not in made["output"] and "1.6" not in made["output"]
     assert rule.of("ada", "week2", "2026-12-01T13:00+00:00", due="2026-12-20T12:00+00:00").share == 0.0
+
+
+def test_a_deadline_that_has_moved_away_is_not_forgotten(tmp_path, capsys):
+    item = Item("2.5", "", "right", 2.0, 2)
+    late = Record("ada", "read", "", "", (), "2026-12-02 12:00:00+00:00", "git", "ada", "", (item,))
+    (tmp_path / "course").mkdir()
+    (tmp_path / "course" / "week2.toml").write_text('due = "2026-11-30T23:59"\nlate = "10% a day"\n')
+    [one], _ = publish(Results("week2", str(tmp_path / "course"), (late,)), tmp_path / "marks")
+    assert one.score == 1.6
+    (tmp_path / "course").rename(tmp_path / "elsewhere")
+    assert main(["course", "mark", "--into", str(tmp_path / "marks")]) == 2
+    assert "the deadline and the extensions are in" in capsys.readouterr().err
+    stored = tmp_path / "marks" / "results.json"
+    stored.write_text(stored.read_text().replace(str(tmp_path / "course"), str(tmp_path / "elsewhere")))
+    assert main(["course", "mark", "--into", str(tmp_path / "marks")]) == 0
+    assert ",0.4,1.6," in (tmp_path / "marks" / "marks.csv").read_text()
+
+
+def test_extensions_and_late_days_go_by_the_roster_whatever_the_platform_calls_a_student(tmp_path):
+    item, marks = Item("2.5", "", "right", 2.0, 2), tmp_path / "marks"
+    (tmp_path / "course").mkdir()
+    for name in ("week2", "week3"):
+        (tmp_path / "course" / f"{name}.toml").write_text('due = "2026-11-30T23:59"\nlate = "10% a day"\n')
+    terms = "student_id,assignment,due,late_days\nada,week2,2026-12-05T23:59,\nben,,,2\n"
+    (tmp_path / "course" / "extensions.csv").write_text(terms)
+
+    def made(name, *places):
+        late = "2026-12-02 12:00:00+00:00"
+        people = [(platform_name(place).student if "_" in place else place, place) for place in places]
+        records = [Record(who, "read", "", "", (), late, "git", place, "", (item,)) for who, place in people]
+        settled, faults = publish(Results(name, str(tmp_path / "course"), tuple(records)), marks / name)
+        return {one.record.student: one.score for one in settled}, faults
+
+    moodle = "Ada L_7_assignsubmission_file", "Ben B_8_assignsubmission_file"
+    found, [fault] = made("week2", *moodle)
+    assert found == {"Ada L_7": 1.6, "Ben B_8": 1.6} and "no effect on ada, ben" in fault
+    (marks / "names.csv").write_text("student_id,roster_id\nAda L_7,ada\nBen B_8,ben\n")
+    assert made("week2", *moodle) == ({"Ada L_7": 2, "Ben B_8": 2}, [])
+    assert made("week3", "ada", "ben") == ({"ada": 1.6, "ben": 1.6}, [])  # his two late days are used up

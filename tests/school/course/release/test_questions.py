@@ -228,7 +228,7 @@ def test_a_class_answers_a_quiz_and_is_graded(tmp_path):
     statement = as_exercise(SIZE, SECRETS[3]).statement
     [why] = [answer.why for answer in SIZE.answers if f"**{wrong}** {answer.text}" in statement]
     page = (tmp_path / "marks" / "feedback" / "bob.html").read_text(encoding="utf-8")
-    assert f"About your answer: {why}" in page and "Wrong: another answer is right." in page
+    assert f"About your answer: {why}" in page and "Wrong: this is not the right answer." in page
     assert "input that is not shown" not in page
 
 
