@@ -261,7 +261,9 @@ def fewest_devices(
     if fits(1):
         return step
     low, high = 1, 2
-    while not fits(high):  # more devices never need more memory each; one device is an exception: with `--shard` it gathers nothing, so it can need less
+    # Adding devices never raises the memory needed per device, with one exception: with `--shard`, a single device
+    # gathers nothing and so can need less.
+    while not fits(high):
         low, high = high, 2 * high
         if high * step > MOST_DEVICES:
             return None
