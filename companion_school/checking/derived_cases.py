@@ -3,8 +3,8 @@
 A law varies one of the exercise's cases. It may cut each axis to size one, shift rows to very different levels, add a
 large number to all entries, insert one NaN, change the dtype, or draw other numbers in the same shapes (which defeats
 results cached by shape). The reference gives the expected result. A variation is dropped if the reference rejects it or
-produces NaN by itself, because the statement promises nothing there. An exercise can opt out of a law by name, with a
-reason (`excused`).
+produces NaN by itself, because the statement says nothing about such inputs. An exercise can opt out of a law by name,
+with a reason (`excused`).
 
 Rejected inputs are derived in the same way. A statement gives the condition once ("if the shapes differ"), but many
 different inputs meet it. A check that tries only one of them would accept an answer that overlooks the others.

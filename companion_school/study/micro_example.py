@@ -2,7 +2,7 @@
 
 It has ten words, vectors of width 4, two heads of width 2, and four experts (each token uses two): 224 parameters. The
 lesson calculates with them by hand, and `model` loads them into the companion's `Transformer`. The tests use the same
-copy.
+weights.
 """
 
 from __future__ import annotations
