@@ -50,17 +50,18 @@ class RotaryScaling:
     number of full rotations of pair j within C tokens:
 
     `"linear"`   omega_j / s: every position is divided by s (Chen et al. 2023, section 2.3).
-    `"dynamic"`  omega_j of a larger base, base (s n / C - s + 1)^(d / (d - 2)), once a text has n > C tokens; d is the
-                 rotated width (bloc97 and emozilla 2023; Peng et al. 2023, section 3.3). As in released code, n comes
-                 from the furthest position of a row in a call, and cached keys keep their earlier rotation.
+    `"dynamic"`  omega_j computed with a larger base, base (s n / C - s + 1)^(d / (d - 2)), once a text has n > C
+                 tokens; d is the rotated width (bloc97 and emozilla 2023; Peng et al. 2023, section 3.3). As in
+                 released code, n is computed from the largest position of the row in the call, and cached keys keep the
+                 rotation that they already have.
     `"yarn"`     (1 - g_j) omega_j / s + g_j omega_j, where g falls from 1 to 0 linearly in j, between the pairs that
                  make `fast` and `slow` rotations; cosines and sines are multiplied by `magnitude` (Peng et al. 2023).
     `"llama3"`   yarn's frequencies with g_j = (r_j - slow) / (fast - slow), clamped to [0, 1] (Grattafiori et al.
                  2024, and the code released with Llama 3.1).
-    `"longrope"` omega_j / long_j in a text of more than C tokens, omega_j / short_j in others, with divisors found by
-                 a search; cosines and sines are multiplied by `magnitude` (Ding et al. 2024; Phi-3). As with
-                 `"dynamic"`, the furthest position of a row in a call is used; generation reads the text again when it
-                 exceeds C.
+    `"longrope"` omega_j / long_j in a text of more than C tokens, omega_j / short_j in others, where the divisors were
+                 found by a search; cosines and sines are multiplied by `magnitude` (Ding et al. 2024; Phi-3). As with
+                 `"dynamic"`, the length is computed from the largest position of the row in the call; generation reads
+                 the text again when it grows beyond C.
 
     Args:
         kind: One of the five methods above.
@@ -72,7 +73,7 @@ class RotaryScaling:
             for llama3.
         magnitude: For yarn and longrope. `None` means 0.1 ln(s) + 1 for yarn, sqrt(1 + ln(s) / ln(C)) for longrope.
         whole: For yarn: round the ends of the ramp outward to whole pairs.
-        short: For longrope: one divisor for each rotated pair, the fastest first; all above 0.
+        short: For longrope: one divisor above 0 for each rotated pair, starting with the fastest pair.
         long: As `short`, but for texts of more than C tokens.
 
     Raises:
@@ -141,12 +142,13 @@ class WindowConfig:
     either side (ModernBERT, Warner et al. 2024).
 
     Args:
-        width: Number of tokens that a token sees, including itself; one more in an encoder if the width is even.
+        width: Number of tokens that a token sees, including itself. In an encoder, an even width is rounded up to the
+            next odd number.
         pattern: Which layers are local, starting with the first; the pattern repeats. (True,): all (Mistral 7B). (True,
             False): every second layer is global (Gemma 2). Five times True, then False: every sixth layer is global
             (Gemma 3).
-        base: Base of the rotary frequencies in local layers, which are then not scaled. `None` means the same as in the
-            global layers.
+        base: Base of the rotary frequencies in local layers. If it is given, these frequencies are not scaled. `None`
+            means the same as in the global layers.
 
     Raises:
         ValueError: If a field is invalid; the message names the field, its value and what was expected.
@@ -173,7 +175,7 @@ class LatentConfig:
     Args:
         rank: Width of the latent (d_c), called `kv_lora_rank` in released configurations.
         d_rope: Width of the shared key, and of the part of each query that is compared with it. Rotary positions rotate
-            only these components. It may be 0 with other kinds of positions.
+            only these components. The width may be 0 with other kinds of positions.
         query_rank: Width (d'_c, `q_lora_rank`) of the small vector from which queries are computed. If `None`, they are
             computed from the stream.
         eps: Epsilon of the norms of these vectors. `None` means the same as for the model's norms.
@@ -207,9 +209,8 @@ class LinearConfig:
         pattern: Which layers are linear, starting with the first; the pattern repeats. The other layers use softmax
             attention, with the settings of the `AttentionConfig`. Three times True, then False: every fourth layer has
             softmax attention (Qwen3-Next).
-        heads: Number of matrices, each with its own values. `None` means the number of attention heads.
-        key_heads: Number of heads of queries and keys, each of which serves heads / key_heads matrices. `None` means
-            `heads`.
+        heads: Number of heads, each with its own matrix and its own values. `None` means the number of attention heads.
+        key_heads: Number of query and key heads; each is shared by heads / key_heads matrices. `None` means `heads`.
         d_head: Width of a query and of a key. `None` means the same as for attention.
         d_v: Width of a value. `None` means `d_head`.
         rule: With `"delta"`, a token writes the difference between its value and what the matrix returns for its key,
@@ -217,17 +218,17 @@ class LinearConfig:
             regardless of the matrix (Katharopoulos et al. 2020).
         negative: Let strengths go from 0 to 2, so that a write can reverse the sign of what is stored (Grazzi et al.
             2024).
-        decay: How the matrix decays before a token writes. `"head"`: by one factor for each matrix, computed from the
-            token (Mamba-2, Dao and Gu 2024; gated delta, Yang et al. 2024). `"channel"`: by one factor for each row
-            (Kimi Linear). `"fixed"`: by 1 - 2^(-5 - h) for matrix h, regardless of the token (RetNet, Sun et al. 2023).
-            `None` means no decay.
+        decay: How the matrix decays before a token writes to it. `"head"`: by one factor per head (that is, per
+            matrix), computed from the token (Mamba-2, Dao and Gu 2024; gated delta, Yang et al. 2024). `"channel"`: by
+            one factor per row of the matrix, computed from the token (Kimi Linear). `"fixed"`: by the factor 1 - 2^(-5
+            - h) in head h, regardless of the token (RetNet, Sun et al. 2023). `None` means no decay.
         convolution: Width of the short convolution: each component of a query, key and value is a learned weighted sum
             over this many most recent tokens, followed by a SiLU. With a width of 1, the convolution sees only the
             token itself.
-        gate: The output is normalized and multiplied by this function of a linear map of the layer's input. If `None`,
-            it is only normalized.
-        rank: Width of a bottleneck through which the gate, and a decay by channel, are computed (Kimi Linear: d_head).
-            If `None`, each is computed with one matrix.
+        gate: Activation of the output gate: the output is normalized and then multiplied by this function of a linear
+            map of the layer's input. If `None`, it is only normalized.
+        rank: Width of the bottleneck in the two linear maps that compute the gate and the per-channel decay (Kimi
+            Linear: d_head). If `None`, each of the two is a single matrix.
 
     Raises:
         ValueError: If a field is invalid; the message names the field, its value and what was expected.
@@ -265,7 +266,7 @@ class LinearConfig:
 
 @dataclass(frozen=True)
 class AttentionConfig:
-    """Heads of an attention layer (Vaswani et al. 2017, section 3.2.2; grouped queries: Ainslie et al. 2023).
+    """Heads of an attention layer (Vaswani et al. 2017, section 3.2.2; for grouped queries: Ainslie et al. 2023).
 
     Args:
         heads: Number of query heads.
@@ -283,18 +284,18 @@ class AttentionConfig:
             norm.
         score_width: Scores are q k^T / sqrt(score_width) (Gemma 2 27B: d_model / heads, with a wider d_head). `None`
             means the width of a whole query, which is d_head, or d_head + d_rope with latents. (DeepSeek multiplies
-            scores by m^2 for longer texts, which corresponds to that width / m^4.)
+            scores by m^2 for longer texts, which corresponds to dividing this width by m^4.)
         score_cap: Attention softcapping: scores s become cap tanh(s / cap) before they are masked (Gemma Team 2024,
             Gemma 2, section 2). `None` means no cap.
         window: Layers that see only the most recent tokens. If `None`, every layer sees all tokens.
-        sinks: Give each head a learned logit that joins every row's softmax and has no value, so that a row's weights
-            sum to less than one (OpenAI 2025, gpt-oss).
+        sinks: Give each head a learned logit that takes part in the softmax of every query but has no value, so that a
+            query's weights sum to less than one (OpenAI 2025, gpt-oss).
         gate: Multiply the heads' output by a sigmoid of a linear map of the layer's input, before the output matrix
             (Qiu et al. 2025). `"width"`: one factor for each of a head's d_v components (Qwen3-Next). `"head"`: one
             factor for each head. `None` means no gate.
         latent: Compute keys and values from a small vector. In this case d_head is the width of the unrotated part of a
             query and a key, and each head has its own keys and values. If `None`, they are computed from the stream.
-        linear: Layers that store a matrix instead of keys and values. `None` if there are none.
+        linear: Layers that store a matrix instead of keys and values. `None` means that there are none.
     """
 
     heads: int
@@ -401,17 +402,17 @@ class PositionConfig:
         layout: Which two components make a pair: `"half"` i and i + width/2 (NeoX style: LLaMA as published by Hugging
             Face; Marian's sinusoids), `"interleaved"` 2i and 2i + 1 (GPT-J style: both papers). `None` means `"half"`
             for rotary, otherwise `"interleaved"`.
-        share: Only for rotary: the fraction of each head's width that is rotated (`partial_rotary_factor`), its first
-            int(share d_head) components, an even number. The other components are left unchanged, and frequencies are
-            computed from the rotated width (Black et al. 2022, GPT-NeoX).
+        share: Only for rotary: the fraction of each head's width that is rotated (`partial_rotary_factor`). This means
+            its first int(share d_head) components, which must be an even number. The other components are left
+            unchanged, and frequencies are computed from the rotated width (Black et al. 2022, GPT-NeoX).
         scaling: Only for rotary: scaling of the frequencies for longer texts. `None` means none.
         pattern: Only for rotary: which layers rotate queries and keys, starting with the first; the pattern repeats.
             The other layers can infer the order of tokens only from the causal mask (Kazemnejad et al. 2023; every
             fourth layer of SmolLM3).
-        buckets: Only for relative: the number of biases per head; an even number. Half of the buckets are for single
-            distances and half for ranges that widen logarithmically. A bidirectional stack uses half of them for each
-            direction.
-        reach: Only for relative: all keys at this distance or more are in the last bucket.
+        buckets: Only for relative: the number of biases per head; an even number. Half of the buckets stand for a
+            single distance each, and the other half for ranges that widen logarithmically. A bidirectional stack uses
+            half of them for each direction.
+        reach: Only for relative: all keys at this distance or farther away share the last bucket.
     """
 
     kind: Literal["sinusoidal", "learned", "rotary", "relative", "none"] = "rotary"
@@ -453,8 +454,8 @@ class NormConfig:
 
     Args:
         kind: `"layer"` (Ba et al. 2016) or `"rms"` (Zhang and Sennrich 2019).
-        placement: Where the norms of a sub-layer f on the stream x are. All placements but `"post"` have one more norm
-            at the end of the stack.
+        placement: Where the norms are placed around a sub-layer f that reads the stream x. All placements but `"post"`
+            have one more norm at the end of the stack.
             `"post"`:  norm(x + f(x)), as in 2017.
             `"pre"`:   x + f(norm(x)) (Xiong et al. 2020).
             `"both"`:  x + norm'(f(norm(x))), two norms (Ding et al. 2021, section 2.3; Gemma 2).
@@ -498,9 +499,9 @@ class FeedForwardConfig:
     Args:
         d_ff: Hidden width.
         activation: `"relu"`, `"gelu"` (exact), `"gelu_tanh"` (GPT-2's approximation) or `"silu"` (x sigmoid(x)). Gated
-            networks have three matrices: `"swiglu"` is gated by a SiLU, `"geglu"` by a GELU, `"geglu_tanh"` by its
-            approximation (Shazeer 2020; Gemma). `"swiglu_clamped"` is min(x, 7) sigmoid(1.702 min(x, 7)) times 1 + the
-            hidden activation, which is clamped to [-7, 7] (OpenAI 2025, gpt-oss).
+            networks have three matrices: `"swiglu"` is gated by a SiLU, `"geglu"` by a GELU, `"geglu_tanh"` by the
+            approximate GELU (Shazeer 2020; Gemma). `"swiglu_clamped"` is min(x, 7) sigmoid(1.702 min(x, 7)) times 1 +
+            the hidden activation, which is clamped to [-7, 7] (OpenAI 2025, gpt-oss).
         bias: Add biases to the matrix products.
     """
 
@@ -534,12 +535,14 @@ class MoEConfig:
             (Switch, DeepSeek-V2).
             `"sigmoid"`: a sigmoid of each logit, divided by their sum (DeepSeek-V3).
             `"sigmoid_topk"`: a sigmoid of each logit, not renormalized (Llama 4).
-        shared: Number of further experts that every token visits with weight one (DeepSeekMoE).
+        shared: Number of additional experts that every token visits with weight one (DeepSeekMoE).
         capacity: Maximum number of tokens per expert in training, as a multiple of the even share tokens * top_k /
-            experts; later tokens are dropped and get zero from that expert. If `None`, no token is dropped.
+            experts; tokens beyond this number are dropped, which means that the expert returns zero for them. If
+            `None`, no token is dropped.
         noise: Standard deviation of the normal noise added to the logits in training.
-        balanced: Add a bias for each expert to the choice of experts but not to their weights. The bias is not trained
-            by gradient descent; it is adjusted to even out the load (Wang et al. 2024).
+        balanced: Add a bias per expert to the scores that decide which experts are chosen, but not to the weights of
+            the experts. The bias is not trained by gradient descent; it is adjusted to even out the load (Wang et al.
+            2024).
         router_bias: Give the logits a trained bias, which affects the weights too (gpt-oss).
         groups: Number of equal groups of experts; a token chooses only among the experts of its best groups
             (DeepSeek-AI 2024, DeepSeek-V2, section 2.2.2). With 1 group it chooses among all experts.
@@ -547,10 +550,11 @@ class MoEConfig:
         group_best: A group's score is the sum of this many of its best scores, with the bias of `balanced` included
             (DeepSeek-V3: 2; DeepSeek-V2: 1).
         scale: Factor for all weights (DeepSeek-V3: 2.5).
-        weighted: `"output"`: weights multiply the experts' outputs. `"input"`: their inputs (Llama 4).
-        pattern: Which layers have experts, starting with the first; the pattern repeats. The others have one plain
-            network. (False,) + (True,) * 45: the first of 46 layers is plain (GLM-4.5-Air). (False, True): every second
-            layer has experts (Llama 4 Maverick).
+        weighted: `"output"`: the weights multiply the experts' outputs. `"input"`: the weights multiply the experts'
+            inputs (Llama 4).
+        pattern: Which layers have experts, starting with the first; the pattern repeats. The other layers have one
+            plain network. (False,) + (True,) * 45: the first of 46 layers is plain (GLM-4.5-Air). (False, True): every
+            second layer has experts (Llama 4 Maverick).
         plain_d_ff: Hidden width of the networks in layers without experts. `None` means the same as for an expert.
         shared_d_ff: Hidden width of each shared expert. `None` means the same as for the other experts.
         shared_gate: Multiply the output of the shared experts by the sigmoid of one logit computed from the token
@@ -626,13 +630,14 @@ class EmbeddingConfig:
         tied: Use the embedding table in the output head too (one parameter, not a copy; Press and Wolf 2017).
         scaled: Multiply embeddings by sqrt(d_model) (Vaswani et al. 2017, section 3.4).
         norm: Normalize the input of the first block (BERT).
-        segments: Number of kinds of segment, each with a vector that is added to its tokens' embeddings (BERT: 2); 0
-            for none.
-        head: Layers between the last block and the logits: `"linear"`; `"biased"`, with one bias per token id (Marian);
-            `"masked"`, BERT's dense layer, activation and norm, then the table and a bias.
+        segments: Number of segment types. Each type has a vector that is added to the embeddings of its tokens (BERT:
+            2); 0 means that there are no segments.
+        head: Layers between the last block and the logits: `"linear"`; `"biased"`, the same with one bias per token id
+            (Marian); `"masked"`, BERT's dense layer, activation and norm, then the table and a bias.
         pooled: Compute a vector for the sequence from the first token's last state, with a dense layer and a tanh
             (BERT).
-        classes: Number of outputs of a classifier of that vector (BERT has 2 for next-sentence prediction); 0 for none.
+        classes: Number of outputs of a classifier that reads this vector (BERT has 2 for next-sentence prediction); 0
+            means no classifier.
         rounded: Round the factor of `scaled` to the dtype of the table first, as in Gemma's training: in bf16, the
             square root of 640 becomes 25.25 instead of 25.298. It makes no difference in fp32.
         logit_cap: Final logit softcapping: logits z become cap tanh(z / cap) (Bello et al. 2017, section 5.1; Gemma 2).
@@ -679,10 +684,10 @@ class ModelConfig:
     Args:
         vocab: Number of token ids.
         d_model: Width of the residual stream.
-        layers: Number of blocks (in an encoder-decoder, of each of the two stacks).
+        layers: Number of blocks (in an encoder-decoder, in each of the two stacks).
         context: Length in tokens of the longest sequence that the model is meant for.
         attention: The heads of each block.
-        feed_forward: The network of each block, or each expert.
+        feed_forward: The feed-forward network of each block, or of each expert.
         positions: How the order of tokens is represented.
         norm: The norms of all blocks.
         embedding: The embeddings and the output head.
@@ -690,8 +695,8 @@ class ModelConfig:
         stack: `"decoder"` (causal), `"encoder"` (bidirectional) or `"encoder_decoder"`.
         dropout: Dropout probability in training, for embeddings, attention weights and each sub-layer's output.
         residual: Factor for what each sub-layer adds to the stream (Granite).
-        later_heads: Number of Medusa heads of a decoder, which predict tokens after the next one:
-            `companion.layers.medusa_heads`.
+        later_heads: Number of Medusa heads of a decoder, which predict the tokens after the next one (see
+            `companion.layers.medusa_heads`).
 
     Raises:
         ValueError: If a field is invalid; the message names the field, its value and what was expected.
@@ -754,7 +759,7 @@ class ModelConfig:
             )
 
     def _check_layers(self) -> None:
-        """Check the kinds of layers that only some stacks support."""
+        """Check that the stack supports every kind of layer in the configuration."""
         side_by_side = self.norm.parallel and self.stack == "encoder_decoder"
         place = "one without 'parallel' in an encoder_decoder, whose cross-attention is between the two sub-layers"
         require(not side_by_side, "placement", self.norm.placement, place)
@@ -806,7 +811,7 @@ class ModelConfig:
         return tuple(layer for layer in range(self.layers) if not self.linear(layer))
 
     def layer(self, layer: int) -> tuple[AttentionConfig, PositionConfig]:
-        """Return the attention and the positions of layer `layer`, counted from 0.
+        """Return the configurations of the attention and the positions in layer `layer`, counted from 0.
 
         The attention has a window only if the layer is local, and a `LinearConfig` only if the layer is linear.
         """
@@ -821,7 +826,7 @@ class ModelConfig:
         return self._seen(layer), replace(positions, pattern=(True,))
 
     def network(self, layer: int) -> tuple[FeedForwardConfig, MoEConfig | None]:
-        """Return the feed-forward network of layer `layer`, counted from 0, and its mixture of experts.
+        """Return the feed-forward network and the mixture of experts of layer `layer`, counted from 0.
 
         In a layer with experts, the network describes each expert. In other layers, the mixture is `None`.
         """

@@ -22,11 +22,12 @@ class Parameters:
     Attributes:
         embedding: The token embeddings and the segment embeddings.
         positions: The learned position vectors, or the biases of relative positions.
-        attention: The matrices, biases and sinks of all attention layers, and linear layers except for their norms.
+        attention: The matrices, biases and sinks of all attention layers, and all parameters of linear layers except
+            their norms.
         feed_forward: All feed-forward networks, including all experts and shared experts.
         router: The routers of mixtures of experts.
         norms: All norms, including those of queries, keys and latents.
-        head: The output head: 0 if it is only the embedding table. For BERT, its dense layer, norm and bias are
+        head: The output head; 0 if it only reuses the embedding table. For BERT, its dense layer, norm and bias are
             included.
         later_heads: The matrices and biases of the heads for later tokens.
         pooler: The dense layer that computes one vector for a sequence, and the classifier of that vector.
@@ -109,7 +110,7 @@ def parameters(config: ModelConfig) -> Parameters:
 
 
 def norms_of_blocks(config: ModelConfig) -> int:
-    """Count the norms over the width of the stream, including the last one of each stack."""
+    """Count the parameters of the norms that are as wide as the stream, including the last norm of each stack."""
     encoder, decoder = stacks(config)
     layers, cross, several = encoder + decoder, decoder if encoder else 0, (encoder > 0) + (decoder > 0)
     per_block = {"both": 4, "parallel_shared": 1}.get(config.norm.placement, 2)
@@ -166,7 +167,8 @@ def attention_weights(config: ModelConfig) -> int:
 def linear_weights(config: ModelConfig) -> int:
     """Count the weights in the matrices of one linear layer; 0 if the model has none.
 
-    They are the projections to queries, keys, values, write strengths and decay, the gate, and the output projection.
+    These matrices are the projections to queries, keys, values, write strengths and decay, the gate, and the output
+    projection.
     """
     sizes, d_model = config.memory, config.d_model
     if sizes is None:
@@ -224,7 +226,7 @@ def routed(config: ModelConfig) -> int:
 
 
 def shared_d_ff(config: ModelConfig) -> int:
-    """Return the hidden width of all shared experts of a layer together."""
+    """Return the total hidden width of a layer's shared experts."""
     return 0 if config.moe is None else config.moe.shared * (config.moe.shared_d_ff or config.feed_forward.d_ff)
 
 

@@ -2,7 +2,7 @@
 
 Units: a FLOP is one multiplication or one addition, so a product of (m, k) and (k, n) costs 2 m k n. Only matrix
 products are counted, as in PyTorch's `FlopCounterMode`: norms, softmax, activations and rotations cost a few FLOPs per
-element and are left out. Bytes are single bytes, not kB or KiB.
+element and are left out. Sizes are in bytes, not in kB or KiB.
 
 `forward_flops` agrees with that counter, which counts every pair of query and key that attention computes, including
 those that a causal mask discards; `causal=True` counts only the pairs that are used.
@@ -45,7 +45,7 @@ class Flops:
         projections: the matrices of attention, including its gate; with latents, also the matrix that expands them or
             is absorbed.
         scores: q k^T and the weighted sum of the values, which grow with the number of pairs of tokens. Sinks, which
-            are not tokens, are left out. For linear layers, everything that the recurrence computes.
+            are not tokens, are left out. For linear layers, this is everything that the recurrence computes.
         feed_forward: the feed-forward networks.
         router: the routers of mixtures of experts.
         head: the output head.
@@ -86,12 +86,12 @@ def forward_flops(
     costs 2 h (2 rank + d_rope).
 
     Linear layers are computed in chunks, by equations (6) and (7) of `companion.layers.linear_attention`. In each head,
-    a chunk of n tokens costs 2 n^2 (2 d_k + d_v) + n (n - 1) d_v, without the d_k if each channel has its own decay,
-    because the terms with d_k are then not matrix products. Reading the matrix and writing it cost 6 n d_k d_v. After
-    `cached` tokens, up to 2 `recurrent_cache.BACK` of them in a log, the matrix is only read. Occasionally the log is
-    folded into the matrix, which takes 2 d_k d_v per token and is left out.
+    a chunk of n tokens costs 2 n^2 (2 d_k + d_v) + n (n - 1) d_v, where the terms with d_k are left out if each channel
+    has its own decay, because they are then not matrix products. Reading the matrix and writing it cost 6 n d_k d_v.
+    After `cached` tokens, of which up to 2 `recurrent_cache.BACK` are in a log, the matrix is only read. Occasionally
+    the log is folded into the matrix, which takes 2 d_k d_v per token and is left out.
 
-    For d_k = d_v = d / h, a plain feed-forward network and one new token that attends to t keys, its own included, a
+    For d_k = d_v = d / h, a plain feed-forward network and one new token that attends to t keys, including its own, a
     layer costs 8 d^2 + 4 t d + 4 d d_ff (lesson 10).
 
     Args:
@@ -99,7 +99,7 @@ def forward_flops(
         tokens: number of new tokens per row.
         batch: number of rows.
         cached: number of tokens already in the KV cache; the new ones also attend to these.
-        source: for an encoder-decoder, the source's length. With `cached > 0` the source is assumed to be encoded
+        source: the length of the source, for an encoder-decoder. With `cached > 0` the source is assumed to be encoded
             already.
         logits: the tokens that the head is applied to.
         causal: count only the pairs in decoder self-attention that the causal mask (and in local layers the window)
@@ -150,8 +150,9 @@ def forward_flops(
 def train_flops(config: ModelConfig, tokens: int, *, batch: int = 1, source: int = 0) -> int:
     """Count the FLOPs of one forward and backward pass.
 
-    This equals 3 forward passes, because the gradient of each matrix product takes two more. Multi-token-prediction
-    heads run only in training: 2 d_model (d_model + vocab) per token and head in a forward pass.
+    This equals 3 forward passes, because computing the gradients of each matrix product takes two more products.
+    Multi-token-prediction heads run only in training; each costs 2 d_model (d_model + vocab) per token in a forward
+    pass.
     """
     later = config.later_heads * batch * tokens * 2 * config.d_model * (config.d_model + config.vocab)
     return 3 * (forward_flops(config, tokens, batch=batch, source=source).total + later)
@@ -185,16 +186,16 @@ def counted_flops(run: Callable[[], Any]) -> int:
 
 
 def weights_bytes(config: ModelConfig, dtype: torch.dtype = torch.float32) -> int:
-    """Return the bytes of all parameters."""
+    """Return the size of all parameters in bytes."""
     return parameters(config).total * dtype.itemsize
 
 
 def train_bytes(config: ModelConfig, dtype: torch.dtype = torch.float32) -> int:
-    """Return the bytes that training with Adam needs at all times.
+    """Return the number of bytes that training with Adam needs at all times.
 
-    These are weights, gradients, two moments, and for half-precision weights an fp32 master copy (Rajbhandari et al.
-    2020, section 3.1): 16 bytes per parameter in both fp32 and bf16. Activations, which depend on the batch, are not
-    included.
+    They hold the weights, the gradients, two moments and, if the weights are in half precision, an fp32 master copy
+    (Rajbhandari et al. 2020, section 3.1). This takes 16 bytes per parameter in both fp32 and bf16. Activations, which
+    depend on the batch, are not included.
     """
     moment = max(dtype.itemsize, 4)
     master = 4 if dtype.itemsize < 4 else 0
@@ -204,11 +205,11 @@ def train_bytes(config: ModelConfig, dtype: torch.dtype = torch.float32) -> int:
 def cache_bytes(
     config: ModelConfig, tokens: int, *, batch: int = 1, dtype: torch.dtype = torch.float32, source: int = 0
 ) -> int:
-    """Return the bytes of a `KVCache` with room for `tokens` tokens in each of `batch` rows.
+    """Return the size in bytes of a `KVCache` with room for `tokens` tokens in each of `batch` rows.
 
     A token takes layers * kv_heads * (d_head + d_v) elements, or layers * (rank + d_rope) with latents. A local layer
     stores little more than a window of tokens. A linear layer stores the same number of elements for any number of
-    tokens, in at least fp32. For an encoder-decoder, the keys and values of `source` tokens are included.
+    tokens, in fp32 or a wider dtype. For an encoder-decoder, the keys and values of `source` tokens are included.
 
     Raises:
         ValueError: if the model is an encoder, which has no cache, or a decoder with a `source`.
@@ -232,7 +233,7 @@ def cache_bytes(
 def state_bytes(config: ModelConfig, tokens: int, *, batch: int = 1, dtype: torch.dtype = torch.float32) -> int:
     """Return the part of `cache_bytes` that linear layers store.
 
-    It is constant from `2 * recurrent_cache.BACK` tokens on.
+    It no longer grows after `2 * recurrent_cache.BACK` tokens.
     """
     if config.memory is None:
         return 0
@@ -253,10 +254,10 @@ def serve_bytes(
 
     Args:
         config: configuration of the model.
-        tokens: length of a row; `None`: a full context.
+        tokens: length of a row; `None` means the full context.
         batch: number of rows.
         dtype: dtype of the weights.
-        cache_dtype: dtype of the cache; `None`: the same as the weights.
+        cache_dtype: dtype of the cache; `None` means the dtype of the weights.
     """
     length = config.context if tokens is None else tokens
     source = length if config.stack == "encoder_decoder" else 0
@@ -277,8 +278,8 @@ def forward_bytes(
     """Return the minimum number of bytes that a forward pass moves between memory and processor.
 
     Every weight that is used is read once. Cached keys and values are read (in local layers, only those in the window),
-    and new ones are written. For linear layers, the whole stored state counts. Activations are assumed to stay close to
-    the processor.
+    and new ones are written. In linear layers, the whole stored state is counted. Activations are assumed to stay close
+    to the processor.
 
     For each token, one row of the embedding table and of the learned positions is read; a tied table is read entirely,
     for the head. With a mixture of experts, the count includes the expected number of experts that `tokens * batch`
@@ -321,7 +322,7 @@ def decode_bytes(
     dtype: torch.dtype = torch.float32,
     cache_dtype: torch.dtype | None = None,
 ) -> int:
-    """Return the bytes moved by one decoding step: `forward_bytes` of one token in each row after `cached` others."""
+    """Return the bytes moved by one decoding step, in which each row has one new token and `cached` earlier ones."""
     return forward_bytes(config, 1, cached=cached, batch=batch, dtype=dtype, cache_dtype=cache_dtype)
 
 

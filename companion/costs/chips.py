@@ -24,8 +24,8 @@ class Chip:
     Attributes:
         flops: maximum FLOPs per second in dense matrix products.
         bandwidth: bytes per second between memory and processor.
-        memory: bytes; infinite if unknown.
-        name: as in `torch.cuda.get_device_name`.
+        memory: size of the memory in bytes; infinite if unknown.
+        name: the chip's name, as returned by `torch.cuda.get_device_name`.
     """
 
     flops: float
@@ -35,7 +35,10 @@ class Chip:
 
     @property
     def balance(self) -> float:
-        """FLOPs per byte where both limits meet. Below this value the memory is the limit, above it the arithmetic."""
+        """Number of FLOPs per byte at which the two limits meet.
+
+        Below this value, the memory sets the limit; above it, the arithmetic does.
+        """
         return self.flops / self.bandwidth
 
     def attainable(self, intensity: float) -> float:
@@ -103,14 +106,15 @@ class Peak(NamedTuple):
 
 
 def training_peak(device: torch.device, precision: str, devices: int = 1) -> Peak | None:
-    """Return the peak of `devices` GPUs like `device`, or `None` for a device other than a CUDA GPU.
+    """Return the combined peak of `devices` GPUs of the kind of `device`, or `None` if it is not a CUDA GPU.
 
     For a chip in the table, it is the manufacturer's figure; otherwise it is measured, in one to two seconds. A CPU has
     no meaningful peak, because its speed depends mostly on what else is running.
 
     Args:
-        device: one of the devices.
-        precision: of matrix products, `"fp32"` or `"bf16"`; no peak is known for `"tf32"`, so the result is `None`.
+        device: any one of the devices, which must be of the same kind.
+        precision: precision of the matrix products, `"fp32"` or `"bf16"`; for `"tf32"` no peak is known, and the result
+            is `None`.
         devices: number of devices.
     """
     if device.type != "cuda" or precision == "tf32":
@@ -156,8 +160,7 @@ def measure_reading(device: torch.device | str = "cpu") -> float:
 
 
 def published_peak(device_name: str, dtype: torch.dtype) -> float | None:
-    """Return the manufacturer's dense matrix-product rate in FLOPs per second for a name of
-    `torch.cuda.get_device_name`.
+    """Return the manufacturer's dense matrix-product rate in FLOPs per second for a GPU, given its PyTorch name.
 
     The result is `None` for a chip or dtype that is not in the table, because a fraction of another chip's peak would
     be meaningless.
@@ -173,10 +176,10 @@ def peak_share(flops: float, seconds: float, peak: float) -> float:
     Args:
         flops: number of operations.
         seconds: their duration.
-        peak: FLOPs per second of the chip.
+        peak: the chip's maximum FLOPs per second.
 
     Raises:
-        ValueError: if one of the three is not > 0.
+        ValueError: if one of the arguments is not positive.
     """
     for name, value in (("flops", flops), ("seconds", seconds), ("peak", peak)):
         if not value > 0:
@@ -185,7 +188,7 @@ def peak_share(flops: float, seconds: float, peak: float) -> float:
 
 
 def _best_seconds(run: Callable[[], Any], device: torch.device, seconds: float = 0.5) -> float:
-    """Return the shortest time of the runs that fit into `seconds`, after a warm-up run.
+    """Return the shortest time among as many runs as fit into `seconds`, after a warm-up run.
 
     The shortest time is the best estimate, because other work on the machine can only add time.
     """

@@ -54,10 +54,11 @@ class Kept:
 
     Attributes:
         layers: number of layers.
-        layer: activations of one layer, for one row. In an encoder-decoder, a layer of each stack.
+        layer: activations of one layer, for one row. In an encoder-decoder, one layer of each stack together.
         rest: activations of the embeddings, the last norm, the head and the loss, for one row.
         entry: the stream that enters a layer, for one row; activation checkpointing stores it instead of `layer`.
-        layer_copies: the half-precision copies that autocast makes of one layer's weights, for any batch.
+        layer_copies: the half-precision copies that autocast makes of one layer's weights; their size does not depend
+            on the batch.
         rest_copies: the copies of the other weights.
     """
 
@@ -69,7 +70,7 @@ class Kept:
     rest_copies: int
 
     def activations(self, rows: int = 1, *, recompute: bool = False) -> int:
-        """Return the activation bytes of `rows` rows.
+        """Return the size of the activations of `rows` rows in bytes.
 
         With `recompute`, the activations of one layer at a time are computed again from its input (Chen et al. 2016),
         which takes a third more arithmetic.
@@ -78,25 +79,25 @@ class Kept:
         return rows * (layers + self.rest)
 
     def copies(self, *, recompute: bool = False) -> int:
-        """Return the bytes of the copies of all weights.
+        """Return the size of the copies of all weights in bytes.
 
-        With `recompute`, they are the copies of one layer and of the weights outside the layers.
+        With `recompute`, only one layer and the weights outside the layers have copies at a time.
         """
         return (1 if recompute else self.layers) * self.layer_copies + self.rest_copies
 
 
 @lru_cache
 def kept(config: ModelConfig, tokens: int) -> Kept:
-    """Measure what training on rows of `tokens` tokens saves for the backward pass.
+    """Measure how many bytes training on rows of `tokens` tokens saves for the backward pass.
 
     The measurement uses fake tensors, models of one and two layers, and batches of one and two rows. The size is linear
     in the numbers of layers and rows, so these four cases are enough. If there are several kinds of layers in a
     repeating pattern, the models have one and two repetitions, and a layer's share is the mean. Dropout, whose masks
-    would add a byte per element, is switched off. Attention is the fused kernel, which saves no scores, unless scores
-    have a softcap.
+    would add a byte per element, is switched off. Attention uses the fused kernel, which saves no scores, unless the
+    scores have a softcap.
     """
     require_whole("tokens", tokens, 1)
-    if 0 < config.mixtures < config.layers:  # the kinds of layers do not affect what the others save
+    if 0 < config.mixtures < config.layers:  # what one kind of layer saves does not depend on the other kinds
         with_, without = (kept(kind, tokens) for kind in _kinds(config))
         share = Fraction(config.mixtures, config.layers)
 
@@ -156,7 +157,8 @@ class DeviceBytes:
     """Memory of one device in training, in bytes.
 
     Attributes:
-        state: its part of the weights, gradients and two moments: 16 bytes per parameter in all.
+        state: the device's share of the weights, the gradients and the two moments, which together take 16 bytes per
+            parameter.
         copies: half-precision copies of weights, see `Kept`.
         gathered: whole weights and gradients that `--shard` gathers temporarily.
         activations: see `Kept`.
@@ -197,7 +199,8 @@ def device_bytes(
         config: configuration of the model.
         way: how the model is distributed.
         devices: number of devices.
-        rows, tokens: size of one device's micro-batch; `None` tokens: `row_tokens`.
+        rows, tokens: number of rows in one device's micro-batch, and their length; if `tokens` is `None`, it is
+            `row_tokens`.
         recompute: whether activation checkpointing is used.
 
     Raises:
@@ -278,9 +281,9 @@ class Cost:
     """Arithmetic cost of training.
 
     Attributes:
-        tokens: number of tokens read in all; in an encoder-decoder, of sources and targets together.
-        rule: FLOPs by the rule 6 N tokens, where N is the number of parameters that are active for a token.
-        flops: FLOPs counted: matrix products including attention, with rows of `row_tokens` tokens.
+        tokens: total number of tokens read; in an encoder-decoder, sources and targets together.
+        rule: FLOPs according to the rule 6 N tokens, where N is the number of parameters that are active for a token.
+        flops: FLOPs as counted: all matrix products, including attention, with rows of `row_tokens` tokens.
     """
 
     tokens: float
@@ -293,7 +296,7 @@ class Cost:
         Each of `devices` devices reaches the fraction `share` of `peak` FLOPs per second.
 
         Raises:
-            ValueError: if the fraction is not above 0 and at most 1, or if there is less than one device.
+            ValueError: if the fraction is not above 0 and at most 1, or if the number of devices is below 1.
         """
         require_whole("devices", devices, 1)
         if not 0 < share <= 1:
@@ -302,12 +305,13 @@ class Cost:
 
 
 def train_cost(config: ModelConfig, tokens: float | None = None, *, row: int | None = None) -> Cost:
-    """Return the cost of training on `tokens` tokens; `None`: `TOKENS_PER_PARAMETER` for each active parameter.
+    """Return the cost of training on `tokens` tokens (default: `TOKENS_PER_PARAMETER` for each active parameter).
 
     Args:
         config: configuration of the model.
         tokens: number of tokens.
-        row: length of a row; `None`: `row_tokens`. In an encoder-decoder, the length of both source and target.
+        row: length of a row (default: `row_tokens`). In an encoder-decoder, it is the length of the source and of the
+            target.
 
     Raises:
         ValueError: if the number of tokens is not positive.
@@ -322,7 +326,7 @@ def train_cost(config: ModelConfig, tokens: float | None = None, *, row: int | N
 
 
 def memories() -> dict[float, list[Chip]]:
-    """Return the sizes of the chips' memories in bytes, ascending, each with the chips that have it."""
+    """Return the chips grouped by the size of their memory in bytes, with the smallest size first."""
     found: dict[float, list[Chip]] = {}
     for chip in sorted(CHIPS.values(), key=lambda chip: chip.memory):
         found.setdefault(chip.memory, []).append(chip)

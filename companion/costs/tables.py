@@ -41,11 +41,12 @@ class Question:
     """Options for the sizing of each model.
 
     Args:
-        devices: number of devices that train it.
-        chip: the chip by its short name in `CHIPS`, or `None` for a table of all sizes of memory.
+        devices: number of devices that train each model.
+        chip: short name of the chip in `CHIPS`, or `None` for a table with all memory sizes.
         share: fraction of the chip's peak in matrix products that training reaches: an assumption, not a prediction.
         tokens: number of training tokens. `None`: `TOKENS_PER_PARAMETER` for each active parameter.
-        context: length of a training row, and of the cache. `None`: `row_tokens`, and the model's context.
+        context: length of a training row and of the cache. `None` means `row_tokens` for the row and the model's
+            context for the cache.
         batch: rows in a device's micro-batch, and rows served at once.
         usable: fraction of the memory that may be filled.
 
@@ -118,7 +119,7 @@ def devices_table(models: Mapping[str, ModelConfig], question: Question) -> Tabl
 
     `1` means that each device can hold the whole model, so that any number of devices can train it with data
     parallelism. Otherwise it is the number that `--shard` needs, followed in brackets by the number with activation
-    checkpointing if that is smaller. A dash means that no number is enough.
+    checkpointing if that is smaller. A dash means that no number of devices is enough.
     """
     sizes = [question.named_chip.memory] if question.chip is not None else list(memories())
     rows = []
@@ -253,7 +254,7 @@ COLUMNS = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}
 def account_data(config: ModelConfig) -> dict[str, Any]:
     """Return the account of a model as numbers.
 
-    It contains parameters by part, FLOPs per token, and bytes to hold, train and serve the model.
+    It contains the parameters by part, the FLOPs per token, and the bytes needed to hold, train and serve the model.
 
     Figures that do not apply to a model are left out; for example, an encoder generates nothing and has no cache.
     `cache_token` is the size that each token adds to a cache, and `cache_text` the size that linear layers store for a
@@ -291,7 +292,7 @@ def account_data(config: ModelConfig) -> dict[str, Any]:
 def account_table(config: ModelConfig, width: int = WIDTH) -> str:
     """Return the account of a model as text.
 
-    It contains parameters by part, FLOPs per token, and memory to hold, train and serve the model.
+    It contains the parameters by part, the FLOPs per token, and the memory needed to hold, train and serve the model.
 
     In the int8 column, the weights take one byte each, and the cache is bf16.
     """
@@ -327,9 +328,9 @@ def account_table(config: ModelConfig, width: int = WIDTH) -> str:
 def decoding_data(config: ModelConfig, chip: Chip) -> dict[str, Any]:
     """Return the maximum number of tokens per second that one row can get on a chip, as numbers.
 
-    The memory sets the limit, which is given for an empty and for a full context. The result also contains the number
-    of chips that can hold the weights and the cache (`None` for a machine whose memory is not known). In the int8
-    column, the weights take one byte each, and the cache two bytes per element.
+    The memory bandwidth sets this limit. It is given for an empty and for a full context. The result also contains the
+    number of chips that can hold the weights and the cache (`None` for a machine whose memory is not known). In the
+    int8 column, the weights take one byte each, and the cache two bytes per element.
 
     Raises:
         ValueError: if the model is not a decoder.

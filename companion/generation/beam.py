@@ -29,8 +29,8 @@ from companion.transformer import Memory, Transformer
 class Beam:
     """A continuation and its log-probability: the sum over its tokens of ln p(token | preceding tokens).
 
-    A stop token counts; a token forced by `Rules.last` adds nothing. Where other rules forbid tokens, p is still the
-    model's own: the probability of the forbidden tokens is not redistributed.
+    A stop token counts; a token forced by `Rules.last` adds nothing. If other rules forbid tokens, p is still the
+    model's own probability: that of the forbidden tokens is not redistributed.
     """
 
     tokens: tuple[int, ...]
@@ -39,7 +39,7 @@ class Beam:
 
 @dataclass(frozen=True)
 class Search:
-    """Settings of `beam_search`, with its argument names. A width of 1 means no search."""
+    """Settings of `beam_search`, with its argument names. A width of 1 means that no search takes place."""
 
     width: int
     length_penalty: float = 1.0
@@ -66,28 +66,31 @@ def beam_search(
     They are sorted, with the best one first.
 
     At every step each live candidate is continued by every token. The `width` most probable results that have not ended
-    stay alive. One that ends (with a `stop` id, or because it was the last step) is stored if it is among the `width`
-    most probable of its step and among the `width` best that have ended so far. The score of an ended candidate is
-    log_probability / length^length_penalty, where the length is the number of new tokens, including the stop id.
+    stay alive. A candidate that ends (with a `stop` id, or because it was the last step) is stored if it is among the
+    `width` most probable of its step and among the `width` best that have ended so far. The score of an ended candidate
+    is log_probability / length^length_penalty, where the length is the number of new tokens, including the stop id.
 
-    Cost: the passes over sources and prompts, and then in each step a one-token pass for each live candidate.
+    The cost is one pass over the sources and one over the prompts, and then in each step a one-token pass for each live
+    candidate.
 
     Args:
         prompts, source, start, max_new_tokens, stop, rules, until: as in `companion.generation.generate.generate`.
         width: number of candidates. 1 is greedy decoding (for length_penalty = 0). A width large enough for every
             possible continuation always finds the best one; with smaller widths, a prefix that drops out early is lost,
             even if it has the best continuation.
-        length_penalty: 0 compares the probabilities themselves, which favors short texts; 1 compares the means per
-            token. (Wu et al. 2016, eq. 14 divide by ((5 + length) / 6)^alpha instead; `transformers` and we do not.)
+        length_penalty: 0 compares the probabilities themselves, which favors short texts; 1 compares the mean
+            log-probabilities per token. (Wu et al. 2016, eq. 14 divide by ((5 + length) / 6)^alpha instead;
+            `transformers` and we do not.)
         early_stopping: when a prompt's search may end before the last step; it never ends before `width` candidates
             have ended.
-            `True`: as soon as they have. `False`: when the best live candidate, at its current length, does not score
-            higher than the worst ended one. `"never"`: when it could not score higher at any length, which for
-            length_penalty > 0 is judged at max_new_tokens. For length_penalty <= 0 the last two are the same.
+            `True`: as soon as `width` candidates have ended. `False`: when the best live candidate, at its current
+            length, does not score higher than the worst ended one. `"never"`: when it could not score higher at any
+            length, which for length_penalty > 0 is judged at max_new_tokens. For length_penalty <= 0 the last two are
+            the same.
 
     Raises:
         ValueError: if the width is below 1 or too large for memory, the length_penalty is not finite or overflows,
-            early_stopping is unknown, or `generate` would raise it.
+            early_stopping is unknown, or `generate` would reject the other arguments.
     """
     choices: Options = {"source": source, "start": start, "stop": stop, "rules": rules, "until": until}
     request = Request(model, prompts, max_new_tokens, **choices)
@@ -128,7 +131,7 @@ def beam_search(
                     f"logits at step {step}: expected finite values, but some weights of the model are not finite"
                 )
             parents: list[int] = []
-            first = 0  # row of the prompt's most probable candidate; the others follow
+            first = 0  # row of the prompt's most probable candidate; its other candidates follow
             for search in searches:
                 candidates = [
                     (beam.log_probability + score, place, token)
@@ -167,7 +170,7 @@ class _Trail(NamedTuple):
     steps: list[int]
 
     def shared(self, other: _Trail) -> int:
-        """Return the number of slots with the same contents as in `other`."""
+        """Return the number of slots whose contents are the same as in `other`."""
         agree = min(len(self.steps), len(other.steps))
         while agree and self.steps[agree - 1] != other.steps[agree - 1]:  # if two numbers agree, so do all before them
             agree -= 1

@@ -22,27 +22,27 @@ Key = tuple[int, tuple[int, ...]]
 
 
 class Blocks:
-    """Blocks of a pool, each of `size` tokens.
+    """The blocks of a pool, each with room for `size` tokens.
 
-    Keys are compared in full and not only by their hash, so no text ever gets a block of another text.
+    The contents of blocks are compared in full, not only by hash, so no text ever gets a block with different contents.
     """
 
     def __init__(self, count: int, size: int) -> None:
         self.count, self.size = count, size
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, count + 1))  # in order of reuse
         self._users = [0] * (count + 1)
-        self._known: dict[Key, tuple[int, int]] = {}  # the block, and the number of the prefix that ends with it
+        self._known: dict[Key, tuple[int, int]] = {}  # the block, and the number of the prefix ending with it
         self._keys: dict[int, Key] = {}
         self._numbers = BEGINNING
 
     @property
     def free(self) -> int:
-        """Number of blocks without a user."""
+        """Number of blocks that no text uses."""
         return len(self._free)
 
     @property
     def used(self) -> int:
-        """Number of blocks with at least one user."""
+        """Number of blocks that at least one text uses."""
         return self.count - len(self._free)
 
     def take(self, count: int) -> list[int]:
@@ -70,7 +70,7 @@ class Blocks:
         """Find the stored blocks of the longest prefix of a text, and add a user to each.
 
         Returns:
-            The blocks, and for each the number of the prefix that ends with it.
+            The blocks, and for each block the number that identifies the prefix ending with it.
         """
         found: list[int] = []
         numbers: list[int] = []
@@ -90,8 +90,8 @@ class Blocks:
         """Register a full block under its contents: `ids` after the prefix with number `before`.
 
         Returns:
-            The block to use from now on (another one if these contents are stored already), and the number of the
-            prefix that ends with it.
+            The block to use from now on (a different one if these contents are already stored), and the number that
+            identifies the prefix ending with it.
         """
         key = (before, tuple(ids))
         if key in self._known:
@@ -120,8 +120,8 @@ class Blocks:
 class Places:
     """Slots for the recurrent states of a pool.
 
-    There is one slot for each of `texts` texts, and as many again for states stored at the ends of blocks, from which
-    other texts with the same prefix can continue.
+    There is one slot for each of `texts` texts, and just as many slots for states stored at the end of a block, from
+    which other texts with the same prefix can continue.
     """
 
     def __init__(self, texts: int) -> None:
@@ -135,7 +135,7 @@ class Places:
         return self._free.pop()
 
     def leave(self, place: int) -> None:
-        """Return the slot of a text that has left."""
+        """Give back the slot of a text that has left."""
         self._free.append(place)
 
     def known(self, number: int) -> bool:
@@ -155,11 +155,11 @@ class Places:
         """Find the longest of several nested prefixes whose state is stored.
 
         Args:
-            numbers: prefix numbers, each prefix continuing the one before.
+            numbers: numbers that identify the prefixes; each prefix extends the previous one.
 
         Returns:
-            The number of prefixes up to and including that one, and the slot of its state; 0 and `None` if none is
-            stored.
+            How many prefixes there are up to and including the one found, and the slot of its state; 0 and `None` if no
+            state is stored.
         """
         for count in range(len(numbers), 0, -1):
             if numbers[count - 1] in self._kept:

@@ -78,7 +78,7 @@ def keep_programs() -> Path | None:
 
 
 def _own(folder: Path) -> bool:
-    """Return whether only this user can write to the folder, according to the system.
+    """Return whether, according to the operating system, only this user can write to the folder.
 
     Anyone else who can write to it could run programs as this user.
     """
@@ -92,7 +92,7 @@ def programs_of(model: Transformer) -> Programs | None:
 
 
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Return every parameter and buffer of the model by name, a shared one under its first name."""
+    """Return every parameter and buffer of the model by name, where a shared one appears only under its first name."""
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
@@ -116,7 +116,7 @@ def program_inputs(
 
 
 def situation(cache: KVCache, memory: Memory | None) -> tuple[object, ...]:
-    """Return all values that a step's operations depend on, apart from its inputs, for a `rounded` cache."""
+    """Return all values, apart from its inputs, that determine the operations of a step with a `rounded` cache."""
     local, near = cache.local, None
     if local is not None:
         visible = min(cache.slots, -(-(cache.filled + 1) // cache.bucket) * cache.bucket)
@@ -198,7 +198,7 @@ class Programs:
         file = self.folder / name / "step.pt2"
         program = _read(file)
         if program is None:
-            with suppress(Exception):  # whatever PyTorch's reason is, the step can still be compiled the usual way
+            with suppress(Exception):  # whatever PyTorch's reason, the step can still be compiled in the usual way
                 _make(file, _Step(self.model, list(self.weights), cache, memory), given, free)
                 program = _read(file)
         return program
@@ -247,7 +247,7 @@ def _name(
 
 
 def _order(x: Tensor) -> list[int]:
-    """Return the axes in memory order, the slowest first."""
+    """Return the axes in memory order, starting with the slowest."""
     return sorted(range(x.ndim), key=x.stride, reverse=True)
 
 
@@ -274,7 +274,7 @@ def _read(file: Path) -> Program | None:
                 return None
         # the public function does the same, but loads the compiler first
         return torch._C._aoti.AOTIModelPackageLoader(str(file), "model", False, 1, -1).run
-    except Exception:  # whatever the reason is, the program is compiled again
+    except Exception:  # whatever the reason, the program is compiled again
         return None
 
 
