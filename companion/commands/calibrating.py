@@ -1,4 +1,4 @@
-"""`--calibrate` and `--levels`: int4 values that are calibrated on a text, and their file."""
+"""`--calibrate` and `--levels`: calibrate int4 values on a text, and store them in a file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def check_calibrate(flags: Namespace) -> None:
     """Raise `ValueError` for `--calibrate` or `--levels` without int4 weights, and for an unusable `--levels` file.
 
-    With `--calibrate`, it must be possible to write that file; otherwise, it must exist.
+    With `--calibrate`, the levels file must be writable; without it, the file must exist.
     """
     for name, given in (("calibrate", flags.calibrate[:1]), ("levels", [flags.levels] if flags.levels else [])):
         if given and flags.weights != "int4":
@@ -32,7 +32,7 @@ def check_calibrate(flags: Namespace) -> None:
 
 
 def calibrated(model: Transformer, flags: Namespace, encode: Callable[[str], list[int]]) -> str | None:
-    """Calibrate the int4 values of a model, or load them, depending on the flags.
+    """Calibrate a model's int4 values or load them from a file, depending on the flags.
 
     Args:
         model: The model, which is changed in place.
@@ -40,10 +40,11 @@ def calibrated(model: Transformer, flags: Namespace, encode: Callable[[str], lis
         encode: Function from text to token ids.
 
     Returns:
-        One line about the result; `None` if neither flag is given.
+        A one-line description of the result, or `None` if neither flag is given.
 
     Raises:
-        ValueError: If the paths contain no text, if the model translates, or if `calibrate` or `load_levels` raises it.
+        ValueError: If the paths contain no text, if the model is a translation model, or if `calibrate` or
+            `load_levels` raises a `ValueError`.
     """
     if not flags.calibrate and not flags.levels:
         return None

@@ -1,4 +1,4 @@
-"""`companion chat`: talk to a model that answers, in the terminal or through a pipe."""
+"""`companion chat`: talk to a chat model in the terminal or through a pipe."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def run(flags: Namespace) -> int:
         )
     talk = Talk(told(writer, flags), flags.tokens, flags.seed, system=flags.system)
     if sys.stdin.isatty():
-        with suppress(ImportError):  # for line editing and history
+        with suppress(ImportError):  # Imported for line editing and history
             import readline  # noqa: F401
         print("Ask something. /help lists the commands; Ctrl-D quits.", file=sys.stderr)
     for line in _lines():
@@ -110,8 +110,8 @@ class Talk:
         seed: The random seed.
         system: The system message.
         turns: The messages of the user and of the assistant, alternating.
-        answers: The number of answers so far. Each one has its own random stream.
-        cut: A sentence that says why the last answer was cut off; empty if it was not.
+        answers: The number of answers so far. Each answer has its own random stream.
+        cut: A sentence that says why the last answer was cut off, or an empty string if it was complete.
         title: The name of the model.
     """
 
@@ -139,8 +139,8 @@ class Talk:
         The answer is added to the conversation, even if it is incomplete because the caller stops early.
 
         Raises:
-            ValueError: If the conversation leaves no room for an answer, or the template rejects it. The question is
-                not added then.
+            ValueError: If the conversation leaves no room for an answer, or the template rejects the conversation. In
+                either case, the question is not added.
         """
         self.turns.append(question)
         try:
@@ -190,7 +190,7 @@ class Talk:
 
 
 def _lines() -> Iterator[str]:
-    """Yield the lines of standard input, typed or piped, until its end. Ctrl-C discards the current line."""
+    """Yield the lines of standard input, typed or piped, until it ends. Ctrl-C discards the current line."""
     while True:
         try:
             yield input("> " if sys.stdin.isatty() else "")
@@ -230,7 +230,7 @@ def _said(talk: Talk, line: str) -> bool:
 
 @contextmanager
 def _stopped_alone() -> Iterator[list[int]]:
-    """In the `with` block, make Ctrl-C append to the yielded list instead of raising `KeyboardInterrupt`."""
+    """Within the `with` block, make Ctrl-C append to the yielded list instead of raising `KeyboardInterrupt`."""
     stopped: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, frame: stopped.append(number))
     try:
@@ -263,7 +263,7 @@ def _commanded(talk: Talk, name: str = "", rest: str = "") -> bool:
 
 
 def _save(talk: Talk, name: str) -> None:
-    """Append the conversation to a file, or print a message if that fails."""
+    """Append the conversation to a file, or print a message if the file cannot be written."""
     if not name or not talk.turns:
         print("/save: expected the name of a file" if not name else "There is no conversation yet.", file=sys.stderr)
         return

@@ -1,4 +1,4 @@
-"""`companion completion`: a script that lets a shell complete commands, flags and the values of flags."""
+"""`companion completion`: print a script that lets a shell complete commands, flags and their values."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def parser() -> Parser:
 
 
 def run(flags: Namespace, whole: Parser) -> int:
-    """Print the script and return the exit code. `whole` is the parser of all commands, with the flags of each."""
+    """Print the script and return the exit code. `whole` is the parser of all commands, including the flags of each
+    command."""
     import shtab
 
     _tell(whole, shtab)
@@ -43,7 +44,8 @@ def run(flags: Namespace, whole: Parser) -> int:
 
 
 def _tell(parser: Any, shtab: Any) -> None:
-    """Set the values that a shell may offer for each flag of a parser and its commands, as shtab expects them."""
+    """Set the values that a shell may offer for each flag of a parser and its commands, in the form that shtab
+    expects."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for inner in action._name_parser_map.values():

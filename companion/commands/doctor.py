@@ -1,4 +1,4 @@
-"""`companion doctor`: describe this machine and its kernels, and check which results are the same as elsewhere."""
+"""`companion doctor`: describe this machine and its kernels, and check which results match those of other machines."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def run(flags: Namespace) -> int:
     """Print the report.
 
     Returns:
-        The exit code: 0 if everything is in order, and 1 if a required result is wrong or something is not installed
+        The exit code: 0 if everything is in order, or 1 if a required result is wrong or something is not installed
             properly.
     """
     wrong = missing_requirements()
@@ -147,7 +147,7 @@ def missing_requirements() -> list[str]:
 
 
 def course_version() -> str:
-    """Return the installed version or, without an installation, how to install the course."""
+    """Return the installed version or, if nothing is installed, instructions for installing the course."""
     how = f"run pip install -e .  in {_short(CHECKOUT)}" if (CHECKOUT / "pyproject.toml").is_file() else "install it"
     return installed(NAME) or f"from its folder and is not installed: run `make lab` there, or {how}"
 
@@ -187,7 +187,7 @@ def hardware_lines() -> list[str]:
 
 
 def kernels() -> list[str]:
-    """Return the libraries that multiply matrices here."""
+    """Return the libraries that multiply matrices on this machine."""
     import torch
 
     built = torch.__config__.show()
@@ -206,7 +206,7 @@ def kernels() -> list[str]:
 
 
 def gpu() -> str:
-    """Describe the GPUs, or say why there is none."""
+    """Describe the GPUs, or say why no GPU is available."""
     import torch
 
     if torch.backends.mps.is_available():
@@ -229,7 +229,7 @@ def gpu() -> str:
 class Compared:
     """The result of a calculation made in two ways.
 
-    If `must_hold`, both must agree on every machine; otherwise, they may differ by rounding.
+    If `must_hold` is true, both ways must agree on every machine; otherwise, they may differ by rounding.
     """
 
     must_hold: bool

@@ -105,7 +105,7 @@ def run(flags: Namespace) -> int:
 
 
 def _measured(flags: Namespace) -> dict[str, Any]:
-    """Measure what the flags name, print the results, and return them by name."""
+    """Take the measurements that the flags select, print the results, and return them by name."""
     from companion.data.corpora import read_corpus
     from companion.ground.device import find_device
 
@@ -215,7 +215,7 @@ def _checkpoint(flags: Namespace, given: Corpus | None, device: torch.device) ->
 
 
 def _check_model(flags: Namespace, model: Transformer) -> None:
-    """Raise `ValueError` for a model that does not continue texts, and for flags that do not apply to it."""
+    """Raise `ValueError` for a model that does not continue texts, and for flags that do not apply to the model."""
     from companion.quantization.weights import check_weights
 
     if model.config.stack != "decoder":
@@ -292,7 +292,7 @@ def _in_form(
     evaluation: Evaluation,
     windows: dict[str, Any],
 ) -> dict[str, Any]:
-    """Measure the same text with another weight format, and print the difference."""
+    """Measure the model on the same text with another weight format, and print the difference."""
     import torch
 
     from companion.quantization.weights import largest_change, prepared

@@ -175,7 +175,7 @@ def _of_run(flags: Namespace) -> Source:
 
 
 def _of_checkpoint(flags: Namespace) -> Source:
-    """Return a published model with its own `model_type` and the files of its folder."""
+    """Return a published model, its own `model_type`, and the files of its folder."""
     from companion.commands.writer import checkpoint_folder
     from companion.families.pretrained import family_of, load_pretrained
     from companion.files.models import read_config

@@ -161,13 +161,13 @@ def _writer(flags: Namespace, device: torch.device) -> Writer:
         kind = TuneSettings if flags.chat else None if flags.run is not None else TextSettings
         folder = run_folder(flags.run, kind)
         if folder.task == NumberWordsSettings.task:
-            folder = run_folder(flags.run, TextSettings)  # raises an error, because the run has another task
+            folder = run_folder(flags.run, TextSettings)  # Raises an error, because the run has a different task
         return from_run(folder, device, ids=by_ids, best=flags.best, dtype=dtype)
     return from_checkpoint(flags.checkpoint, device, download=flags.download, ids=by_ids, dtype=dtype, stop=flags.stop)
 
 
 def _prompted(writer: Writer, flags: Namespace) -> tuple[Writer, list[str]]:
-    """Return the writer and its prompts; with `--chat`, these are one conversation."""
+    """Return the writer and its prompts; with `--chat`, the prompts form one conversation."""
     if flags.chat:
         writer, text = answering(writer, flags.prompt, flags.system)
         return writer, [text]
@@ -177,7 +177,7 @@ def _prompted(writer: Writer, flags: Namespace) -> tuple[Writer, list[str]]:
 
 
 def told(writer: Writer, flags: Namespace) -> Writer:
-    """Return the writer with the settings that flags override."""
+    """Return the writer, with its settings overridden by the flags."""
     says = writer.says
     if flags.get("repetition_penalty") is not None:
         says = replace(says, rules=replace(says.rules, repetition_penalty=flags.repetition_penalty))
@@ -194,10 +194,10 @@ def _given(flags: Namespace) -> dict[str, Any]:
 
 
 def _search(writer: Writer, flags: Namespace) -> Search | None:
-    """Return the beam search that the flags specify or, without flags, the folder; `None` without any.
+    """Return the beam search that the flags or else the folder specifies, or `None` if neither does.
 
     Raises:
-        ValueError: If the folder specifies a beam search with sampling.
+        ValueError: If the folder combines beam search with sampling.
     """
     from companion.generation.beam import Search
 
@@ -216,10 +216,10 @@ def _search(writer: Writer, flags: Namespace) -> Search | None:
 
 
 def _draft(writer: Writer, flags: Namespace, device: torch.device) -> Draft | None:
-    """Return the draft of `--draft` for speculative decoding, or `None`.
+    """Return the draft that `--draft` names for speculative decoding, or `None` without this flag.
 
     Raises:
-        ValueError: If the folder has neither a run nor a checkpoint, or the draft model has another vocabulary.
+        ValueError: If the folder has neither a run nor a checkpoint, or the draft model has a different vocabulary.
     """
     from companion.families.pretrained import pretrained_folder
     from companion.files.published.fetching import how_to_get
@@ -246,7 +246,7 @@ def _draft(writer: Writer, flags: Namespace, device: torch.device) -> Draft | No
 
 
 def _vocabulary(writer: Writer) -> list[str | None] | None:
-    """Return the text of every id, with `None` for an id without text; `None` if there is no tokenizer."""
+    """Return a list of each id's text (`None` for an id without text), or `None` if there is no tokenizer."""
 
     def text(token: int) -> str | None:
         assert writer.spell is not None
@@ -290,7 +290,7 @@ def _check_prompts(flags: Namespace) -> None:
 
 
 def dtype_called(name: str | None) -> torch.dtype | None:
-    """Return the dtype that `--dtype` names; `None` for `None`."""
+    """Return the dtype that `--dtype` names, or `None` if the flag is not given."""
     import torch
 
     return {None: None, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[name]

@@ -1,4 +1,4 @@
-"""Layout of the help of every command: at most 80 columns, each flag with its values and its default."""
+"""Lay out the help of every command in at most 80 columns; each flag shows its values and its default."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def name_of(action: argparse.Action) -> str:
 class HelpFormatter(DefaultHelpFormatter):
     """A formatter that wraps paragraphs.
 
-    Lines that begin with a space, as examples do, are left as they are if they fit.
+    Lines that begin with a space, such as examples, are left unchanged if they fit.
     """
 
     def __init__(self, prog: str, *arguments: Any, **settings: Any) -> None:

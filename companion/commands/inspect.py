@@ -112,7 +112,7 @@ def _report(name: str, folder: Path, found: Inspection) -> Iterable[str]:
     rest = "\n\n" + _wrapped(f"Missing fields, with the values used instead: {left_out}.") if left_out else ""
     yield f"config.json\n{_became(found.fields)}{rest}"
     if folder.is_file():
-        pass  # the generation settings are in other files
+        pass  # Other files hold the generation settings
     elif found.family is None or not found.family.writes:
         yield "Writing\n" + _wrapped("No generation settings." if found.family is None else "It generates no text.")
     elif found.rules or found.writing is not None:
@@ -240,7 +240,7 @@ def figures(config: ModelConfig) -> str:
 
 
 def writes(says: Writing, config: ModelConfig | None) -> str:
-    """Describe in a sentence how a model generates text if no flag overrides its settings."""
+    """Describe in one sentence how a model generates text if no flag overrides its settings."""
     translates = config is not None and config.stack == "encoder_decoder"
     if says.search.width > 1:
         how = f"Beam search with {says.search.width} beams and length penalty {says.search.length_penalty:g}"
@@ -276,7 +276,7 @@ def writes(says: Writing, config: ModelConfig | None) -> str:
 def files(folder: Path, found: Inspection) -> Iterable[str]:
     """Yield sentences about the tensors, tokenizer and chat template of a folder.
 
-    Missing tensors are named in `found.refused`.
+    Missing tensors are listed in `found.refused`.
     """
     from companion.data.chat_template import compiled, load_chat_template
     from companion.data.published_tokenizers import load_tokenizer

@@ -74,8 +74,8 @@ def command_parser(task: str = TextSettings.task, wanted: Sequence[str] | None =
     """Return the parser of all commands.
 
     Args:
-        task: The task whose flags `train` has.
-        wanted: The commands that get their flags (default: all). A command line only needs the flags of its own
+        task: The task that determines the flags of `train`.
+        wanted: The commands whose flags are added (default: all). A command line only needs the flags of its own
             command.
     """
     wanted = tuple(commands()) if wanted is None else wanted
@@ -165,7 +165,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _task(arguments: Sequence[str]) -> str:
-    """Return the task whose flags `train` takes.
+    """Return the task that determines the flags of `train`.
 
     Raises:
         ValueError: If the --config file is invalid, or if a command belongs to the school, which is not installed.
@@ -187,7 +187,7 @@ def _run(command: str, flags: Namespace, arguments: list[str]) -> int:
 
 
 def _said(say: Callable[[], None]) -> int:
-    """Call `say`, which prints something, and return the exit code: 0 if the output could be written."""
+    """Call `say`, which prints something, and return the exit code, which is 0 if the output could be written."""
     try:
         say()
         sys.stdout.flush()
@@ -208,8 +208,8 @@ def _unsaid(error: OSError) -> int:
 def _answer(error: Exception, typed: Mapping[str, Any]) -> tuple[str | None, int]:
     """Return the sentence about an error that ended a command, and the exit code.
 
-    The sentence is `None` for a bug in the package. `typed` contains the flags of the command line, named as they are
-    typed.
+    The sentence is `None` for a bug in the package. `typed` contains the flags of the command line, named as the user
+    types them.
     """
     match error:
         case ValueError():

@@ -32,7 +32,7 @@ class Asked:
 
     Attributes:
         prompt: The text to continue.
-        given: The request's own settings: tokens, seed, stop, and fields of `Sampling`.
+        given: The settings in the request: tokens, seed, stop, and fields of `Sampling`.
     """
 
     prompt: str
@@ -112,7 +112,7 @@ def write_many(
         writer: The model, with its tokenizer and settings, which a request may override.
         asked: The requests.
         at_once: The batch size.
-        tokens: Maximum tokens per text, for requests without a setting of their own, as in `Writer.most`.
+        tokens: Maximum tokens per text, as in `Writer.most`, for requests that do not set it themselves.
         seed: Random seed that a request may override. Request r draws from stream r of its seed, like prompts that are
             given as flags.
         weights: The weight format.
@@ -141,7 +141,7 @@ _COMMANDS = re.compile(r"[\x7f-\x9f]")
 
 
 def _request(writer: Writer, row: int, one: Asked, tokens: int | None, seed: int) -> dict[str, Any] | ValueError:
-    """Return the arguments of `Server.submit` for a request, or the error that makes it impossible."""
+    """Return the arguments of `Server.submit` for a request, or the error that rules the request out."""
     given, context = one.given, writer.model.config.context
     stop = (*writer.says.stop_strings, *given.get("stop", ()))
     writer = replace(writer, says=replace(writer.says, stop_strings=stop))
@@ -164,6 +164,6 @@ def _request(writer: Writer, row: int, one: Asked, tokens: int | None, seed: int
 
 
 def _text(writer: Writer, handle: Handle) -> str:
-    """Return the continuation of the prompt. Raises as `Handle.result` does."""
+    """Return the continuation of the prompt. Raises the same errors as `Handle.result`."""
     parts = writer.parts(handle.prompt)
     return "".join(map(parts.push, handle.result())) + parts.finish()

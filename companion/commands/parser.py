@@ -1,4 +1,4 @@
-"""Parsing of flags, with errors of one sentence in the user's words and short help in 80 columns.
+"""Parse flags, with one-sentence errors in the user's words and short help in 80 columns.
 
 jsonargparse reads and checks the values; this module turns its error messages into sentences.
 """
@@ -52,8 +52,8 @@ class Parser(ArgumentParser):
     Args:
         rare: Names of flags, without dashes, that only `--help-all` explains.
         more: Text that `--help-all` adds after the epilog.
-        settings: Arguments of `ArgumentParser`, such as `description` and `epilog`. In these two, paragraphs are
-            wrapped, and lines that begin with a space are left as they are.
+        settings: Arguments of `ArgumentParser`, such as `description` and `epilog`. In both of these, paragraphs are
+            wrapped, but lines that begin with a space are left unchanged.
     """
 
     def __init__(self, *, rare: Iterable[str] = (), more: str = "", **settings: Any) -> None:
@@ -69,7 +69,8 @@ class Parser(ArgumentParser):
             (file or sys.stderr).flush()
 
     def add_argument(self, *names: Any, **settings: Any) -> Any:
-        """Add an argument as usual. Its value is text, unless `type` is another type, such as a number with limits."""
+        """Add an argument as usual. Its value is text unless `type` specifies another type, such as a number with
+        limits."""
         if "type" in settings or "action" not in settings:
             settings["type"] = flag_type(settings.get("type", str))
         return super().add_argument(*names, **settings)
@@ -92,7 +93,7 @@ class Parser(ArgumentParser):
     def add_weights(self, *, writes: bool = False) -> None:
         """Add `--weights`, `--calibrate` and `--levels`.
 
-        With `writes`, for commands that generate text, `--weights` also takes fast and none.
+        If `writes` is true, as for commands that generate text, `--weights` also accepts fast and none.
         """
         help = "weight format, converted once before decoding; auto: the fastest format that costs less than 0.2 % in "
         help += "bits per byte"
@@ -165,7 +166,7 @@ class Parser(ArgumentParser):
         return parser
 
     def typed(self, flags: Any) -> dict[str, Any]:
-        """Return the flags of a command line, named as they are typed.
+        """Return the flags of a command line, named as the user types them.
 
         If a command was chosen, these are its flags instead of those of this parser.
         """
@@ -191,7 +192,7 @@ class Parser(ArgumentParser):
         return f"{name_of(action)} {cut(value or '')}: expected {expected(hint)}{near}"
 
     def given(self, action: argparse.Action) -> str | None:
-        """Return the last value of a flag on the command line; `None` without one."""
+        """Return the last value of a flag on the command line, or `None` if the flag has no value there."""
         arguments, found = list(getattr(self, "args", None) or []), None
         for at, argument in enumerate(arguments):
             flag, equals, value = argument.partition("=")
@@ -256,7 +257,7 @@ class Parser(ArgumentParser):
 def add_run(
     parser: Parser, help: str = "folder of a run (default: the newest in runs/)", *, best: bool = False
 ) -> None:
-    """Add `--run` to a parser, and with `best` also `--best`."""
+    """Add `--run` to a parser and, if `best` is true, also `--best`."""
     parser.add_argument("--run", metavar="FOLDER", help=help)
     if best:
         parser.add_argument(
@@ -268,7 +269,7 @@ def add_run(
 
 
 def add_checkpoint(parser: Parser, *, download: bool = False) -> None:
-    """Add `--checkpoint` to a parser, and with `download` also `--download`."""
+    """Add `--checkpoint` to a parser and, if `download` is true, also `--download`."""
     parser.add_argument(
         "--checkpoint",
         metavar="MODEL",
@@ -283,12 +284,12 @@ def add_checkpoint(parser: Parser, *, download: bool = False) -> None:
 
 
 def add_tokens(parser: Parser, help: str) -> None:
-    """Add `--tokens`, which `--max-new-tokens` names as well, to a parser."""
+    """Add `--tokens`, with the alias `--max-new-tokens`, to a parser."""
     parser.add_argument("--tokens", "--max-new-tokens", dest="tokens", type=Count | None, help=help)
 
 
 def add_commands(parser: Parser, dest: str, title: str, commands: Iterable[tuple[str, Parser, str]]) -> None:
-    """Add commands to a parser, each with its name, its parser and a line of help."""
+    """Add commands to a parser, each given by its name, its parser and a line of help."""
     about = f"For the flags of a command: {parser.prog} {dest.upper()} --help"
     actions = parser.add_subcommands(dest=dest, title=title, description=about, metavar=dest.upper())
     for name, inner, help in commands:
@@ -318,10 +319,10 @@ def _typed(name: str) -> str:
 
 
 def refuse_nameless(given: Mapping[str, Any]) -> None:
-    """Raise `ValueError` for a flag whose text is empty, which would mean the current folder.
+    """Raise `ValueError` for a flag with an empty value, which would mean the current folder.
 
     Args:
-        given: The values of the flags, named as they are typed.
+        given: The values of the flags, named as the user types them.
     """
     for name, value in given.items():
         if name not in _ANY_TEXT and "" in (value if isinstance(value, list) else [value]):

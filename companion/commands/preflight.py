@@ -1,4 +1,4 @@
-"""Messages about unusable paths, and a check that a disk can be written to before a long command starts."""
+"""Messages about unusable paths, and a check before a long command starts that its disk is writable."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def refusal(error: OSError, given: Mapping[str, Any]) -> str:
 
     Args:
         error: The error that the path caused.
-        given: The values of the flags, named as they are typed. If one of them is the path or a folder above it, the
-            sentence begins with its flag.
+        given: The values of the flags, named as the user types them. If a value is the path itself or a folder above
+            it, the sentence begins with that flag.
     """
     if error.filename is None:
         return str(error)
@@ -49,10 +49,10 @@ def refusal(error: OSError, given: Mapping[str, Any]) -> str:
 def try_to_write(place: Path, flag: str) -> None:
     """Write a temporary file into the folder at `place`, and remove it together with any folders created for it.
 
-    Some disks only report that they are read-only or full when something is written.
+    Some disks report that they are read-only or full only when something is written to them.
 
     Raises:
-        ValueError: If that fails.
+        ValueError: If the file or a folder cannot be written.
     """
     path = place.absolute()
     new = [folder for folder in (path, *path.parents) if not folder.exists()]

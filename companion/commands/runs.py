@@ -1,4 +1,4 @@
-"""Helpers of several commands: find a run by its folder, or the newest one, and read a configuration from a file."""
+"""Helpers shared by several commands: find a run by its folder, find the newest run, and read a configuration file."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def run_folder(path: str | None, kind: type[RunSettings] | None = None) -> RunFolder:
-    """Return the run in a folder, or else the newest run, whose name is printed to standard error.
+    """Return the run in a folder; without a folder, return the newest run and print its name to standard error.
 
     Args:
         path: The folder (default: the newest run).
         kind: The settings class of the task that the run must have (default: any).
 
     Raises:
-        ValueError: If there is no run, or it has another task.
+        ValueError: If there is no run, or the run has a different task.
     """
     from companion.training.run_folder import RunFolder, newest_run
 

@@ -1,8 +1,8 @@
 """Small calculations that must agree on every machine, and others that may differ; all take less than two seconds.
 
-Results are equal bit for bit only if the same operation runs on the same memory. The order in which
-a processor's kernels add numbers depends on a tensor's sizes, on its address in memory and on the number of threads,
-and each order rounds differently.
+Two results are equal bit for bit only if the same operation runs on the same memory. The order in which a processor's
+kernels add numbers depends on a tensor's sizes, on its address in memory and on the number of threads, and each order
+rounds differently.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Finding(NamedTuple):
 def drawn_numbers() -> Finding:
     """Compare the uniform random numbers drawn from a seed bit for bit, and the normal ones up to rounding.
 
-    Initial weights depend on them.
+    Initial weights depend on these numbers.
     """
     uniform = torch.rand(16, generator=torch.Generator().manual_seed(0))[:4]
     normal = torch.randn(16, generator=torch.Generator().manual_seed(0))[:4]
@@ -75,7 +75,7 @@ def attention() -> Finding:
 
 
 def cached_decoding() -> Finding:
-    """Compare the logits of cached decoding, token by token, with those of one pass over all tokens."""
+    """Compare the logits of cached decoding, one token at a time, with those of one pass over all tokens."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(2)
         model = Transformer(MODEL).eval()
@@ -92,14 +92,14 @@ def cached_decoding() -> Finding:
 
 
 def trained_twice() -> Finding:
-    """Train twice from the same seed, in one process and with the same threads, and compare bit for bit."""
+    """Train twice from the same seed, in one process with the same threads, and compare the results bit for bit."""
     (first, weights), (second, again) = train(), train()
     same = first == second and all(torch.equal(weights[name], again[name]) for name in weights)
     return Finding(f"{UPDATES} updates from a seed, twice: the same weights", _bits(same), same)
 
 
 def written_and_read() -> Finding:
-    """Write weights to a file, read them back, and compare bit for bit."""
+    """Write weights to a file, read them back, and compare the two bit for bit."""
     tensors = {"weight": torch.randn(61, 20, generator=torch.Generator().manual_seed(3))}
     with tempfile.TemporaryDirectory() as folder:
         save_tensors(Path(folder, "weights.safetensors"), tensors)
@@ -111,9 +111,9 @@ def written_and_read() -> Finding:
 
 
 def other_address() -> Finding:
-    """Compare the product with a matrix and the product with a copy of it at an address eight bytes higher.
+    """Compare a product with a matrix to the product with a copy of the matrix at an address eight bytes higher.
 
-    A matrix that is read from a file may be at any address.
+    A matrix that is read from a file may start at any address.
     """
     trials, other, most = 400, 0, 0.0
     for seed in range(trials):
@@ -129,14 +129,14 @@ def other_address() -> Finding:
 
 
 def other_rows() -> Finding:
-    """Compare the products of single rows with those of a batch, as when a text is processed alone or in a batch."""
+    """Compare the products of single rows with those of a batch, as if a text were processed alone or in a batch."""
     x, weight = _matrices(5, 33, 64, 48)
     alone = torch.cat([F.linear(row, weight) for row in x.split(1)])
     return _may_differ("the product of a row, alone and among 33 rows", alone, F.linear(x, weight))
 
 
 def other_threads() -> Finding:
-    """Compare sums of many numbers, and long products, on one thread and on two."""
+    """Compare long sums and long products computed on one thread and on two."""
     x, weight = _matrices(6, 33, 4096, 5)
 
     def computed() -> Tensor:
@@ -157,7 +157,7 @@ def other_machine() -> Finding:
 
 
 def other_device() -> Finding:
-    """Compare a product on the CPU and on the GPU."""
+    """Compare a product computed on the CPU with the same product computed on the GPU."""
     x, weight = _matrices(7, 33, 64, 48)
     there = F.linear(x.cuda(), weight.cuda()).cpu()
     return _may_differ("a product on the CPU and on the GPU", F.linear(x, weight), there)
@@ -174,7 +174,7 @@ MAY_DIFFER: tuple[Callable[[], Finding], ...] = (other_address, other_rows, othe
 
 
 def may_differ() -> list[Callable[[], Finding]]:
-    """Return the comparisons of `MAY_DIFFER` and, if there is a GPU, the comparison with it."""
+    """Return the comparisons of `MAY_DIFFER` and, if there is a GPU, the comparison with the GPU."""
     return [*MAY_DIFFER, *([other_device] if torch.cuda.is_available() else [])]
 
 
@@ -195,7 +195,7 @@ def train() -> tuple[float, dict[str, Tensor]]:
 
 @contextmanager
 def threads(number: int) -> Iterator[None]:
-    """Set the number of PyTorch's threads in the `with` block."""
+    """Set the number of PyTorch threads for the duration of the `with` block."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:
@@ -205,7 +205,7 @@ def threads(number: int) -> Iterator[None]:
 
 
 def _matrices(seed: int, rows: int, width: int, columns: int) -> tuple[Tensor, Tensor]:
-    """Return x, (rows, width), and a weight, (columns, width), whose product has entries of about 1."""
+    """Return x (rows, width) and a weight (columns, width) whose product has entries of about 1."""
     generator = torch.Generator().manual_seed(seed)
     weight = torch.randn(columns, width, generator=generator) / width**0.5
     return torch.randn(rows, width, generator=generator), weight

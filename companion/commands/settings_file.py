@@ -1,4 +1,4 @@
-"""`--config FILE`: flags from a YAML or JSON file."""
+"""`--config FILE`: read flags from a YAML or JSON file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from companion.ground.reading import read_text
 
 
 class _Plain(yaml.SafeLoader):
-    """A YAML loader that rejects duplicate keys, because otherwise all but the last would be lost silently."""
+    """A YAML loader that rejects duplicate keys, because otherwise all but the last of them would be lost silently."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
@@ -23,7 +23,7 @@ class _Plain(yaml.SafeLoader):
 
 
 def read_settings(name: str) -> dict[str, Any]:
-    """Return the settings in a YAML or JSON file, by name.
+    """Return the settings in a YAML or JSON file, keyed by name.
 
     Raises:
         ValueError: If the path does not exist or is not a file, or if its content is not text, not YAML, or not a

@@ -1,4 +1,4 @@
-"""`companion sizing`: compute which model fits on which machine, and the cost of training it."""
+"""`companion sizing`: compute which models fit on which machines, and what training them costs."""
 
 from __future__ import annotations
 

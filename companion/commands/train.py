@@ -1,4 +1,4 @@
-"""`companion train`: start or resume a run, until it is finished or stopped with Ctrl-C."""
+"""`companion train`: start or resume a run, and continue until it is finished or stopped with Ctrl-C."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ ALIKE = {f.name for f in fields(Learning)}
 
 
 def task_asked_for(arguments: Sequence[str]) -> str:
-    """Return the task that the flags or the --config file of `companion train` name, which decides its other flags.
+    """Return the task named by the flags or the --config file of `companion train`; it determines the other flags.
 
-    The default is "text". It is also returned for an unknown task, which the parser then rejects.
+    The default is "text". An unknown task is returned as well, and the parser then rejects it.
 
     Raises:
-        ValueError: If the --config file is not a settings file.
+        ValueError: If the --config file is not a valid settings file.
     """
     asked: object = TextSettings.task
     for argument, after in zip_longest(arguments, arguments[1:], fillvalue=""):
@@ -44,7 +44,7 @@ def task_asked_for(arguments: Sequence[str]) -> str:
 
 
 def parser(task: str = TextSettings.task) -> Parser:
-    """Return the parser of a run of `task`, with a flag for each field of its settings."""
+    """Return the parser for runs of `task`, with a flag for each field of the task's settings."""
     description, epilog = TEXT[task]
     parser = Parser(description=description, epilog=epilog, rare=rare(TASKS[task], USUAL), more=SEVERAL)
     groups = add_settings(parser, TASKS[task])
@@ -54,12 +54,12 @@ def parser(task: str = TextSettings.task) -> Parser:
 
 
 def rare(kind: type[RunSettings], usual: set[str]) -> list[str]:
-    """Return the flags of the settings that are not among the usual ones."""
+    """Return the flags of the less common settings."""
     return [name for f in fields(kind) if (name := flag(f)) not in usual]
 
 
 def add_settings(parser: Parser, kind: type[RunSettings]) -> dict[str, Any]:
-    """Add a flag for each field of a run's settings, and `--config`. Return the groups of flags, by their titles."""
+    """Add a flag for each field of a run's settings, and `--config`. Return the groups of flags, keyed by title."""
     hints = get_type_hints(kind, include_extras=True)
     used = [title for title in GROUPS if any(f.metadata["group"] == title for f in fields(kind))]
     groups = {title: parser.add_argument_group(title) for title in used}
@@ -77,7 +77,7 @@ def add_settings(parser: Parser, kind: type[RunSettings]) -> dict[str, Any]:
 
 
 def run(flags: Namespace, arguments: list[str]) -> int:
-    """Train with the settings of the flags, and return the exit code.
+    """Train with the settings given by the flags, and return the exit code.
 
     Args:
         flags: The flags of the command.
@@ -99,7 +99,7 @@ def run(flags: Namespace, arguments: list[str]) -> int:
 
 
 def train(settings: RunSettings, arguments: list[str]) -> int:
-    """Start or resume the run with these settings; if it is finished, only print its result.
+    """Start or resume the run with these settings; if the run is already finished, only print its result.
 
     Returns:
         0 if the run is finished, 130 if it was stopped and saved, and 1 if it cannot continue, with the reason on

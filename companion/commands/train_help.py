@@ -1,4 +1,4 @@
-"""Texts of `companion train --help`, except for the help of each flag, which is in `companion.training.settings`."""
+"""The texts of `companion train --help`, except the help of each flag, which is in `companion.training.settings`."""
 
 from companion.training.settings import NumberWordsSettings, TextSettings
 

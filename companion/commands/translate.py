@@ -83,10 +83,10 @@ def run(flags: Namespace) -> int:
 
 
 def draft_called(name: str, words: NumberWords, device: torch.device) -> Draft:
-    """Return the draft that proposes tokens: n-grams for "ngram", otherwise the model of the run in that folder.
+    """Return the draft that proposes tokens: n-grams for "ngram", otherwise the model of the run in the named folder.
 
     Raises:
-        ValueError: If the folder has no run of number-words, or the run has another vocabulary.
+        ValueError: If the folder has no number-words run, or the run has a different vocabulary.
     """
     from companion.generation.draft import Draft
     from companion.training.tasks.number_words import NumberWordsTask
@@ -105,7 +105,7 @@ def draft_called(name: str, words: NumberWords, device: torch.device) -> Draft:
 
 
 def read_names(language: Language, names: Sequence[str]) -> list[int]:
-    """Return the number that each name means. Raises `ValueError` if there are no names or one is invalid."""
+    """Return the number that each name means. Raises `ValueError` if there are no names or if a name is invalid."""
     if not names:
         raise ValueError("NAME: expected number names to translate, one per line, got none")
     return [language.number(name) for name in names]
@@ -120,7 +120,7 @@ def show(
     beams: int = 1,
     draft: Draft | None = None,
 ) -> None:
-    """Print each name, the model's translation, the number that each of them means, and whether they agree."""
+    """Print each name, the model's translation, the numbers that the two mean, and whether these agree."""
     from companion.training.tasks.number_words import translate
 
     texts = translate(model, words, numbers, beams=beams, draft=draft)
@@ -139,7 +139,7 @@ def show(
 
 
 def named(language: Language, text: str) -> int | None:
-    """Return the number that `text` names; `None` if it does not name a number."""
+    """Return the number that `text` names, or `None` if it does not name a number."""
     try:
         return language.number(text)
     except ValueError:

@@ -1,4 +1,5 @@
-"""`companion tune`: fine-tune a model to answer, or resume such a run, until it is finished or stopped with Ctrl-C."""
+"""`companion tune`: fine-tune a chat model, or resume such a run, and continue until it is finished or stopped with
+Ctrl-C."""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ def parser() -> Parser:
 
 
 def run(flags: Namespace, arguments: list[str]) -> int:
-    """Tune with the settings of the flags, and return the exit code.
+    """Fine-tune with the settings given by the flags, and return the exit code.
 
     Args:
         flags: The flags of the command.

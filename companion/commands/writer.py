@@ -37,7 +37,7 @@ WARM = 0.8
 
 
 class Parts(Protocol):
-    """Incremental decoder: `push` returns the text that a token adds, and `finish` the text that is left."""
+    """Incremental decoder: `push` returns the text that a token adds, and `finish` returns the remaining text."""
 
     def push(self, token: int) -> str: ...
 
@@ -47,7 +47,7 @@ class Parts(Protocol):
 class _Numbers:
     """Incremental decoder that writes token ids separated by spaces.
 
-    If there are tokens `before`, the first id is also preceded by a space.
+    If any tokens came `before`, the first id is preceded by a space, too.
     """
 
     def __init__(self, before: Sequence[int]) -> None:
@@ -69,12 +69,12 @@ class Writer:
         model: The model that generates text.
         says: The generation settings: special tokens, sampling, logit rules and stopping.
         encode: Function from a prompt to token ids, including the special tokens that the model expects.
-        parts: Function from the ids before a text to an incremental decoder for the ids that follow.
-        spell: Function from ids to text, including special tokens; `None` without a tokenizer.
-        flag: The flag that prompts come from, for messages.
+        parts: Function that takes the ids before a text and returns an incremental decoder for the ids of the text.
+        spell: Function from ids to text, including special tokens, or `None` without a tokenizer.
+        flag: The flag that supplies the prompts, for messages.
         chat: The chat template, if the model has one.
-        marked: Function from a text that contains its special tokens, such as a conversation, to ids; `None` if the
-            tokenizer cannot encode such a text.
+        marked: Function from a text that already contains special tokens, such as a conversation, to ids, or `None` if
+            the tokenizer cannot encode such a text.
         answers: Whether to print only the generated text, without the prompt.
     """
 
@@ -93,10 +93,10 @@ class Writer:
         return self.model.config.stack == "encoder_decoder"
 
     def read(self, prompt: str, most: int) -> list[int]:
-        """Return the ids of `prompt`.
+        """Return the token ids of `prompt`.
 
         Raises:
-            ValueError: If there are no ids, more than `most`, or one outside the model's vocabulary.
+            ValueError: If there are no ids or more than `most`, or if an id is outside the model's vocabulary.
         """
         from companion.generation.logit_rules import check_ids
 
@@ -113,7 +113,7 @@ class Writer:
         return ids
 
     def most(self, rows: Sequence[Sequence[int]], tokens: int | None) -> int:
-        """Return the maximum number of new tokens: `tokens`, or else the folder's setting, or else `TOKENS`.
+        """Return the maximum number of new tokens, which is `tokens`, or else the folder's setting, or else `TOKENS`.
 
         Raises:
             ValueError: If a prompt already has the maximum length that the folder allows for a text.
@@ -132,7 +132,7 @@ class Writer:
 
     @property
     def sampling(self) -> Sampling:
-        """The sampling settings; temperature 0 for a model whose settings say not to sample."""
+        """The sampling settings, with temperature 0 for a model whose settings turn sampling off."""
         from companion.generation.sampling import Sampling
 
         return self.says.sampling if self.says.draws else Sampling(temperature=0)
@@ -147,7 +147,7 @@ class Writer:
         return {**options, "source": rows, "start": special.start} if self.translates else options
 
     def _until(self, rows: Sequence[Sequence[int]]) -> Until | None:
-        """Return the stopping criterion for stop strings, or `None` without any.
+        """Return the stopping criterion for the stop strings, or `None` if there are no stop strings.
 
         A text ends when its last token completes one of the strings. `rows` are the ids of the prompts.
         """
@@ -155,7 +155,7 @@ class Writer:
         if not strings:
             return None
         assert spell is not None
-        # A token has at least one byte of text, except for tokens without text.
+        # Every token has at least one byte of text, except for tokens that have no text at all.
         reach = max(len(text.encode()) for text in strings) + 16
         prompts: list[Sequence[int]] = [() if self.translates else ids[-reach:] for ids in rows]
 
@@ -168,7 +168,7 @@ class Writer:
 
 
 def own_dtype(precision: str, device: torch.device) -> torch.dtype:
-    """Return the dtype that a run generates in: bf16 on a GPU if it was trained in bf16, otherwise fp32."""
+    """Return the dtype in which a run generates text: bf16 on a GPU if the run was trained in bf16, otherwise fp32."""
     import torch
 
     return torch.bfloat16 if precision == "bf16" and device.type == "cuda" else torch.float32
@@ -182,13 +182,14 @@ def from_run(
     best: bool = False,
     dtype: torch.dtype | None = None,
 ) -> Writer:
-    """Return a writer with the model of a run. For a tuned run, adapters are merged and there is a chat template.
+    """Return a writer with the model of a run. For a fine-tuned run, the adapters are merged and the writer has a chat
+    template.
 
     Args:
         folder: The folder of the run.
         device: The device of the model.
-        ids: Read prompts as token ids, and write ids.
-        best: Use the checkpoint with the best held-out score instead of the last one.
+        ids: Whether prompts and generated texts are token ids.
+        best: Whether to use the checkpoint with the best held-out score instead of the last checkpoint.
         dtype: Dtype of the weights (default: the result of `own_dtype`).
 
     Raises:
@@ -336,7 +337,7 @@ def _by_ids(writer: Writer) -> Writer:
 
 
 def read_ids(text: str) -> list[int]:
-    """Return the token ids in a text such as "5 17 3". Raises `ValueError` for anything else."""
+    """Return the token ids in a text such as "5 17 3". Raises `ValueError` for any other text."""
     words = text.replace(",", " ").split()
     if not words or not all(word.isascii() and word.isdigit() and len(word) < 19 for word in words):
         raise ValueError(f'--prompt-ids {shortened(text)}: expected token ids such as "5 17 3"')
@@ -344,7 +345,7 @@ def read_ids(text: str) -> list[int]:
 
 
 def shortened(text: str) -> str:
-    """Return a text in quotes for a message, shortened to 40 characters."""
+    """Return a text for a message, in quotes and shortened to 40 characters."""
     return repr(text if len(text) <= 40 else text[:37] + "...")
 
 
@@ -361,14 +362,14 @@ def write(
 ) -> None:
     """Print each prompt followed by its continuation, or only its translation.
 
-    A single text is printed token by token as it is generated. If there are several texts, or with beam search, they
-    are printed when all are finished; a progress bar is shown until then.
+    A single text is printed token by token as it is generated. Several texts, or the results of beam search, are
+    printed when all are finished; until then, a progress bar is shown.
 
     Args:
         writer: The model, with its tokenizer and settings.
         prompts: The prompts as text.
-        tokens: Maximum number of new tokens per text, as in `Writer.most`. Translations and texts of a beam search also
-            end at the model's context.
+        tokens: Maximum number of new tokens per text, as in `Writer.most`. Translations and texts from beam search also
+            end when the model's context is full.
         search: The beam search, if any.
         seed: The random seed.
         compile: Compile the decoding step.
@@ -390,7 +391,7 @@ def write(
         options: Options = {"seed": seed, "compile": compile, "weights": weights, "draft": draft}
         steps = _steps(writer, rows, most, options)
         if len(rows) == 1:
-            steps = started(steps, "reading the prompt")  # wait before printing, or a bar overwrites the prompt
+            steps = started(steps, "reading the prompt")  # a bar would overwrite a printed prompt
             print(printable(texts[0]), end="", flush=True)
             for (token,) in steps:
                 print("" if token is None else printable(parts[0].push(token)), end="", flush=True)
@@ -409,7 +410,7 @@ def write(
 
 
 def _say_form(model: Transformer, most: int, tokens: int, *, compile: bool) -> None:
-    """Print a note to standard error if decoding uses a copy of the weights, because the copy takes memory."""
+    """Print a note to standard error if decoding needs a copy of the weights, because the copy takes memory."""
     from companion.ground.display import readable_bytes
     from companion.quantization.weights import fast_form, form_bytes
 

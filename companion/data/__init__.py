@@ -1,4 +1,4 @@
-"""Data: corpora, tokenizers, batches of token ids, and the baselines that a model has to beat.
+"""Data: corpora, tokenizers, batches of token ids, and baselines for a model to beat.
 
 corpora               real text to learn from; deduplication: removing repeated paragraphs;
                       near_duplicates: finding texts that share most of their wording

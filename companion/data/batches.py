@@ -41,12 +41,12 @@ class Encoder(Protocol):
 
 
 def encode_documents(tokenizer: Encoder, documents: Sequence[Document]) -> list[Int[Tensor, " _token"]]:
-    """Encode each document, with the separator first: the model predicts a document's first token from it."""
+    """Encode each document with the separator first, because the model predicts the document's first token from it."""
     return [torch.tensor([tokenizer.separator, *tokenizer.encode(document.text)]) for document in documents]
 
 
 def require_a_window(documents: Sequence[Int[Tensor, " _token"]], context: int) -> None:
-    """Raise `ValueError` unless the documents together fill a window of `context` tokens."""
+    """Raise `ValueError` unless the documents together fill at least one window of `context` tokens."""
     if (tokens := sum(len(ids) for ids in documents)) < context:
         raise ValueError(
             f"context={context}: expected at most {tokens}, the number of training tokens; "
@@ -57,15 +57,16 @@ def require_a_window(documents: Sequence[Int[Tensor, " _token"]], context: int) 
 class TrainingBatches:
     """Training batches of windows over concatenated documents.
 
-    The documents form a ring: each follows its separator, and the first one follows the last. An epoch starts at a
-    random position of the ring, cuts it into windows that do not overlap, and shuffles them. In one epoch each token is
-    therefore a target at most once. The rest, less than one window, is left out; it is a different part in each epoch.
+    The documents form a ring, in which each document follows its separator and the first document follows the last. An
+    epoch starts at a random position of the ring, cuts it into windows that do not overlap, and shuffles them. In one
+    epoch each token is therefore a target at most once. A remainder of less than one window is left out, at a different
+    position in each epoch.
 
     Args:
-        documents: ids of each document, with its separator.
+        documents: ids of each document, beginning with its separator.
         context: number of tokens that a window predicts.
         batch: windows per batch.
-        seed: seed of the order.
+        seed: seed of the random order.
 
     Attributes:
         tokens: the ids of all documents, (token,).
@@ -85,7 +86,7 @@ class TrainingBatches:
         self._epoch = lru_cache(maxsize=2)(self._shuffled)
 
     def __call__(self, step: int) -> tuple[Int[Tensor, "batch token"], Int[Tensor, "batch token"]]:
-        """Return inputs and targets of batch number `step`; a target is the token after its input."""
+        """Return the inputs and targets of batch number `step`; each target is the token after its input."""
         starts = torch.tensor([self._start(step * self.batch + i) for i in range(self.batch)])
         places = (starts[:, None] + torch.arange(self.context + 1)) % len(self.tokens)
         window = self.tokens[places]
@@ -108,19 +109,19 @@ class TrainingBatches:
 class EvaluationBatches:
     """Windows that score every token of every document exactly once.
 
-    Each document is scored separately, starting with its separator. If it is longer than the context, the window moves
-    on by `stride` tokens at a time and only its new tokens are scored, so that every later token is predicted from at
-    least `context - stride` tokens before it. A smaller stride gives more context and costs `context / stride` times as
-    much.
+    Each document is scored separately, starting with its separator. If the document is longer than the context, the
+    window moves on by `stride` tokens at a time and only its new tokens are scored, so that every later token is
+    predicted from at least `context - stride` tokens before it. A smaller stride gives more context and costs `context
+    / stride` times as much.
 
     Args:
         documents: ids of each document, with its separator.
         context: maximum number of tokens in a window.
-        stride: number of tokens scored in each window after a document's first; `None`: half of the context.
+        stride: number of tokens scored in each window after a document's first (default: half of the context).
         batch: windows per batch; short ones are padded on the right, which a causal model does not see.
 
     Raises:
-        ValueError: if the stride is not from 1 to context.
+        ValueError: if the stride is not between 1 and the context.
     """
 
     def __init__(
@@ -146,7 +147,7 @@ class EvaluationBatches:
         return -(-len(self._spans) // self.batch)
 
     def __iter__(self) -> Iterator[tuple[Int[Tensor, "batch token"], Int[Tensor, "batch token"]]]:
-        """Yield inputs, and targets with `IGNORE` for context and padding."""
+        """Yield inputs and targets; the targets of padding and of tokens that only serve as context are `IGNORE`."""
         for first in range(0, len(self._spans), self.batch):
             spans = self._spans[first : first + self.batch]
             inputs = padded([self.documents[document][start:stop] for document, start, stop, _ in spans])

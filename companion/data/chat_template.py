@@ -43,7 +43,7 @@ class Message(TypedDict):
 
 
 def conversation(turns: Sequence[str], system: str | None = None) -> list[Message]:
-    """Return the messages of alternating turns of a user and an assistant; the user has the first and the last turn.
+    """Return the messages of alternating user and assistant turns, of which the user has the first and the last.
 
     Raises:
         ValueError: if the number of turns is even.
@@ -61,7 +61,7 @@ class ChatTemplate:
     Attributes:
         source: the template, in Jinja.
         origin: the file that contains it, for error messages.
-        special: the model's special tokens by the names that templates use, such as `bos_token`.
+        special: the model's special tokens, keyed by the names that templates use, such as `bos_token`.
     """
 
     source: str
@@ -69,14 +69,14 @@ class ChatTemplate:
     special: Mapping[str, str] = field(default_factory=dict)
 
     def write(self, messages: Sequence[Message], *, answer: bool = True, **options: Any) -> str:
-        """Format a conversation as the model saw it in training.
+        """Format a conversation the way the model saw conversations in training.
 
         The result contains special tokens and is ready to tokenize.
 
         Args:
             messages: the conversation.
             answer: whether to add the beginning of the assistant's next turn (the generation prompt).
-            options: further variables of the template, such as `enable_thinking`.
+            options: additional template variables, such as `enable_thinking`.
 
         Raises:
             ValueError: if there are no messages, if the template is damaged, rejects these messages, takes longer than
@@ -149,7 +149,7 @@ _NAMED = {"name", "template"}
 def special_tokens(folder: str | Path) -> dict[str, str]:
     """Return the special tokens that a folder's files define, under the names in `SPECIAL`.
 
-    Older folders have them in special_tokens_map.json. That file is read if tokenizer_config.json does not list all
+    Older folders list them in special_tokens_map.json. That file is read if tokenizer_config.json does not list all
     added tokens, and then takes precedence, as in the released code.
     """
     folder = Path(folder)
@@ -168,17 +168,17 @@ def _settings(path: Path) -> Mapping[str, Any]:
 
 
 def _spelled(token: object) -> str | None:
-    """Return the text of a special token, which files store either as text or as an object with its properties."""
+    """Return the text of a special token, which a file stores either as text or as an object with its properties."""
     token = token.get("content") if isinstance(token, Mapping) else token
     return token if isinstance(token, str) else None
 
 
 @cache
 def compiled(source: str, origin: str) -> Template:
-    """Compile a template with the additions of the released code.
+    """Compile a template, with the same extensions as the released code.
 
     These are `raise_exception`, `strftime_now`, `tojson` without HTML escapes, `break` and `continue` in loops, and
-    blocks of `generation`, which mark the tokens that count in a loss and write nothing themselves.
+    `generation` blocks, which mark the tokens that count in a loss and write nothing themselves.
 
     Raises:
         ValueError: if the template is invalid, or if jinja2 is missing or too old.
@@ -197,7 +197,7 @@ def compiled(source: str, origin: str) -> Template:
     world.filters["tojson"] = _as_json
     world.globals.update(raise_exception=_refuse, strftime_now=lambda form: datetime.now().strftime(form))
     try:
-        with _bounded(origin):  # compiling evaluates its constant expressions
+        with _bounded(origin):  # Compiling a template evaluates its constant expressions
             return world.from_string(source)
     except jinja2.TemplateSyntaxError as error:
         raise ValueError(f"{origin}: expected a Jinja template: line {error.lineno}: {error.message}") from None

@@ -64,7 +64,7 @@ class Dialect:
 
     @classmethod
     def of(cls, folder: str | Path) -> Dialect:
-        """Load the format from a folder with `TEXT_FILES`, of a published model or of a fine-tuning run.
+        """Load the conversation format from the folder of a published model or a fine-tuning run that has `TEXT_FILES`.
 
         Raises:
             ValueError: if the template or the tokenizer of a decoder is missing or damaged, or if no file defines the
@@ -85,14 +85,14 @@ class Dialect:
         return self.tokenizer.encode(text, special=False)
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
-        """Return the ids that the model reads before it answers. Raises `ValueError` in the same cases as
-        `ChatTemplate.write`."""
+        """Return the ids of the prompt, which the model reads before it answers. Raises `ValueError` in the same cases
+        as `ChatTemplate.write`."""
         return self.encode(self.template.write(messages))
 
     def answer(self, ids: Iterable[int]) -> str:
         """Return the text of an answer's ids, without the token that ends it.
 
-        Ids outside the tokenizer's vocabulary add nothing; only the model's table has rows for them.
+        Ids outside the tokenizer's vocabulary, which only the model's embedding table has rows for, add nothing.
         """
         return self.tokenizer.decode(id for id in ids if id < self.tokenizer.vocab).strip()
 
@@ -100,12 +100,12 @@ class Dialect:
         """Convert a conversation to training rows.
 
         The result is one row, or one row per answer if the template formats earlier turns differently when later turns
-        follow. The ids before an answer equal those of `prompt`, and all ids together equal those of the whole text,
-        unless the tokenizer would merge an answer's first characters with its prompt.
+        follow. The ids before an answer equal the ids that `prompt` returns, and all ids together equal the ids of the
+        whole text, unless the tokenizer would merge an answer's first characters with its prompt.
 
         Raises:
-            ValueError: if there is no answer or nothing precedes the first one, or if the template produces an answer
-                that does not continue its prompt or does not end with a stop token.
+            ValueError: if there is no answer or nothing precedes the first answer, or if the template produces an
+                answer that does not continue its prompt or does not end with a stop token.
         """
         rows: list[Row] = []
         done = None
@@ -149,7 +149,7 @@ class Dialect:
 
 
 def dialect_files(folder: str | Path) -> dict[str, str]:
-    """Return the `TEXT_FILES` of a published model's folder or of a fine-tuning run's, to be written to another folder.
+    """Return the `TEXT_FILES` of a published model or a fine-tuning run, to be written to another folder.
 
     generation_config.json always gets the ids that end a text, from itself or from config.json. Without a chat
     template, `PLAIN` is added, and tokenizer_config.json gets the tokens that it needs.
@@ -180,7 +180,7 @@ def dialect_files(folder: str | Path) -> dict[str, str]:
 
 
 def files_of_run(tokenizer: BytePairTokenizer, context: int) -> dict[str, str]:
-    """Return the `TEXT_FILES` of a run on text: its tokenizer in the published format, and the template `PLAIN`."""
+    """Return the `TEXT_FILES` of a text run: its tokenizer in the published format, and the template `PLAIN`."""
     marks = dict.fromkeys(("bos_token", "eos_token", "pad_token"), SEPARATOR)
     about = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": context, **marks}
     return {
@@ -195,7 +195,8 @@ _END = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
 def dialect_in(files: Mapping[str, str]) -> Dialect:
-    """Return the format of `TEXT_FILES` that are not in a folder yet. Raises `ValueError` as `Dialect.of` does."""
+    """Return the conversation format of `TEXT_FILES` that have not been written to a folder yet. Raises `ValueError` as
+    `Dialect.of` does."""
     with TemporaryDirectory() as folder:
         for name, text in files.items():
             Path(folder, name).write_text(text, "utf-8")
@@ -206,7 +207,7 @@ def dialect_in(files: Mapping[str, str]) -> Dialect:
 
 
 def _stop_ids(folder: Path) -> frozenset[int]:
-    """Return the ids that end a text according to the folder; empty if no file defines them."""
+    """Return the ids that end a text according to the folder's files; the result is empty if no file defines any."""
     for name in (GENERATION, CONFIG):
         if (folder / name).is_file():
             given = read_config(folder, name).get(IDS[2])

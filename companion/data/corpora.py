@@ -1,8 +1,8 @@
 """Text to train on: texts that come with this package, or any file, folder or glob that the user names.
 
-A corpus is a list of documents. Some are held out for evaluation, and a document is never on both sides: windows cut
-from one text at random would overlap, and a model that has seen 511 of a window's 512 tokens in training is not being
-tested. For the same reason, repeated paragraphs are removed before the split.
+A corpus is a list of documents. Some documents are held out for evaluation, and no document is on both sides of the
+split. Otherwise, windows cut from one text at random would overlap, and a model that has seen 511 of a window's 512
+tokens in training is not being tested. For the same reason, repeated paragraphs are removed before the split.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Document:
 
     @property
     def bytes(self) -> int:
-        """Length in UTF-8, in bytes."""
+        """Length in bytes, encoded as UTF-8."""
         return len(self.text.encode())
 
     @property
@@ -64,13 +64,13 @@ class Corpus:
 
     @property
     def bytes(self) -> int:
-        """Total size of all documents in bytes of UTF-8."""
+        """Total size of all documents in bytes, encoded as UTF-8."""
         return sum(document.bytes for document in self.documents)
 
 
 @dataclass(frozen=True)
 class Split:
-    """Training and held-out documents. `notes` explains the split if it was not made by whole documents."""
+    """Training and held-out documents. `notes` describes any exception to the usual way of splitting."""
 
     train: tuple[Document, ...]
     held_out: tuple[Document, ...]
@@ -82,8 +82,8 @@ def first_edition() -> Corpus:
 
     It contains 550 kB of English and LaTeX, with one document per section of a lesson.
 
-    It is frozen, comes with the package and needs nothing else, so measurements on it can be repeated on any machine,
-    with any Python and after any change of the lessons.
+    The text is frozen, comes with the package and needs nothing else, so measurements on it can be repeated on any
+    machine, with any Python version and after any change to the lessons.
 
     Raises:
         ValueError: if the file is missing from the installation, or damaged.
@@ -108,14 +108,14 @@ def first_edition() -> Corpus:
 
 
 def python_reference() -> Corpus:
-    """Return the language reference that most Python installations contain for `help()`: about 200 documents.
+    """Return the language reference, about 200 documents, that most Python installations contain for `help()`.
 
     Each document is a section. Topics range from two lines to sixty thousand characters, so a few large ones would
-    dominate the held-out text. The reference differs between Python versions, so figures measured on it are only valid
-    for one version.
+    dominate the held-out text. The reference differs between Python versions, so measurements on it are valid for one
+    version only.
 
     Raises:
-        ValueError: if a reduced Python installation does not have it.
+        ValueError: if a reduced Python installation does not contain the reference.
     """
     topics: Mapping[str, str] = {}
     with contextlib.suppress(ImportError):
@@ -146,9 +146,9 @@ def read_corpus(paths: Sequence[str | Path], *, keep_repeats: bool = False) -> C
 
     Folders are read recursively, without hidden entries; globs may contain `**`.
 
-    Files are UTF-8, and are read in the order of `paths`, by name within a folder or glob, each at most once. A file
-    that is named or matched by a glob must be text. Files in a folder that are not text are left out and listed in
-    `notes`. Repeated paragraphs are removed (see `deduplicate`) unless `keep_repeats`.
+    Files must be UTF-8. They are read in the order of `paths`, sorted by name within a folder or glob, and each at most
+    once. A file that is named or matched by a glob must be text. Files in a folder that are not text are left out and
+    listed in `notes`. Repeated paragraphs are removed (see `deduplicate`) unless `keep_repeats` is true.
 
     Raises:
         ValueError: if a path does not exist, a glob matches nothing, a file is not text (invalid UTF-8 or a NUL byte),
@@ -185,12 +185,12 @@ def read_corpus(paths: Sequence[str | Path], *, keep_repeats: bool = False) -> C
 def read_files(
     path: str, read: Callable[[Path, str], Read], seen: set[Any], not_text: list[str]
 ) -> Iterator[tuple[str, Read]]:
-    """Yield the name of each file of a path and the result of `read`, which is called with the file and this name.
+    """Yield the name of each file of a path, and the result of calling `read` with the file and this name.
 
     Args:
         path: a file, folder or glob.
         read: reads one file.
-        seen: files that have been read already, which are skipped; new ones are added.
+        seen: files that have already been read and are skipped; newly read files are added.
         not_text: collects the names of a folder's files when `read` raises `UnicodeError` for them.
 
     Raises:
@@ -246,17 +246,17 @@ def split(corpus: Corpus, held_out: float = 0.1) -> Split:
     """Split a corpus into training and held-out documents.
 
     A document is held out if a hash of its name, read as a number from 0 to 1, is below `held_out`. Therefore it stays
-    on its side on every machine and for any order of the texts, even when other documents are added or removed, when it
-    is edited, and when it loses a paragraph that also occurs elsewhere. Text that one model was trained on is therefore
-    never used to evaluate another model that was trained on a later version of the text. The price is that the fraction
-    is only approximate. At most `MOST_HELD_OUT` bytes are used for evaluation. The rest of the held-out text is unused,
-    and `notes` says how much this is.
+    on its side of the split on every machine and for any order of the texts, even if other documents are added or
+    removed, if the document is edited, or if it loses a paragraph that also occurs elsewhere. Text that one model was
+    trained on is therefore never used to evaluate another model that was trained on a later version of the text. The
+    price is that the fraction is only approximate. At most `MOST_HELD_OUT` bytes are used for evaluation. The rest of
+    the held-out text is unused, and `notes` says how much.
 
     If this would hold out less than a third of the requested fraction or more than three times as much (because there
-    are few documents, or one is far larger than the others), documents are taken in the order of a hash as long as they
-    fit, or the smallest if none does. In that case a document may change sides when others are added or removed, and
-    `notes` says so. A corpus with only one document is cut once, at the paragraph break closest to the point
-    after which the requested fraction of the text remains.
+    are few documents, or one is far larger than the others), documents are held out in the order of a hash as long as
+    they fit or, if not even one fits, only the smallest document is. In that case a document may change sides when
+    other documents are added or removed, and `notes` says so. A corpus with only one document is cut once, at the
+    paragraph break that comes closest to leaving the requested fraction of the text after it.
 
     Raises:
         ValueError: if the fraction is outside (0, 1), or if the text is too short to be cut.
@@ -295,7 +295,7 @@ def _lot(document: Document) -> float:
 
 
 def _fitting(documents: Sequence[Document], most: float) -> list[Document]:
-    """Return the first documents that fit into `most` bytes, or the smallest if none does."""
+    """Return the first documents that fit into `most` bytes or, if no document fits, only the smallest one."""
     chosen: list[Document] = []
     size = 0
     for document in documents:
@@ -324,7 +324,7 @@ def _split_one(document: Document, wanted: float) -> Split:
     cut, unit = target, "character"
     for pattern, name in ((PARAGRAPH_BREAK, "paragraph"), (re.compile(r"\n"), "line"), (re.compile(r"\s"), "word")):
         breaks = [match.end() for match in pattern.finditer(text)]
-        # A break far from the target would hold out half of the text, or next to nothing.
+        # A cut at a break far from the target would hold out half of the text, or next to nothing.
         near = [place for place in breaks if 0.5 <= (len(text) - place) / (len(text) - target) <= 2]
         if near:
             cut, unit = min(near, key=lambda place: abs(place - target)), name

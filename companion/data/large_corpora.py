@@ -1,9 +1,10 @@
 """Text too large for memory: documents stay on disk, and batches come from parts that are tokenized as needed.
 
-A corpus in memory takes several times the size of its files, and minutes to tokenize. Files of `LARGE` bytes or more
-are cut into documents of at most `PIECE` bytes. For each of these, only the position in the file and a checksum are
-stored. Documents are shuffled once and divided into parts of about `PART` bytes. Training begins with the first part,
-while another thread prepares the next one. The ids of a part are stored in a file, so that it is tokenized only once.
+A corpus in memory takes several times the size of its files, and tokenizing it takes minutes. Files of `LARGE` bytes or
+more are cut into documents of at most `PIECE` bytes. For each document, only its position in the file and a checksum
+are stored. Documents are shuffled once and divided into parts of about `PART` bytes. Training begins with the first
+part, while another thread prepares the next one. The ids of a part are stored in a file, so that it is tokenized only
+once.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class Piece(Document):
-    """A document that is part of a file: bytes `start` to `end`, read whenever its text is requested.
+    """A document that is part of a file: bytes `start` to `end`, which are read whenever the text is requested.
 
     Attributes:
         digest: Hash of the document's name and text, computed when the text was first read.
@@ -68,7 +69,7 @@ class Piece(Document):
 
     @property
     def text(self) -> str:
-        """The text. Raises `ValueError` if the file has changed since."""
+        """The text. Raises `ValueError` if the file has changed in the meantime."""
         try:
             with open(self.file, "rb") as file:
                 file.seek(self.start)
@@ -89,8 +90,7 @@ class Piece(Document):
 
 
 def is_large(paths: Sequence[str | Path]) -> bool:
-    """Return whether the files of `paths` have at least `LARGE` bytes in total; texts with a name (`NAMED_TEXTS`) do
-    not count.
+    """Return whether the files of `paths` have at least `LARGE` bytes in total, not counting the `NAMED_TEXTS`.
 
     Raises:
         ValueError: if a path does not exist.
@@ -105,10 +105,10 @@ def is_large(paths: Sequence[str | Path]) -> bool:
 
 
 def read_large(paths: Sequence[str | Path]) -> Corpus:
-    """Read files with at least `LARGE` bytes in total, as `companion.data.corpora.read_corpus` does; they stay on disk.
+    """Read files of at least `LARGE` bytes in total, like `companion.data.corpora.read_corpus`, but leave them on disk.
 
     Documents that occur twice are removed; paragraphs are not compared with each other. `Parts` also removes paragraphs
-    that are held out.
+    that occur in held-out documents.
 
     Raises:
         ValueError: in the same cases as `read_corpus`.
@@ -142,7 +142,7 @@ def read_large(paths: Sequence[str | Path]) -> Corpus:
 
 
 def _pieces(file: Path, name: str, count: Callable[[int], object]) -> list[tuple[Piece, bytes]]:
-    """Return the pieces of a file, each with a hash of its text. Raises `UnicodeError` if it is not text."""
+    """Return the pieces of a file, each with a hash of its text. Raises `UnicodeError` if the file is not text."""
     pieces: list[tuple[Piece, bytes]] = []
     size = file.stat().st_size
     if not size:
@@ -184,7 +184,7 @@ def _digest(name: str, of_text: bytes) -> str:
 
 
 def sample(documents: Sequence[Document], most: int) -> list[Document]:
-    """Return all documents, or every n-th, so that they have about `most` bytes together; a longer document is cut."""
+    """Return all documents or every n-th, for a total of about `most` bytes; a document longer than that is cut."""
     total = sum(document.bytes for document in documents)
     if total <= most:
         return list(documents)
@@ -193,10 +193,10 @@ def sample(documents: Sequence[Document], most: int) -> list[Document]:
 
 
 class Parts:
-    """Documents as ids, in parts: `parts(i)` returns the documents of part i, and `len(parts)` is the number of parts.
+    """Tokenized documents in parts: `parts(i)` returns the documents of part i, and `len(parts)` is their number.
 
-    Documents are shuffled by `seed`. The ids of a part are written to `folder`, with two or four bytes each, and mapped
-    into memory; if that is not possible, they are computed each time.
+    Documents are shuffled by `seed`. The ids of a part are written to `folder`, as two or four bytes each, and
+    memory-mapped; if they cannot be written, they are computed again each time.
 
     Args:
         documents: the documents to tokenize.
@@ -260,10 +260,10 @@ class Windows(Protocol):
 
 
 class StreamedBatches:
-    """Batches of windows from one part after the other.
+    """Batches of windows, taken from one part after another.
 
-    An epoch passes through each part once, in windows made by `make`; the next epoch uses another order of the parts. A
-    batch is a function of its number only, and may contain the end of one part and the beginning of the next.
+    An epoch passes through each part once, in windows made by `make`; the next epoch uses the parts in a different
+    order. A batch depends only on its number, and may contain the end of one part and the beginning of the next.
 
     Args:
         parts: the documents as ids.
@@ -272,7 +272,7 @@ class StreamedBatches:
         seed: seed of the order.
 
     Attributes:
-        total: number of windows in an epoch, estimated by bytes from the first part.
+        total: number of windows in an epoch, extrapolated from the first part by the number of bytes.
     """
 
     def __init__(self, parts: Parts, make: Callable[[Sequence[Tensor]], Windows], *, batch: int, seed: int) -> None:

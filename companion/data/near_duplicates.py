@@ -1,10 +1,10 @@
-"""Near-duplicates: texts that share most of their wording, found by MinHash signatures cut into bands.
+"""Find near-duplicates, texts that share most of their wording, by MinHash signatures cut into bands.
 
-A text is the set of its shingles, which are runs of a few words. The similarity of two texts is the share of their
-shingles that they have in common (Jaccard similarity). With a random order of all shingles, the first shingles of two
-texts are the same with exactly that probability (Broder 1997). So a signature of many such minima estimates the
-similarity, and texts that agree in all `rows` minima of one of `bands` bands become candidates (locality-sensitive
-hashing, Leskovec et al., "Mining of Massive Datasets", chapter 3).
+A text is represented by the set of its shingles, which are runs of a few words. The similarity of two texts is the
+fraction of their shingles that they have in common (Jaccard similarity). If all shingles are put in a random order, the
+first shingles of two texts are the same with exactly this probability (Broder 1997). So a signature of many such minima
+estimates the similarity, and texts that agree in all `rows` minima of one of `bands` bands become candidates
+(locality-sensitive hashing, Leskovec et al., "Mining of Massive Datasets", chapter 3).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WORD = re.compile(r"\w+")
 
 
 def shingles(text: str, words: int = 5) -> npt.NDArray[np.uint64]:
-    """Return the different runs of `words` words of a text as sorted 64-bit hashes: (shingle,).
+    """Return the distinct runs of `words` words in a text as sorted 64-bit hashes, (shingle,).
 
     Case, punctuation and line breaks make no difference. A text with fewer words is a single shingle, and a text
     without words has none.
@@ -38,7 +38,7 @@ def shingles(text: str, words: int = 5) -> npt.NDArray[np.uint64]:
 
 
 def jaccard(one: npt.NDArray[np.uint64], other: npt.NDArray[np.uint64]) -> float:
-    """Return the Jaccard similarity of two sets of shingles: the number in both, divided by the number in either.
+    """Return the Jaccard similarity of two sets of shingles, the size of the intersection divided by that of the union.
 
     Two empty sets have similarity 1.
     """
@@ -48,14 +48,14 @@ def jaccard(one: npt.NDArray[np.uint64], other: npt.NDArray[np.uint64]) -> float
 
 
 def signature(found: npt.NDArray[np.uint64], hashes: int = 112, seed: int = 0) -> npt.NDArray[np.uint64]:
-    """Return the MinHash signature of a set of shingles, the smallest element in each of `hashes` orders: (hash,).
+    """Return the MinHash signature (hash,) of a set of shingles: its first element in each of `hashes` random orders.
 
-    The share of equal entries of two signatures estimates the Jaccard similarity s of their sets, with a standard
+    The fraction of equal entries in two signatures estimates the Jaccard similarity s of their sets, with a standard
     deviation of sqrt(s (1 - s) / hashes). An order is a one-to-one function of 64-bit numbers (the finalizer of
     SplitMix64, after a random number is added). All entries of an empty set are 2^64 - 1.
 
     Raises:
-        ValueError: for `hashes` below 1 or a seed that is not a whole number from 0 on.
+        ValueError: for `hashes` below 1, or a seed that is not a non-negative integer.
     """
     require_whole("hashes", hashes)
     require_whole("seed", seed, 0)
@@ -68,7 +68,7 @@ def signature(found: npt.NDArray[np.uint64], hashes: int = 112, seed: int = 0) -
 def near_duplicates(
     texts: Sequence[str], *, words: int = 5, bands: int = 14, rows: int = 8, seed: int = 0
 ) -> list[int]:
-    """Group texts that share most of their wording, and return for each the index of the first text of its group.
+    """Group texts that share most of their wording, and return for each text the index of the first text in its group.
 
     Texts of similarity s share a band with probability 1 - (1 - s^rows)^bands. Texts that are linked by a chain of such
     pairs are in the same group. The defaults are those of FineWeb (2024), which link 77 % of the pairs with similarity
@@ -76,9 +76,9 @@ def near_duplicates(
 
     Args:
         texts: the texts; those without words form one group.
-        words: words in a shingle.
-        bands: bands of a signature.
-        rows: minima in each band.
+        words: number of words in a shingle.
+        bands: number of bands in a signature.
+        rows: number of signature entries in each band.
         seed: seed of the random orders.
 
     Raises:

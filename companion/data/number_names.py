@@ -1,11 +1,11 @@
-"""Numbers below a million and their names in several languages, in both directions (lesson 09).
+"""Convert numbers below a million to their names in several languages, and names to numbers (lesson 09).
 
 The names come from `num2words`, which is called for 2,000 numbers in each language. The name of 1000 k + r is the name
 of 1000 k, followed by a text that only depends on r. So two tables suffice to write and to read a million names, and
 reading is the exact inverse of writing. (A test checks that num2words gives the same names.)
 
-One name is corrected: for 101,000, num2words 0.5 gives "einhunderteinstausend", and it makes the same mistake in all
-X01,xxx. The correct German form, used here, is "einhunderteintausend".
+One error is corrected: for 101,000, num2words 0.5 gives "einhunderteinstausend", and it makes the same mistake in all
+numbers X01,xxx. The correct German form, used here, is "einhunderteintausend".
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class Language:
 
     Attributes:
         code: num2words' code for the language.
-        title: its name in English.
+        title: the language's name in English.
         parts: a regular expression that matches the parts of a name.
         compound: whether parts are written together, as in German, or as words separated by spaces.
-        variants: (regular expression, replacement) pairs that convert other accepted spellings to ours.
+        variants: (regular expression, replacement) pairs that convert other accepted spellings to the one used here.
     """
 
     code: str
@@ -58,7 +58,7 @@ class Language:
     variants: tuple[tuple[str, str], ...] = ()
 
     def name(self, number: int) -> str:
-        """Return the name of a number from 0 to 999,999. Raises `ValueError` for any other number."""
+        """Return the name of a number from 0 to 999,999. Raises `ValueError` for a number outside this range."""
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < MOST:
             raise ValueError(f"number={number!r}: expected a whole number from 0 to {MOST - 1:,}")
         thousands, rest = divmod(number, 1000)
@@ -71,7 +71,7 @@ class Language:
         "hundert" for "einhundert" in German.
 
         Raises:
-            ValueError: if the text is not a name; the message says where it stops being one.
+            ValueError: if the text is not a name; the message says where the name goes wrong.
         """
         key = _key(name).lstrip()
         for pattern, replacement in self.variants:
@@ -86,7 +86,7 @@ class Language:
         raise ValueError(f"{_short(name)} is not {article} {self.title} number name: {self._fault(key)}")
 
     def split(self, name: str, kind: PieceKind = "parts") -> list[str]:
-        """Split `name` into pieces; text that is not part of any name stays together as one piece."""
+        """Split `name` into pieces; text that does not belong to any name stays together as one piece."""
         _check_kind(kind)
         if kind == "characters":
             return list(name)
@@ -94,14 +94,14 @@ class Language:
         return [piece for piece in map(str.strip, gaps_and_parts) if piece]
 
     def join(self, pieces: Sequence[str], kind: PieceKind = "parts") -> str:
-        """Join pieces to a text: `join(split(name)) == name` for every name."""
+        """Join pieces into a text, so that `join(split(name)) == name` for every name."""
         _check_kind(kind)
         if kind == "characters" or self.compound:
             return "".join(pieces)
         return " ".join(pieces).replace(" - ", "-").replace(" ,", ",")
 
     def pieces(self, kind: PieceKind = "parts") -> list[str]:
-        """Return all different pieces of all names, in the order of the smallest number that has them."""
+        """Return the distinct pieces of all names, in the order of the smallest number whose name contains them."""
         return list(dict.fromkeys(piece for text in self.texts() for piece in self.split(text, kind)))
 
     def longest(self, kind: PieceKind = "parts") -> int:
@@ -110,7 +110,7 @@ class Language:
         return max(small, thousands + added)
 
     def texts(self) -> tuple[str, ...]:
-        """Return the texts that all names are composed of; languages with the same texts have the same names."""
+        """Return the texts that all names are composed of; two languages with the same texts have the same names."""
         return tuple(text for texts in self._tables for text in texts)
 
     @cached_property
@@ -156,7 +156,7 @@ class Language:
         return f"it is incomplete after {_short(begun)}"
 
     def _begins(self, text: str) -> bool:
-        """Return whether a name begins with `text`, both in the form of `_key`."""
+        """Return whether any name begins with `text`; both are in the form that `_key` returns."""
         readers = self._readers
         if any(name.startswith(text) for table in (readers.small, readers.thousands) for name in table):
             return True
@@ -165,7 +165,8 @@ class Language:
 
 
 class _Tables(NamedTuple):
-    """Names of 0 to 999, names of 0 to 999,000 in steps of 1,000, and the texts that 0 to 999 append to the latter."""
+    """Names of 0 to 999, names of 0 to 999,000 in steps of 1,000, and the texts that 0 to 999 append to the
+    thousands."""
 
     small: list[str]
     thousands: list[str]
@@ -173,7 +174,7 @@ class _Tables(NamedTuple):
 
 
 class _Readers(NamedTuple):
-    """Inverse of `_Tables`: the number for each text in the form of `_key`."""
+    """Inverse of `_Tables`: the number for each text, in the form that `_key` returns."""
 
     small: dict[str, int]
     thousands: dict[str, int]
@@ -197,7 +198,7 @@ def languages() -> tuple[Language, ...]:
 
 
 def language(code: str) -> Language:
-    """Return the language of a code such as "de". Raises `ValueError` listing all codes if it is not known."""
+    """Return the language of a code such as "de". Raises a `ValueError` that lists all codes if the code is unknown."""
     if code not in _LANGUAGES:
         known = ", ".join(f"{found.code} ({found.title})" for found in languages())
         raise ValueError(f"language {code!r}: expected one of {known}")

@@ -1,7 +1,7 @@
-"""Translation of number names, a task with word order, unlimited data and answers that can be checked.
+"""Translation of number names, a task in which word order matters, data is unlimited and answers can be checked.
 
-Whether a number is held out depends only on the number itself (`is_held_out`): no choice of languages, pieces, seeds or
-batches lets a held-out number into training.
+Whether a number is held out depends only on the number itself (`is_held_out`), so no choice of languages, pieces, seeds
+or batches lets a held-out number into training.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ DIGITS = range(1, 7)
 def is_held_out(number: int) -> bool:
     """Return whether a number is reserved for evaluation: about one in ten, always the same ones.
 
-    A hash of the number (splitmix64, Steele et al. 2014) decides. 0 must not be held out, because its name does not
-    occur in any other name, so a model could not learn it otherwise.
+    A hash of the number (splitmix64, Steele et al. 2014) decides. 0 must not be held out: its name does not occur in
+    any other name, so a model could not learn it.
 
     Raises:
-        ValueError: if the number has no name here.
+        ValueError: if the number is outside the range that has names here.
     """
     require_whole("number", number, 0)
     if number >= MOST:
@@ -55,7 +55,7 @@ def _held_out() -> np.ndarray:
 
 @lru_cache
 def one_side(digits: int, *, held_out: bool) -> Int[np.ndarray, " number"]:
-    """Return all held-out numbers, or all others, with this many digits (0 has one digit), in order.
+    """Return all held-out numbers, or all others, that have this many digits (0 has one digit), in order.
 
     Raises:
         ValueError: if no names have this number of digits.
@@ -69,7 +69,7 @@ def one_side(digits: int, *, held_out: bool) -> Int[np.ndarray, " number"]:
 
 
 def held_out(count: int, *, seed: int = 0, digits: Sequence[int] = DIGITS) -> list[int]:
-    """Return `count` different held-out numbers in order, or all if there are fewer.
+    """Return `count` distinct held-out numbers in order, or all of them if there are fewer.
 
     Each number of digits gets an equal share if it has enough numbers (there are hardly any held-out numbers with one
     digit, and about ten with two).
@@ -90,7 +90,7 @@ def sample(
     """Draw `count` training numbers with replacement, never held-out ones.
 
     The number of digits is drawn first, with a probability proportional to it. If numbers below a million were drawn
-    uniformly, nine of ten would have six digits, and one in a hundred thousand would have one.
+    uniformly, nine out of ten would have six digits, and only one in a hundred thousand would have one digit.
     """
     require_whole("count", count)
     random = np.random.default_rng(seed)
@@ -104,8 +104,8 @@ class Pairs(NamedTuple):
 
     Attributes:
         source: the source's pieces, followed by `PAD`.
-        inputs: `BOS`, then the target's pieces: the decoder's input.
-        targets: the target's pieces, then `EOS`: the expected output, shifted by one position; followed by `IGNORE`.
+        inputs: the decoder's input, which is `BOS` and then the target's pieces.
+        targets: the expected output, which is shifted by one position: the target's pieces, `EOS`, and then `IGNORE`.
     """
 
     source: Int[Tensor, "batch key"]
@@ -115,7 +115,7 @@ class Pairs(NamedTuple):
 
 @dataclass(frozen=True)
 class NumberWords:
-    """The task of translating number names from one language into another, created by `task`.
+    """The task of translating number names from one language into another. `task` creates it.
 
     Both languages share one vocabulary, because a model has one embedding table: `PAD`, `BOS`, `EOS`, the pieces of the
     source, and those of the target that the source does not have.
@@ -179,7 +179,7 @@ class NumberWords:
         return self.target.join(self.pieces([i for i in ids if i not in (PAD, BOS)]), self.target_pieces)
 
     def batch(self, numbers: Sequence[int]) -> Pairs:
-        """Return the translations of `numbers`, one per row. Raises `ValueError` if there are none."""
+        """Return a batch with the translations of `numbers`, one per row. Raises `ValueError` if `numbers` is empty."""
         if len(numbers) == 0:
             raise ValueError("numbers is empty; expected at least one")
         sources, targets = zip(*map(self.encode, numbers), strict=True)
@@ -197,7 +197,7 @@ class NumberWords:
 def task(
     source: str, target: str, *, source_pieces: PieceKind = "parts", target_pieces: PieceKind = "parts"
 ) -> NumberWords:
-    """Make the task of translating from one language, given by its code, into another, as in `task("de", "en")`.
+    """Make the task of translating between two languages, given by their codes, as in `task("de", "en")`.
 
     Raises:
         ValueError: if a language or the kind of pieces is unknown, or if both languages are the same.
@@ -211,12 +211,12 @@ def task(
 
 
 class PairBatches:
-    """Training batches that are a function of (seed, number) only, like `TrainingBatches`.
+    """Training batches that depend only on (seed, number), like `TrainingBatches`.
 
     Args:
         task: the languages and their vocabulary.
         batch: pairs per batch.
-        seed: seed of the numbers.
+        seed: seed for drawing numbers.
         numbers: numbers to draw from instead of all training numbers.
 
     Raises:

@@ -1,17 +1,18 @@
-"""Sequence packing: windows are filled with whole documents, and pieces of long ones, so that few positions stay empty.
+"""Sequence packing: fill windows with whole documents and pieces of long ones so that few positions stay empty.
 
 If documents are concatenated and cut at fixed lengths (`batches.TrainingBatches`), most of them begin somewhere inside
-a window, after the end of another, and are cut in two wherever a window happens to end. Here only documents longer than
-a window are cut, into pieces of one window each and a remainder. Windows are then filled by best fit (Ding et al. 2024,
-"Fewer truncations improve language modeling", section 3), and the rest is padding, which is never a target.
+a window, after the end of another document, and are cut in two wherever a window happens to end. Here only documents
+longer than a window are cut, into pieces of one window each and a remainder. Windows are then filled by best fit (Ding
+et al. 2024, "Fewer truncations improve language modeling", section 3), and the rest is padding, which is never a
+target.
 
-`companion train` packs documents by default for the following reason. With its default model and text, 400 updates and
-seeds 0, 1 and 2, the bits per byte of held-out text were 2.010, 1.998, 2.008 concatenated; 1.998, 1.996, 2.010 packed;
-and 1.996, 1.995, 2.005 packed with a mask that hides the other documents of a window. Packing is no worse, costs no
-time and leaves 0.2 % of the positions empty. The mask is slightly better for the same number of updates but takes 3 to
-8 % longer, so it brings no advantage for the same training time. Most sections of that text are longer than the window
-of 128 tokens. On the standard library's docstrings, which are short, the three variants reached 2.378, 2.370 and 2.367
-(one seed, a smaller model).
+`companion train` packs documents by default, for the following reasons. With its default model and text, 400 updates
+and seeds 0, 1 and 2, the bits per byte of held-out text were 2.010, 1.998, 2.008 for concatenated documents; 1.998,
+1.996, 2.010 for packed ones; and 1.996, 1.995, 2.005 for packed ones with a mask that hides the other documents in a
+window. Packing is no worse, costs no time and leaves 0.2 % of the positions empty. The mask is slightly better for the
+same number of updates but takes 3 to 8 % longer, so it brings no advantage for the same training time. Most sections of
+that text are longer than the window of 128 tokens. On the standard library's docstrings, which are short, the three
+variants reached 2.378, 2.370 and 2.367 (one seed, a smaller model).
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ PADDING = -1
 
 
 def best_fit(lengths: Sequence[int], room: int) -> list[int]:
-    """Assign pieces to windows that hold `room` tokens: best fit, longest piece first.
+    """Assign pieces to windows that hold `room` tokens by best fit, starting with the longest piece.
 
-    A piece goes to the window where it leaves the least room, or to a new window if it fits nowhere. Windows are
+    Each piece goes to the window where it leaves the least room, or to a new window if it fits nowhere. Windows are
     numbered in order. At most 11/9 of the minimum number of windows, plus one, are used (Johnson 1973). This takes O(n
     log n) for n pieces.
 
@@ -49,7 +50,7 @@ def best_fit(lengths: Sequence[int], room: int) -> list[int]:
         raise ValueError(f"lengths: expected whole numbers from 1 to room={room}, got {wrong[0]}")
     windows = [0] * len(lengths)
     used = 0
-    left: list[int] = []  # different amounts of free room, ascending
+    left: list[int] = []  # distinct amounts of free room, ascending
     having: dict[int, list[int]] = {}  # the windows with this much room
     for piece in sorted(range(len(lengths)), key=lambda piece: -lengths[piece]):
         length = lengths[piece]
@@ -70,7 +71,7 @@ def best_fit(lengths: Sequence[int], room: int) -> list[int]:
 
 
 class _Epoch(NamedTuple):
-    """Pieces of one epoch, window after window: where each piece begins in the text, and its length.
+    """The pieces of one epoch, window by window: where each piece begins in the text, and how long it is.
 
     Window w has the pieces bounds[w] to bounds[w + 1]. `order` is the order of the windows.
     """
@@ -86,18 +87,18 @@ class PackedBatches:
 
     A document's targets are the tokens after its initial separator, followed by the separator, which marks its end. In
     an epoch each of them is a target exactly once. The next epoch cuts long documents at different positions, combines
-    different pieces, and uses the windows in a different order; the number of windows stays the same. A batch is a
-    function of (seed, step) only, and may contain the end of one epoch and the beginning of the next.
+    different pieces, and uses the windows in a different order; the number of windows stays the same. A batch depends
+    only on (seed, step), and may contain the end of one epoch and the beginning of the next.
 
     Args:
-        documents: ids, each document after its separator.
+        documents: ids of each document, beginning with its separator.
         context: maximum number of tokens that a window predicts.
         batch: windows per batch.
         seed: seed of the packing.
 
     Attributes:
         windows: number of windows in an epoch.
-        padded: fraction of their positions that stays empty.
+        padded: fraction of their positions that stay empty.
 
     Raises:
         ValueError: if there is nothing to predict.
@@ -125,9 +126,10 @@ class PackedBatches:
     def __call__(
         self, step: int
     ) -> tuple[Int[Tensor, "batch token"], Int[Tensor, "batch token"], Int[Tensor, "batch token"]]:
-        """Return inputs, positions and targets of batch number `step`.
+        """Return the inputs, positions and targets of batch number `step`.
 
-        A position counts from 0 in each piece, and is `PADDING` where there is no token; the target there is `IGNORE`.
+        Positions count from 0 in each piece. Where there is no token, the position is `PADDING` and the target
+        `IGNORE`.
         """
         begin, length, filled = [], [], []  # for all pieces, row by row
         for row in range(step * self.batch, (step + 1) * self.batch):
