@@ -255,12 +255,17 @@ def _one(
     place = plain(entries.paths[0][0].name)
     try:
         found: list[tuple[Path, Platform]] = []
+        entry_of: dict[Path, Path] = {}
         for path, said in entries.paths:
-            found += [(file, said) for file in _files_of(path, assignment)]
+            files = _files_of(path, assignment)
+            found += [(file, said) for file in files]
+            entry_of |= dict.fromkeys(files, path)
         home = entries.paths[0][0]
         chosen, others = _project_files(found) if project else _notebook(found, assignment, home)
         if project and not chosen and all(path.suffix in KINDS for path, _ in entries.paths):
             return None
+        home = entry_of.get(chosen[0], home) if chosen else home
+        place = plain(home.name)  # a platform returns the page to what was graded, not to an earlier upload
     except OSError as error:
         return Handed(student, (), fault=f"its folder cannot be read ({error.strerror or error})", place=place)
     except ValueError as error:

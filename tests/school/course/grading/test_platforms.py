@@ -268,3 +268,10 @@ def test_extensions_and_late_days_go_by_the_roster_whatever_the_platform_calls_a
     (marks / "names.csv").write_text("student_id,roster_id\nAda L_7,ada\nBen B_8,ben\n")
     assert made("week2", *moodle) == ({"Ada L_7": 2, "Ben B_8": 2}, [])
     assert made("week3", "ada", "ben") == ({"ada": 1.6, "ben": 1.6}, [])  # his two late days are used up
+
+
+def test_a_page_goes_back_to_the_upload_that_was_graded(tmp_path):
+    for number in (4999, 5004):
+        (tmp_path / f"pateldev_904_{number}_week3.ipynb").write_text(BOOK)
+    [dev] = handed_in(tmp_path, "week3")
+    assert dev.place == dev.files[0].name == "pateldev_904_5004_week3.ipynb"
