@@ -91,7 +91,7 @@ def run(flags: Namespace) -> int:
         )
     talk = Talk(told(writer, flags), flags.tokens, flags.seed, system=flags.system)
     if sys.stdin.isatty():
-        with suppress(ImportError):  # Imported for line editing and history
+        with suppress(ImportError):  # imported for line editing and history
             import readline  # noqa: F401
         print("Ask something. /help lists the commands; Ctrl-D quits.", file=sys.stderr)
     for line in _lines():

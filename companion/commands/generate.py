@@ -161,7 +161,7 @@ def _writer(flags: Namespace, device: torch.device) -> Writer:
         kind = TuneSettings if flags.chat else None if flags.run is not None else TextSettings
         folder = run_folder(flags.run, kind)
         if folder.task == NumberWordsSettings.task:
-            folder = run_folder(flags.run, TextSettings)  # Raises an error, because the run has a different task
+            folder = run_folder(flags.run, TextSettings)  # raises an error, because the run has a different task
         return from_run(folder, device, ids=by_ids, best=flags.best, dtype=dtype)
     return from_checkpoint(flags.checkpoint, device, download=flags.download, ids=by_ids, dtype=dtype, stop=flags.stop)
 

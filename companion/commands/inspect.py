@@ -112,7 +112,7 @@ def _report(name: str, folder: Path, found: Inspection) -> Iterable[str]:
     rest = "\n\n" + _wrapped(f"Missing fields, with the values used instead: {left_out}.") if left_out else ""
     yield f"config.json\n{_became(found.fields)}{rest}"
     if folder.is_file():
-        pass  # Other files hold the generation settings
+        pass  # other files hold the generation settings
     elif found.family is None or not found.family.writes:
         yield "Writing\n" + _wrapped("No generation settings." if found.family is None else "It generates no text.")
     elif found.rules or found.writing is not None:

@@ -197,7 +197,7 @@ def compiled(source: str, origin: str) -> Template:
     world.filters["tojson"] = _as_json
     world.globals.update(raise_exception=_refuse, strftime_now=lambda form: datetime.now().strftime(form))
     try:
-        with _bounded(origin):  # Compiling a template evaluates its constant expressions
+        with _bounded(origin):  # compiling a template evaluates its constant expressions
             return world.from_string(source)
     except jinja2.TemplateSyntaxError as error:
         raise ValueError(f"{origin}: expected a Jinja template: line {error.lineno}: {error.message}") from None

@@ -66,7 +66,7 @@ def _objects(path: Path) -> Iterator[tuple[Mapping[str, Any], str]]:
         lines = lines_of(read_text(path))
     except OSError as error:
         raise ValueError(f"{name}: cannot be read ({error.strerror})") from None
-    except ValueError as error:  # The file is not text, or its name is invalid
+    except ValueError as error:  # the file is not text, or its name is invalid
         raise ValueError(f"{name}: expected a text file in UTF-8, got something else ({why(error)})") from None
     if not any(line.strip() for line in lines):
         raise ValueError(f"{name}: expected one conversation per line, but the file is empty")

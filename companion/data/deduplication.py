@@ -34,7 +34,7 @@ def without_repeats(texts: Iterable[str]) -> Iterator[str]:
 def repeated_share(train: Iterable[str], texts: Sequence[str]) -> float:
     """Return the fraction of the bytes of `texts` that are in paragraphs that also occur in `train`."""
     pieces = [piece for text in texts for piece in PARAGRAPH_BREAK.split(text)[::2]]
-    ours = {s for piece in pieces for s in _sentences(piece)}  # Only these are stored, however large `train` is
+    ours = {s for piece in pieces for s in _sentences(piece)}  # only these are stored, however large `train` is
     known = {s for text in train for piece in PARAGRAPH_BREAK.split(text)[::2] for s in _sentences(piece) if s in ours}
     total = sum(len(text.encode()) for text in texts)
     return sum(len(piece.encode()) for piece in pieces if _is_repeated(piece, known)) / total if total else 0.0

@@ -116,7 +116,7 @@ class PackedBatches:
         self._start = np.cumsum(sizes + 1) - (sizes + 1)
         self._pieces = -(-sizes // context)
         self._rest = sizes - (self._pieces - 1) * context  # the piece that is not full
-        # The lengths that share a window are fixed here; in each epoch, pieces of equal length are exchanged.
+        # This fixes which lengths share a window; each epoch exchanges pieces of equal length.
         lengths = np.sort(self._cut(np.zeros_like(sizes))[1])[::-1]
         self._window = np.array(best_fit(lengths.tolist(), context))
         self.windows = int(self._window.max()) + 1
@@ -172,7 +172,7 @@ class PackedBatches:
         begin, length = self._cut(random.integers(self._pieces))
         mixed = random.permutation(len(begin))
         longest_first = mixed[np.argsort(-length[mixed], kind="stable")]
-        # The order within a window is random too, so that positions near the start are not only for long pieces.
+        # The order within a window is random too, so that long pieces are not always at the start of a window.
         by_window = np.lexsort((random.random(len(begin)), self._window))
         pieces = longest_first[by_window]
         bounds = np.searchsorted(self._window[by_window], np.arange(self.windows + 1))

@@ -1,8 +1,8 @@
 """Tokenizers of published checkpoints, loaded from the model's own folder (lessons 01 and 13).
 
 Three formats are in use: `tokenizer.json`, which the `tokenizers` library writes; the original format of GPT-2 and
-Qwen, `vocab.json` with `merges.txt`; and Marian's, two SentencePiece models with one table of ids, `source.spm`,
-`target.spm`, `vocab.json`.
+Qwen, `vocab.json` with `merges.txt`; and Marian's format, two SentencePiece models (`source.spm`, `target.spm`) with
+one table of ids (`vocab.json`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class PublishedTokenizer(Protocol):
     """Interface of every published tokenizer.
 
     Attributes:
-        vocab: one more than the largest id. A model's table may have more rows, and some smaller ids may not be tokens.
+        vocab: one more than the largest id. A model's embedding table may have more rows than this, and some smaller
+            ids may not be tokens.
     """
 
     vocab: int
@@ -75,7 +76,8 @@ class JsonTokenizer:
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Encode `text`.
 
-        With `special=False`, no special tokens are added, as is right for a text written by a chat template.
+        With `special=False`, no special tokens are added, because a text written by a chat template already contains
+        them.
         """
         with library_faults("tokenizer: cannot encode this text"):
             return list(self._tokenizer.encode(text, add_special_tokens=special).ids)
@@ -135,7 +137,7 @@ class MarianTokenizer:
         return [self._ids.get(piece, self._ids["<unk>"]) for piece in pieces] + [self.stop]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the target text of `ids`, without end, padding and unknown pieces."""
+        """Return the target text of `ids`, leaving out end tokens, padding and unknown pieces."""
         special = {self.stop, self.pad, self._ids["<unk>"]}
         pieces = [self._pieces[i] for i in _checked(ids, self.vocab) if i not in special and i in self._pieces]
         text = self._target.DecodePieces(pieces)
@@ -152,7 +154,7 @@ further than one word.
 
 
 class TextStream:
-    """Incremental decoding for any tokenizer: `push` returns the text that a token adds, `finish` the remaining text.
+    """Incremental decoder for any tokenizer: `push` returns the text that a token adds, `finish` the remaining text.
 
     The text of a token can depend on those before it, so at least the last `KEPT` tokens are decoded again, and only
     the new text is returned. A character is held back until all of its bytes have arrived. Ids outside the tokenizer's
@@ -180,7 +182,7 @@ class TextStream:
         return new
 
     def _let_go(self, text: str) -> None:
-        """Forget all but the last tokens if decoding only these gives the end of `text`, the text of all tokens."""
+        """Drop all but the last tokens if decoding only these gives the end of `text`, the text of all tokens."""
         for kept in range(KEPT, min(len(self._ids), KEPT + 4)):  # a character has at most four tokens
             last = self._tokenizer.decode(self._ids[-kept:])
             if last and text == self._shown and text.endswith(last) and "\ufffd" not in last:
@@ -267,7 +269,7 @@ def _added(folder: Path, settings: Mapping[str, Any]) -> list[AddedToken]:
 
 
 def _object(path: Path) -> dict[str, Any]:
-    """Return the fields of an optional JSON file. Raises `ValueError` if it is damaged or not an object."""
+    """Return the fields of an optional JSON file. Raises `ValueError` if the file is damaged or is not an object."""
     found = read_json(path) if path.is_file() else {}
     if not isinstance(found, dict):
         raise ValueError(f"{path}: expected an object, got {shown(found)}")
@@ -275,7 +277,7 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def _table(path: Path) -> dict[str, int]:
-    """Return a table from pieces to ids. Raises `ValueError` if it is missing, damaged, or something else."""
+    """Return a table from pieces to ids. Raises `ValueError` if the file is missing, damaged, or not such a table."""
     if not path.is_file():
         raise ValueError(f"{path}: expected a file that maps tokens to ids, found none")
     table = read_json(path)

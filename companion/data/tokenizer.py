@@ -1,7 +1,7 @@
 """Byte-level byte-pair encoding (Sennrich et al. 2016; on bytes: Radford et al. 2019).
 
-Each of the 256 bytes is a token, so any text can be encoded and decoded exactly. Training adds the most frequent pairs.
-Lesson 01 computes the merges by hand; here the `tokenizers` library does.
+Each of the 256 bytes is a token, so any text can be encoded and decoded exactly. Training adds tokens for the most
+frequent pairs. Lesson 01 computes the merges by hand; here the `tokenizers` library computes them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LONG = re.compile(rf"\S{{{LONGEST_WORD + 1},}}")
 
 
 class BytePairTokenizer:
-    """A trained byte-level BPE. Use `train` or `load` to create one.
+    """A trained byte-level BPE. Use `train` or `load` to create a tokenizer.
 
     Attributes:
         vocab: number of token ids, at most the requested number (a short text does not have that many repeated pairs).
@@ -86,17 +86,17 @@ class BytePairTokenizer:
             initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
             show_progress=False,
         )
-        # The time is quadratic in the longest word, so text without spaces is cut into pieces for training.
+        # Training time is quadratic in the longest word, so text without spaces is cut into pieces.
         pieces = (piece for text in texts for piece in _in_pieces(_checked(text)))
         tokenizer.train_from_iterator(pieces, trainer)
         return cls(tokenizer)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> BytePairTokenizer:
-        """Load a tokenizer from a file with the result of `to_json`.
+        """Load a tokenizer from a file that contains the result of `to_json`.
 
         Raises:
-            ValueError: if the file is missing, truncated or of another kind.
+            ValueError: if the file is missing, truncated or not a file of this kind.
         """
         path = Path(path)
         try:
@@ -114,7 +114,7 @@ class BytePairTokenizer:
         """Return the tokenizer whose `to_json` is `text`.
 
         Raises:
-            ValueError: if it is not the JSON of a byte-level BPE.
+            ValueError: if the text is not the JSON of a byte-level BPE tokenizer.
         """
         with library_faults("tokenizer: expected the JSON of a byte-level BPE"):
             tokenizer = Tokenizer.from_str(text)
@@ -125,7 +125,7 @@ class BytePairTokenizer:
         return str(self._tokenizer.to_str(pretty=True)) + "\n"
 
     def to_published(self) -> str:
-        """Return `to_json` for other libraries, with a post-processor that makes them add the separator.
+        """Return JSON for other libraries: `to_json` with a post-processor that makes them add the separator.
 
         These libraries also encode the text "<|document|>" as the separator, which `encode` never does.
         """
@@ -136,7 +136,7 @@ class BytePairTokenizer:
         return str(other.to_str(pretty=True)) + "\n"
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write `to_json` to `path` atomically: if this is interrupted, nothing is written."""
+        """Write `to_json` to `path` atomically: if the program is interrupted, no incomplete file is left."""
         write_atomic(Path(path), self.to_json())
 
     def encode(self, text: str) -> list[int]:
@@ -153,7 +153,7 @@ class BytePairTokenizer:
         return b"".join(self.bytes_of(i) for i in ids).decode("utf-8", errors="replace")
 
     def bytes_of(self, token: int) -> bytes:
-        """Return the bytes of one token; empty for the separator.
+        """Return the bytes of one token; the separator has none.
 
         Raises:
             ValueError: if the id is outside the vocabulary.
@@ -182,7 +182,7 @@ class BytePairTokenizer:
 
 
 class StreamDecoder:
-    """Incremental decoding that never returns half a character.
+    """An incremental decoder that never returns half a character.
 
     If a token ends inside a character, that character waits for the next token.
     """
@@ -192,7 +192,7 @@ class StreamDecoder:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, token: int) -> str:
-        """Return the characters that `token` completes, which are often several and sometimes none."""
+        """Return the characters that `token` completes, often several and sometimes none."""
         return self._decoder.decode(self._tokenizer.bytes_of(token))
 
     def finish(self) -> str:
@@ -202,7 +202,8 @@ class StreamDecoder:
 
 @contextmanager
 def library_faults(sentence: str) -> Iterator[None]:
-    """Convert errors of the `tokenizers` library to a `ValueError` with `sentence` and the library's message.
+    """Convert an error of the `tokenizers` library to a `ValueError` that contains `sentence` and the library's
+    message.
 
     The library raises bare `Exception`s. If its own code fails, it raises a `PanicException`, which is not an
     `Exception` and has no public name.
@@ -224,7 +225,7 @@ def _checked(text: str) -> str:
 
 
 def _in_pieces(text: str) -> Iterable[str]:
-    """Yield the text, cut within words of more than `LONGEST_WORD` characters."""
+    """Yield the text in pieces, cutting words of more than `LONGEST_WORD` characters."""
     end = 0
     for word in _LONG.finditer(text):
         for start in range(word.start(), word.end(), LONGEST_WORD):
@@ -236,7 +237,7 @@ def _in_pieces(text: str) -> Iterable[str]:
 def byte_symbols() -> dict[int, str]:
     """Return the printable character that byte-level BPE writes for each byte.
 
-    Printable bytes represent themselves; the 68 others are numbered, in order, from U+0100 on.
+    Printable bytes represent themselves; the 68 others are represented, in order, by the characters from U+0100 on.
     """
     own = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in own]

@@ -48,7 +48,7 @@ class Checkable(ABC):
 
     @abstractmethod
     def draw(self, random: np.random.Generator) -> Problem:
-        """Draw a problem, held out or not."""
+        """Draw a problem from either the held-out set or the training set."""
 
     @abstractmethod
     def reward(self, problem: Problem, answer: str) -> float:
@@ -59,7 +59,8 @@ class Checkable(ABC):
         """Return a wrong answer in the same form."""
 
     def problems(self, count: int, seed: int, *, held_out: bool = False) -> list[Problem]:
-        """Draw `count` problems, either only held-out ones or only others; the same seed gives the same problems."""
+        """Draw `count` problems, either only held-out ones or only training ones; the same seed gives the same
+        problems."""
         random = np.random.default_rng(seed)
         found: list[Problem] = []
         while len(found) < count:
@@ -74,7 +75,7 @@ def spaced(number: int) -> str:
 
 
 def number_in(answer: str) -> int | None:
-    """Return the number at the end of an answer, after its last semicolon, or `None` if there is none."""
+    """Return the number after the last semicolon of an answer, or `None` if there is no number."""
     digits = answer.rpartition(";")[2].replace(" ", "")
     return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 20 else None
 
@@ -98,7 +99,7 @@ class Sums(Checkable):
         return float(number_in(answer) == problem.right)
 
     def wrong(self, problem: Problem, random: np.random.Generator) -> str:
-        """Return the same steps, followed by another number."""
+        """Return an answer with the same steps, followed by a different number."""
         steps, _, _ = problem.worked.rpartition(";")
         shift = int(random.integers(1, 10)) * (-1) ** int(random.integers(2))
         return f"{steps}; {spaced(abs(problem.right + shift) or 1)}"

@@ -37,9 +37,9 @@ def yardsticks(train: Sequence[Document], held_out: Sequence[Document]) -> list[
 
     The baselines are `xz -9`, by itself and primed with the training text, and n-grams of order 3, 4 and 5.
 
-    Without training text only the first can be measured. If there are more than `MOST_READ` bytes of training text, the
-    baselines read a sample of it, and their names say how much. This takes seconds for megabytes; sorting dominates,
-    with O(n log n) in the bytes of training text.
+    Without training text, only `xz -9` by itself can be measured. If there are more than `MOST_READ` bytes of training
+    text, the baselines read a sample of it, and their names say how much. This takes seconds for megabytes of text.
+    Sorting dominates; it takes O(n log n) for n bytes of training text.
     """
     whole = _bytes(train)
     train = sample(train, MOST_READ)
@@ -75,7 +75,7 @@ def xz_bits_per_byte(train: Sequence[Document], held_out: Sequence[Document]) ->
 
 
 class NgramModel:
-    """Byte n-grams, interpolated over all shorter contexts as in Witten and Bell (1991).
+    """Byte n-gram model that interpolates over all shorter contexts, as in Witten and Bell (1991).
 
     Let c(h, b) be the number of times byte b followed the context h, n(h) = sum_b c(h, b), t(h) the number of different
     bytes seen after h, and h' the context h without its first byte:
@@ -83,10 +83,10 @@ class NgramModel:
         p(b | h) = (c(h, b) + t(h) p(b | h')) / (n(h) + t(h)),     p(b) before any context = 1 / 256
 
     A context that was never seen has n = t = 0 and uses p(b | h'). An order-n model looks at n - 1 bytes. Contexts do
-    not cross the start of a document.
+    not extend beyond the start of a document.
 
     Raises:
-        ValueError: if the order is not from 1 to 8.
+        ValueError: if the order is not between 1 and 8.
     """
 
     def __init__(self, order: int) -> None:
@@ -112,14 +112,14 @@ class NgramModel:
         return self
 
     def bits(self, text: bytes, order: int | None = None) -> float:
-        """Return the length of `text` under the model in bits, -sum of log2 p.
+        """Return the length of `text` in bits under the model, which is the sum of -log2 p.
 
-        `order` may be lower than the model's own.
+        `order` may be lower than that of the model.
         """
         return float(-np.log2(self.probabilities(text, order)).sum())
 
     def probabilities(self, text: bytes, order: int | None = None) -> npt.NDArray[np.float64]:
-        """Return p of every byte of `text` given the bytes before it: (byte,).
+        """Return the probability of every byte of `text` given the bytes before it, (byte,).
 
         Raises:
             ValueError: if the order is above the model's, or if `fit` has not been called.
@@ -142,7 +142,8 @@ class NgramModel:
         return p
 
     def next_byte(self, context: bytes) -> npt.NDArray[np.float64]:
-        """Return p of each of the 256 bytes that could follow `context`: (256,), sums to 1."""
+        """Return the probability of each of the 256 bytes that could follow `context`; the shape is (256,) and the sum
+        is 1."""
         tail = context[-(self.order - 1) :] if self.order > 1 else b""
         return np.array([self.probabilities(tail + bytes([byte]))[-1] for byte in range(256)])
 
@@ -160,7 +161,7 @@ def _join(texts: Iterable[bytes]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np
 
 
 def _keys(stream: npt.NDArray[np.uint8], length: int) -> npt.NDArray[np.uint64]:
-    """Return every run of `length` bytes as an integer, with the most recent byte lowest.
+    """Return every run of `length` bytes as an integer whose lowest byte is the most recent one.
 
     The shape is (len(stream) - length + 1,).
     """

@@ -1,4 +1,4 @@
-"""Example programs that run without changes. Copy one into your own code.
+"""Example programs that run without changes. Copy any of them into your own code.
 
 python -m companion.examples.own_text letter.txt       a tokenizer and a decoder for a text of yours
 python -m companion.examples.published SmolLM2-135M/   a published model: likely next tokens, and a text

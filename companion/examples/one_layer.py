@@ -2,9 +2,10 @@
 
     python -m companion.examples.one_layer
 
-`Attention` is an ordinary `nn.Module`: (batch, token, d_model) goes in and comes out. Here it is part of a small
-classifier together with PyTorch's layers, with grouped queries and rotary positions and without a causal mask. The
-classifier learns whether a row of symbols contains the same symbol twice in succession, which no single token reveals.
+`Attention` is an ordinary `nn.Module`, whose input and output both have the shape (batch, token, d_model). Here it is
+combined with PyTorch's layers in a small classifier. It uses grouped queries and rotary positions, but no causal mask.
+The classifier learns whether a row of symbols contains the same symbol twice in succession, which no single token
+reveals.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ SYMBOLS, LENGTH = 8, 6
 
 
 class Twice(nn.Module):
-    """Logits of "no" and "yes" for rows of symbols (batch, token): embedding, attention, network, maximum over
-    tokens."""
+    """Classifier that maps rows of symbols (batch, token) to logits of "no" and "yes": embedding, attention, network,
+    maximum over tokens."""
 
     def __init__(self, d_model: int = 48) -> None:
         super().__init__()
@@ -36,7 +37,7 @@ class Twice(nn.Module):
 
 
 def batch(rows: int) -> tuple[Tensor, Tensor]:
-    """Return rows of symbols (batch, token), and for each row whether two neighbors are the same."""
+    """Return rows of symbols (batch, token) and, for each row, whether two neighbors are the same."""
     symbols = torch.randint(SYMBOLS, (rows, LENGTH))
     return symbols, (symbols[:, 1:] == symbols[:, :-1]).any(dim=1).long()
 

@@ -2,8 +2,8 @@
 
     python -m companion.examples.own_text letter.txt [FOLDER [UPDATES]]
 
-`companion train --data letter.txt` does more (it survives being killed, evaluates, uses several GPUs); this is the
-shortest way in your own program: 200 updates take about a minute on a laptop.
+`companion train --data letter.txt` does more: it survives being killed, evaluates the model, and can use several GPUs.
+This example is the shortest way to train in your own program; 200 updates take about a minute on a laptop.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CONTEXT, BATCH = 64, 16
 
 
 def train(ids: torch.Tensor, vocab: int, updates: int) -> Transformer:
-    """Return a decoder trained on `updates` batches of windows of `ids` (token)."""
+    """Return a decoder trained for `updates` updates on windows of `ids` (token)."""
     config = ModelConfig(
         vocab=vocab,
         d_model=128,

@@ -1,19 +1,20 @@
-"""Low-rank adapters (LoRA) of a model, and their files in the layout of peft (lesson 20).
+"""Add low-rank adapters (LoRA) to a model, and read and write their files in the layout of peft (lesson 20).
 
 peft can load these files onto the published form of the model:
 
     adapter_config.json         rank, alpha, and the names of the layers that have an adapter
     adapter_model.safetensors   base_model.model.NAME.lora_A.weight, (rank, in), and lora_B.weight, (out, rank)
 
-NAME is the published name of the layer. Some layouts fuse several of our layers into one matrix, such as `qkv_proj` or
-GPT-2's `c_attn`. peft has a single A for such a matrix, so our layers share one too, and their Bs are stacked by rows.
-To find the fused layers, row indices are sent through the family's own table in place of weights.
+NAME is the published name of the layer. Some published layouts fuse several of our layers into one matrix, such as
+`qkv_proj` or GPT-2's `c_attn`. peft has a single A for such a matrix, so our layers share one too, and their Bs are
+stacked by rows. To find the fused layers, row indices instead of weights are passed through the family's own table of
+tensors.
 
-A model that was read from a published folder remembers its `model_type`, and its adapters take the names of that
-layout. The adapters of any other model take the names of the layout that `export_model` chooses.
+A model that was read from a published folder stores its `model_type`, and its adapters are named according to that
+layout. For any other model, adapters are named according to the layout that `export_model` chooses.
 
-Features of peft's files that cannot be represented here are rejected by name. For models that do not fit on one
-machine, use peft with trl instead.
+If a peft file uses a feature that cannot be represented here, it is rejected with the name of the feature. For models
+that do not fit on one machine, use peft with trl instead.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ Their names in published files differ from those of the modules, so peft would n
 
 @dataclass(frozen=True)
 class Part:
-    """One of our layers as a part of a published one: row `places[i]` of that layer is row `rows[i]` of ours."""
+    """One of our layers as a part of a published layer: row `places[i]` of the published layer is row `rows[i]` of
+    ours."""
 
     layer: str
     places: Tensor
@@ -89,14 +91,14 @@ def targeted(model: Transformer, targets: Targets = "all") -> list[str]:
 
 @lru_cache(maxsize=8)
 def published_layers(config: ModelConfig, kind: str | None = None) -> dict[str, list[Part]]:
-    """Return, for each linear layer of a published layout, our linear layers that make it up.
+    """Return, for each linear layer of a published layout, which of our linear layers make it up.
 
     Args:
         config: The configuration of the model.
         kind: The layout, as a `model_type` (default: the one that `export_model` chooses).
 
     Returns:
-        The parts of each published module, by its name.
+        The parts of each published module, keyed by its name.
 
     Raises:
         ValueError: In the same cases as `export_model`.
@@ -139,9 +141,9 @@ def adapt(
         rank: The rank of every adapter.
         alpha: The numerator of the scale alpha / rank (default: twice the rank).
         targets: The layers that get an adapter.
-        kind: The published layout whose fused layers share a `down`, see above; the model remembers it. By default it
-            is the layout that the model was read from, or else the one that `export_model` chooses. In a model that no
-            layout can represent, each layer has its own `down`, and the adapters cannot be saved.
+        kind: The published layout whose fused layers share a `down` matrix (see above). It is stored in the model. The
+            default is the layout that the model was read from, or else the layout that `export_model` chooses. In a
+            model that no layout can represent, each layer has its own `down` matrix, and the adapters cannot be saved.
 
     Raises:
         ValueError: If the rank is below 1, alpha is not above 0, the targets are unknown, or the model already has
@@ -170,7 +172,7 @@ def adapt(
 def merged_model(model: Transformer) -> Transformer:
     """Return a plain model in which W + (alpha / rank) B A replaces every adapter.
 
-    Its logits are the same, up to rounding. Tensors without an adapter are shared with `model` rather than copied. The
+    The logits stay the same, up to rounding. Tensors without an adapter are shared with `model` rather than copied. The
     new model is in evaluation mode.
     """
     kept = {name: tensor.detach() for name, tensor in model.state_dict().items()}
@@ -183,7 +185,7 @@ def merged_model(model: Transformer) -> Transformer:
 
 
 def adapter_tensors(model: Transformer, kind: str | None = None) -> dict[str, Shaped[Tensor, "..."]]:
-    """Return the adapters of a model by peft's names.
+    """Return the adapter tensors of a model, keyed by peft's names.
 
     Raises:
         ValueError: If the model has no adapters, if no published layout can represent it, or if only some parts of a
@@ -207,8 +209,8 @@ def put_adapters(model: Transformer, tensors: Mapping[str, Tensor], kind: str | 
     """Copy tensors from `adapter_tensors`, or from a file that peft wrote, into the adapters of a model.
 
     Raises:
-        ValueError: If an adapter lacks one of its two tensors, if a shape differs, or if there are other tensors. In
-            these cases the model is not changed.
+        ValueError: If an adapter lacks one of its two tensors, if a shape differs, or if there are additional tensors.
+            In these cases the model is not changed.
     """
     layers, left = _layers(model), dict(tensors)
     moves: list[tuple[list[tuple[Part, LowRank]], Tensor, Tensor]] = []
@@ -255,7 +257,7 @@ def adapter_config(model: Transformer, kind: str | None = None) -> dict[str, Any
 
 
 def save_adapters(folder: str | Path, model: Transformer, *, kind: str | None = None) -> None:
-    """Write the adapters of a model, and only them, as peft does. Raises `ValueError` in the same cases as
+    """Write only the adapters of a model, in the same files as peft. Raises `ValueError` in the same cases as
     `adapter_tensors`."""
     folder = Path(folder)
     told = json.dumps(adapter_config(model, kind), indent=2) + "\n"
@@ -268,14 +270,15 @@ def load_adapters(folder: str | Path, model: Transformer, *, kind: str | None = 
     Args:
         folder: The folder that contains both files.
         model: The model that the adapters belong to, without adapters.
-        kind: The published layout whose names the file uses. By default, the layouts that can represent the model are
-            tried, beginning with the one that the model was read from, and the first that has all the names is used.
+        kind: The published layout whose names the file uses. By default, all layouts that can represent the model are
+            tried, beginning with the one that the model was read from, and the first layout that has all the names is
+            used.
 
     Raises:
         ValueError: If a file is missing or damaged, if the adapters belong to another model, or if they use features of
             peft that are not supported here: methods other than LoRA, ranks or scales that differ between layers,
             biases, DoRA, adapters of experts, methods that also change the base model (PiSSA, OLoRA, CorDA, LoftQ), and
-            any unknown field of adapter_config.json that is not off.
+            any unknown field of adapter_config.json that is not switched off.
     """
     folder = Path(folder)
     where = folder / ADAPTER
@@ -284,7 +287,7 @@ def load_adapters(folder: str | Path, model: Transformer, *, kind: str | None = 
     )
     for name, value in {"peft_type": None, "r": None, "lora_alpha": None, **said}.items():
         policy = FIELDS.get(name)
-        if policy is None and not value:  # a feature of another version of peft, switched off
+        if policy is None and not value:  # a feature of another version of peft that is switched off
             continue
         became = became_by(where, name, value, policy, "it may change what the adapters compute")
         if became.refused is not None:
@@ -321,12 +324,12 @@ def load_adapters(folder: str | Path, model: Transformer, *, kind: str | None = 
 
 
 def _published(model: Transformer, kind: str | None = None) -> dict[str, list[Part]]:
-    """Return `published_layers` for a model; `kind=None` means the layout that the model remembers, if any."""
+    """Return `published_layers` for a model; `kind=None` means the layout stored in the model, if there is one."""
     return published_layers(model.config, kind or model.published_kind)
 
 
 def _layout_of(model: Transformer, names: Collection[str], kind: str | None) -> tuple[str, dict[str, list[Part]]]:
-    """Return the first layout that has all of these layer names, or otherwise the first one that was tried, and its
+    """Return the first layout that has all of these layer names (or else the first layout that was tried) and its
     layers."""
     first = kind or simplest_kind(model.config, model.published_kind)
     for one in [first] if kind else dict.fromkeys((first, simplest_kind(model.config), *families())):

@@ -1,6 +1,6 @@
-"""BART as published (Lewis et al. 2020), a relative of the encoder-decoder of 2017 (lesson 13).
+"""BART as published (Lewis et al. 2020), a close relative of the 2017 Transformer (lesson 13).
 
-Each stack has its own learned positions and its own norm before the first block.
+The encoder and the decoder each have their own learned positions and their own norm before the first block.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _config(fields: Fields, given: Mapping[str, Tensor]) -> ModelConfig:
 
 
 def _rename(name: str) -> str:
-    """Add the prefix, which the first releases lack."""
+    """Add the prefix that is missing in the first releases."""
     return f"model.{name}" if name.startswith(("shared.", "encoder.", "decoder.")) else name
 
 

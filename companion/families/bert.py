@@ -51,7 +51,8 @@ FIELDS = rows(
 def rename(name: str) -> str:
     """Normalize the names of tensors across releases.
 
-    Models without a head lack the prefix, and the first releases call the gain and bias of a norm gamma and beta.
+    Models without a head have names without the prefix, and the first releases call the gain and bias of a norm gamma
+    and beta.
     """
     name = name.removeprefix("bert.").replace("LayerNorm.gamma", "LayerNorm.weight")
     return name.replace("LayerNorm.beta", "LayerNorm.bias")
@@ -112,7 +113,7 @@ def configuration(fields: Fields, given: Mapping[str, Tensor]) -> ModelConfig:
 
 
 def place(places: Places, config: ModelConfig, *, unused: int = 0) -> None:
-    """Map all tensors; no token reads the first `unused` rows of the position table."""
+    """Map all tensors. The first `unused` rows of the position table are not used by any token."""
     places.drop(lambda name: name == "embeddings.position_ids")
     places.same(["embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"], "embedding.weight")
     places.from_row(unused, "embeddings.position_embeddings.weight", "positions.weight")
@@ -156,8 +157,8 @@ FAMILIES = (
 def preset(d_model: int, layers: int, heads: int) -> ModelConfig:
     """Return a configuration of the uncased pretrained BERT (Devlin et al. 2019).
 
-    The model has a masked-token head, a pooler and a classifier of sentence pairs. Set `head="linear", classes=0` for
-    only the encoder and the pooler.
+    The model has a masked-token head, a pooler and a classifier of sentence pairs. To get only the encoder and the
+    pooler, set `head="linear", classes=0`.
     """
     return ModelConfig(
         vocab=30522,

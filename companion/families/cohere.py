@@ -1,7 +1,7 @@
 """Command R and Command R7B as published (Cohere 2024 and 2025), relatives of LLaMA (lesson 13).
 
 Attention and the feed-forward network run in parallel, after a shared layer norm without a bias. In R7B, every three
-local layers with rotary positions are followed by a global layer without positions.
+local layers with rotary positions are followed by a global layer without positional encoding.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ EPS = 1e-6
 
 
 def latent_attention(fields: Fields, **further: Any) -> AttentionConfig:
-    """Return latent attention as the fields describe it, with `further` arguments of `AttentionConfig`."""
+    """Return the latent attention that the fields describe; `further` contains more arguments of `AttentionConfig`."""
     return AttentionConfig(
         fields.take("num_attention_heads"),
         d_head=fields.take("qk_nope_head_dim"),
@@ -119,7 +119,7 @@ def with_latents(fields: Fields) -> ModelConfig:
 
 
 def _score_width(attention: AttentionConfig, sharper: float) -> float | None:
-    """Return the width whose square root divides the scores, chosen so that the scores are multiplied by `sharper`.
+    """Return the width whose square root the scores are divided by, chosen so that they grow by the factor `sharper`.
 
     `None` means the default, d_head + d_rope.
     """
@@ -130,7 +130,7 @@ def _score_width(attention: AttentionConfig, sharper: float) -> float | None:
 def with_experts(fields: Fields, config: ModelConfig, **chosen: Any) -> ModelConfig:
     """Return `config` with experts in every layer after the first `first_k_dense_replace`.
 
-    `chosen` contains further arguments of `MoEConfig`.
+    `chosen` contains more arguments of `MoEConfig`.
     """
     plain, layers = fields.take("first_k_dense_replace"), layers_of(fields)
     if isinstance(plain, bool) or not isinstance(plain, int) or plain < 0:
@@ -151,7 +151,7 @@ def with_experts(fields: Fields, config: ModelConfig, **chosen: Any) -> ModelCon
 
 
 def mixed_layers(fields: Fields, layers: int) -> list[bool]:
-    """Return for each layer whether it has experts.
+    """Return, for each layer, whether it has experts.
 
     These are the layers that `mlp_layer_types` calls sparse or, without that field, all layers after the first
     `first_k_dense_replace`.
@@ -166,7 +166,7 @@ def mixed_layers(fields: Fields, layers: int) -> list[bool]:
 
 
 def with_balanced_experts(fields: Fields, config: ModelConfig) -> ModelConfig:
-    """Return `config` with the experts of DeepSeek-V3: scored by sigmoids, chosen by groups and balanced by a bias.
+    """Return `config` with the experts of DeepSeek-V3, scored by sigmoids, chosen within groups and balanced by a bias.
     Raises `ValueError` if a field is missing or invalid."""
     return with_experts(
         fields,
@@ -197,9 +197,9 @@ FURTHER = 4
 
 
 def place(places: Places, config: ModelConfig, **named: Any) -> None:
-    """Map all tensors, and drop the layers for multi-token prediction.
+    """Map all tensors, except the layers for multi-token prediction, which are dropped.
 
-    The shared experts of a layer are stored as one network. `named` contains further arguments of `mistral.place`.
+    The shared experts of a layer are stored as one network. `named` contains more arguments of `mistral.place`.
     """
     further = tuple(f"model.layers.{config.layers + more}." for more in range(FURTHER))
     places.drop(lambda name: name.startswith(further))

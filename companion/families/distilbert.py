@@ -42,8 +42,8 @@ FIELDS = rows(
 def _config(fields: Fields, given: Mapping[str, Tensor]) -> ModelConfig:
     """Return the configuration of a DistilBERT model.
 
-    The names in `given` show whether the file has a masked-token head. Without it, logits are products with the token
-    embeddings.
+    The names in `given` show whether the file has a masked-token head. Without a head, logits are computed as products
+    with the token embeddings.
     """
     return ModelConfig(
         vocab=fields.take("vocab_size"),
@@ -63,7 +63,7 @@ def _config(fields: Fields, given: Mapping[str, Tensor]) -> ModelConfig:
 
 
 def _rename(name: str) -> str:
-    """Remove the prefix, which models without a head lack."""
+    """Remove the prefix, which does not occur in models without a head."""
     return name.removeprefix("distilbert.")
 
 

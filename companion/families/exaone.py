@@ -1,7 +1,7 @@
 """EXAONE 4 as published (LG AI Research 2025), a relative of LLaMA (lesson 13).
 
 Norms come after each sub-layer, and each head's queries and keys are normalized. In a model with local layers, the
-global layers have no positions.
+global layers have no positional encoding.
 """
 
 from __future__ import annotations

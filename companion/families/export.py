@@ -3,8 +3,8 @@
 A model can also be written as a GGUF file, for llama.cpp and the programs built on it.
 
 Fields and tensors go through the family's own tables in reverse. Before anything is written, the family reads the
-result back, which shows whether it can represent every part of the model. A part that it cannot represent is rejected
-by name.
+result back, which shows whether it can represent every part of the model. If the family cannot represent a part, the
+error names that part.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ def export_model(
     Args:
         folder: The output folder.
         model: The model to export.
-        kind: The `model_type` of the family. By default it is, among the families that can represent the model, the one
-            that needs the fewest fields, not counting dropout rates.
-        further: Fields of config.json that do not affect logits, such as `eos_token_id`.
+        kind: The `model_type` of the family. The default is the family that needs the fewest fields (not counting
+            dropout rates) among all families that can represent the model.
+        further: More fields for config.json that do not affect logits, such as `eos_token_id`.
 
     Returns:
         The family.
 
     Raises:
-        ValueError: If `kind` is unknown, or if the family, or by default every family, lacks a part of the model. The
-            message names the missing parts; by default, it names those that the nearest family lacks. Nothing is
+        ValueError: If `kind` is unknown, or if the family (by default, every family) lacks a part of the model. The
+            message names the missing parts; by default, these are the parts that the nearest family lacks. Nothing is
             written then.
     """
     simplest, fields = _simplest(model.config, kind)
@@ -73,7 +73,7 @@ def export_model(
 
 
 def _published(model: Transformer, family: Family, path: Path) -> dict[str, Tensor]:
-    """Return a model's tensors by their published names."""
+    """Return a model's tensors, keyed by their published names."""
     back = WayBack(model.state_dict(), path)
     family.place(back, model.config)
     return {family.theirs(name): tensor for name, tensor in back.finish().items()}
@@ -99,7 +99,7 @@ def export_gguf(
         type: The GGUF type of the matrices.
         tokenizer: The text of the model's tokenizer.json.
         template: The model's chat template.
-        special: Special token ids, by field name, such as `bos_token_id`.
+        special: Special token ids, keyed by field name, such as `bos_token_id`.
         name: The name of the model.
 
     Returns:
@@ -132,7 +132,7 @@ def simplest_kind(config: ModelConfig, kind: str | None = None) -> str:
 def _simplest(
     config: ModelConfig, kind: str | None, among: tuple[str, ...] | None = None
 ) -> tuple[str, dict[str, Any]]:
-    """Choose the `model_type` to export a model as, from all or from `among`; also return its config.json fields."""
+    """Return the `model_type` to export a model as, chosen from `among` or from all, and its config.json fields."""
     known = {
         name: family for name, family in families().items() if family.architecture and (among is None or name in among)
     }
@@ -160,7 +160,7 @@ def _told(config: ModelConfig, family: Family) -> tuple[dict[str, Any], list[str
 
 
 def _faults(config: ModelConfig, family: Family, fields: Mapping[str, Any]) -> list[str]:
-    """Return the differences between a model and the one that these fields describe, one sentence each."""
+    """Return the differences between a model and the model that these fields describe, one sentence each."""
     try:
         given = Fields(Path("."), family.kind, family.table, fields)
         read = given.finish(lambda: family.config(given, family.ends(config)))
@@ -175,10 +175,10 @@ def _faults(config: ModelConfig, family: Family, fields: Mapping[str, Any]) -> l
 
 
 def filled_in(config: ModelConfig) -> ModelConfig:
-    """Return a canonical configuration of a model that computes the same function.
+    """Return the canonical configuration of a model that computes the same function as the given one.
 
     Every default is filled in, every pattern has one entry per layer, and settings that matter only in training are
-    left out. Two configurations of the same function become equal, to the extent that the families can express them.
+    left out. As far as the families can express them, two configurations of the same function become equal.
     """
     attention, positions, layers = config.attention, config.positions, range(config.layers)
     sizes, window, latent = config.sizes, attention.window, attention.latent
@@ -240,7 +240,7 @@ def _plain_moe(config: ModelConfig, moe: MoEConfig) -> MoEConfig:
 
 
 def _flat(parts: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Return nested fields by dotted names, such as `attention.heads`."""
+    """Return nested fields, keyed by dotted names such as `attention.heads`."""
     found: dict[str, Any] = {}
     for name, value in parts.items():
         found |= _flat(value, f"{before}{name}.") if isinstance(value, Mapping) else {f"{before}{name}": value}

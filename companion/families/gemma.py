@@ -1,6 +1,7 @@
 """Gemma, Gemma 2 and Gemma 3 as published (Gemma Team 2024 and 2025), relatives of LLaMA (lesson 13).
 
-They have a GELU gate and scaled embeddings. Gemma 2 and 3 also have norms on both sides of each sub-layer, and windows.
+They have a GELU gate and scaled embeddings. Gemma 2 and 3 also have norms on both sides of each sub-layer, and layers
+with windows.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ OF_GEMMA3 = OF_GEMMA2 | rows(
 def _gemma1(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
     """Read a configuration of the first Gemma.
 
-    Early files say `gelu` but mean the tanh approximation, because the models were trained with it.
+    Early files say `gelu` but mean the tanh approximation, which the models were trained with.
     """
     config = configuration(fields)
     if config.feed_forward.activation != "geglu_tanh" and fields.take("hidden_act") != "gelu":

@@ -54,7 +54,7 @@ FIELDS = rows(
 
 
 def rename(name: str) -> str:
-    """Remove the prefix, which the first release does not have."""
+    """Remove the prefix, which does not occur in the first release."""
     return name.removeprefix("transformer.")
 
 

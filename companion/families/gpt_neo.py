@@ -78,9 +78,9 @@ def _config(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
 
 
 def _local(fields: Fields) -> list[bool]:
-    """Return for each layer whether it is local.
+    """Return, for each layer, whether it is local.
 
-    `attention_types` lists pairs of a sequence of layer types and how often that sequence repeats.
+    `attention_types` lists pairs, each with a sequence of layer types and the number of times that it repeats.
     """
     layers, types, listed = fields.take("num_layers"), fields.take("attention_types"), fields.take("attention_layers")
     try:
@@ -101,7 +101,7 @@ def _says(config: ModelConfig) -> Mapping[str, Any]:
 
 
 def _place(places: Places, config: ModelConfig) -> None:
-    """Map all tensors, and drop the masks that the first releases store."""
+    """Map all tensors, except the masks in the first releases, which are dropped."""
     places.drop(lambda name: name.endswith((".attention.bias", ".attention.masked_bias")))
     places.vocabulary("wte.weight", tied=config.embedding.tied)
     places.move("wpe.weight", "positions.weight")

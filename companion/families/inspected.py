@@ -28,18 +28,18 @@ class Inspection:
     """The contents of a model's folder.
 
     Attributes:
-        family: The family of the model; `None` for a model of companion's own.
+        family: The family of the model, or `None` for a model in companion's own layout.
         fields: The fields of config.json and how each is used.
-        usual: Fields that config.json leaves out, and their default values.
-        config: The configuration of the model; `None` if it could not be built.
+        usual: The fields that config.json leaves out, with their default values.
+        config: The configuration of the model, or `None` if it could not be built.
         tensors: The number of tensors of each dtype.
         files: The number of weight files.
         left_out: The tensors of a task head, such as a classifier's, which are not read.
-        source: The name of the file with the generation settings.
-        rules: The fields of that file and how each is used.
-        unsaid: Fields that the file leaves out, and the values that the released code uses for them.
-        writing: The generation settings; `None` if the model does not generate text, or if they are rejected.
-        refused: The reasons why the folder cannot be read as it is, one sentence each.
+        source: The name of the file that contains the generation settings.
+        rules: The fields of that file and how each one is used.
+        unsaid: The fields that this file leaves out, with the values that the released code uses for them.
+        writing: The generation settings, or `None` if the model does not generate text or the settings are rejected.
+        refused: The reasons why the folder cannot be read, one sentence each.
     """
 
     family: Family | None
@@ -63,7 +63,7 @@ def inspect(folder: str | Path) -> Inspection:
     its weights.
 
     Raises:
-        ValueError: If the folder is missing, or its config.json is unreadable or of an unknown `model_type`.
+        ValueError: If the folder is missing, or its config.json is unreadable or has an unknown `model_type`.
     """
     folder = Path(folder)
     family = family_of(folder)
@@ -90,7 +90,7 @@ def read_card(card: Mapping[str, Any], named: str | Path = CONFIG) -> Inspection
         An inspection that says how each field is used and, if no field is rejected, includes the model's configuration.
 
     Raises:
-        ValueError: If the `model_type` is unknown, or the fields belong to another kind of file.
+        ValueError: If the `model_type` is unknown, or the fields come from a different kind of file.
     """
     family = family_in(card, Path(named))
     if family is None:
@@ -126,7 +126,7 @@ def _look_at_tensors(folder: Path, found: Inspection) -> None:
         if found.family is not None:
             found.config = found.family.read(folder, headers=True).config
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the report covers the warnings
+            warnings.simplefilter("ignore")  # the report contains what the warnings say
             found.config = load_pretrained(folder).config
     except ValueError as error:
         found.refused.append(str(error))

@@ -1,7 +1,7 @@
 """Kimi Linear as published (Kimi Team 2025; lesson 17).
 
 Every three delta layers, whose states decay per channel, are followed by one layer of latent attention without
-positions. Its experts are the same as in DeepSeek-V3.
+positional encoding. Its experts are the same as in DeepSeek-V3.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ def _activation(fields: Fields) -> Any:
 def _linear(fields: Fields) -> LinearConfig | None:
     """Return the sizes and the pattern of the linear layers, or `None` if there are no linear layers.
 
-    The object `linear_attn_config` gives them and counts layers from 1. Values that it does not contain are taken from
-    separate fields.
+    The object `linear_attn_config` contains them; it counts layers from 1. Values missing from this object are taken
+    from separate fields.
     """
     said = fields.take("linear_attn_config") or {}
     if not isinstance(said, Mapping) or set(said) - _SAID:
@@ -135,7 +135,7 @@ def _linear(fields: Fields) -> LinearConfig | None:
 
 
 def _says(config: ModelConfig) -> Mapping[str, Any]:
-    """Return the object that `_linear` reads, as releases write it.
+    """Return the object that `_linear` reads, in the form that releases use.
 
     The fields of `transformers` 5.20, which are exported as well, give the same values.
     """
@@ -205,7 +205,7 @@ def place(places: Places, config: ModelConfig) -> None:
 
 
 def _rename(name: str) -> str:
-    """Rename networks of layers without experts, which `transformers` also writes as `block_sparse_moe`."""
+    """Rename the networks of layers without experts, which `transformers` also calls `block_sparse_moe`."""
     return name.replace(".block_sparse_moe.", ".mlp.")
 
 

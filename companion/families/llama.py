@@ -78,12 +78,12 @@ def configuration(
     Args:
         fields: The fields of config.json.
         types: Type of each layer, as in `layer_types`. Empty if all layers are global.
-        turning: Pattern of the layers that rotate queries and keys.
+        turning: For each layer, whether it rotates queries and keys.
         local_base: See `companion.files.published.rope.positions`.
-        attention: Attention that differs from LLaMA's.
+        attention: The attention configuration, if it differs from LLaMA's.
 
     Raises:
-        ValueError: If there is no gated network with this activation, or a field cannot be honored.
+        ValueError: If no gated network has this activation, or a field cannot be honored.
     """
     order, local = positions(fields, turning, local_base)
     named = fields.table.get("hidden_activation")
@@ -124,7 +124,7 @@ def said(fields: Fields, name: str) -> Any:
 
 
 def layers_of(fields: Fields) -> int:
-    """Return the number of layers, checked so that it is safe to build lists of that length."""
+    """Return the number of layers after checking that lists of that length are safe to build."""
     layers = fields.take("num_hidden_layers")
     if isinstance(layers, bool) or not isinstance(layers, int) or not 1 <= layers <= 10_000:
         raise fields.refuse("num_hidden_layers", layers, "a whole number from 1 to 10,000")
@@ -139,12 +139,12 @@ def place_all_but_networks(
     Args:
         places: The published tensors, to be mapped to ours.
         config: The configuration of the model.
-        linear: Function that maps a linear-attention layer, except its norms. Without this function, every layer is
+        linear: Function that maps a linear-attention layer except for its norms. Without this function, every layer is
             mapped as attention.
     """
     places.drop(lambda name: name.endswith(".rotary_emb.inv_freq"))
     places.vocabulary("model.embed_tokens.weight", tied=config.embedding.tied)
-    # The norms of a block, in the order of their application.
+    # The norms of a block, in the order in which they are applied.
     norms = {
         "pre": (("input_layernorm", "attention_norm"), ("post_attention_layernorm", "feed_forward_norm")),
         "after": (
@@ -229,7 +229,7 @@ def decoder(
     tied: bool = False,
     d_head: int | None = None,
 ) -> ModelConfig:
-    """Return a decoder like those of Touvron et al. 2023 (both papers)."""
+    """Return the configuration of a decoder like those in both papers of Touvron et al. 2023."""
     return ModelConfig(
         vocab=vocab,
         d_model=d_model,
@@ -250,7 +250,7 @@ def changed(config: ModelConfig, **groups: Mapping[str, Any]) -> ModelConfig:
 
 
 def _llama3(d_model: int, layers: int, d_ff: int, *, factor: float, **changes: Any) -> ModelConfig:
-    """Return a configuration of Llama 3 (Grattafiori et al. 2024), with frequencies scaled for longer texts."""
+    """Return a configuration of Llama 3 (Grattafiori et al. 2024), whose frequencies are scaled for longer texts."""
     plain = decoder(d_model, layers, 32, d_ff, context=131072, eps=1e-5, kv_heads=8, base=5e5, vocab=128256, **changes)
     return changed(plain, positions={"scaling": RotaryScaling("llama3", factor, 8192, slow=1.0, fast=4.0)})
 

@@ -1,9 +1,9 @@
-"""The text model of Llama 4 as published (Meta 2025): LLaMA with some layers without positions, and with experts whose
-inputs are scaled by the router (lesson 16).
+"""The text model of Llama 4 as published (Meta 2025): LLaMA in which some layers have no positional encoding and the
+router scales the inputs of the experts (lesson 16).
 
-Its local layers see only a chunk of the text, and its layers without positions sharpen their scores after a certain
-number of tokens. Neither feature is implemented here. Neither has an effect within the first chunk, so a configuration
-can be read if its context ends there.
+Its local layers see only a chunk of the text, and its layers without positional encoding sharpen their scores after a
+certain number of tokens. Neither feature is implemented here. Neither feature has an effect within the first chunk, so
+a configuration can be read if its context ends there.
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ def _llama4(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
 
 
 def _check_one_chunk(fields: Fields, turning: list[bool]) -> None:
-    """Raise `ValueError` if a text may be so long that layers see only a chunk of it or sharpen their scores."""
+    """Raise `ValueError` if the context is so long that layers would see only a chunk of the text or sharpen their
+    scores."""
     context, chunk, tuned = (
         fields.take(name) for name in ("max_position_embeddings", "attention_chunk_size", "attn_temperature_tuning")
     )
@@ -102,7 +103,7 @@ def _check_one_chunk(fields: Fields, turning: list[bool]) -> None:
 
 
 def _mixed(fields: Fields) -> list[bool]:
-    """Return for each layer whether it has experts."""
+    """Return, for each layer, whether it has experts."""
     layers, named, every = layers_of(fields), fields.take("moe_layers"), fields.take("interleave_moe_layer_step")
     if named is None:
         if type(every) is not int or every < 1:

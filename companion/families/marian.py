@@ -1,4 +1,4 @@
-"""Marian's translation models as published, relatives of the encoder-decoder of 2017 (lesson 13).
+"""Marian's translation models as published, close relatives of the 2017 Transformer (lesson 13).
 
 They are post-norm. In their position vectors all sines come before all cosines, the logits have one bias per token id,
 and the decoder starts from the padding token.
@@ -84,7 +84,8 @@ def _place(places: Places, config: ModelConfig) -> None:
 
 
 def place_stacks(places: Places, config: ModelConfig) -> None:
-    """Map the table that both stacks share, the bias of the logits, and the blocks of both stacks."""
+    """Map the embedding table that the encoder and the decoder share, the bias of the logits, and the blocks of
+    both."""
     tables = ["model.shared", "model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head"]
     places.same([f"{name}.weight" for name in tables], "embedding.weight")
     if config.embedding.head == "biased":
@@ -103,10 +104,10 @@ def place_stacks(places: Places, config: ModelConfig) -> None:
 
 
 def _check_sinusoids(places: Places, config: ModelConfig) -> None:
-    """Remove the sinusoids that some files contain, after comparing them with those that are computed here.
+    """Remove the sinusoids that some files contain, after comparing them with those computed here.
 
     Raises:
-        ValueError: If they differ.
+        ValueError: If the sinusoids differ.
     """
     import torch
 

@@ -72,7 +72,8 @@ def _config(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
 
 
 def _place(places: Places, config: ModelConfig) -> None:
-    """Map all tensors, and drop the multi-token-prediction layers, which follow the last ordinary layer."""
+    """Map all tensors, except the layers for multi-token prediction after the last ordinary layer, which are
+    dropped."""
     places.drop(lambda name: name.startswith(("model.mtp", f"model.layers.{config.layers}.")))
     mistral.place(places, config, names={"gate": "w1", "inner": "w3", "outer": "w2"})
 

@@ -97,7 +97,7 @@ def place(
 
 
 def place_experts(places: Places, count: int, names: Mapping[str, str], old: str, new: str) -> None:
-    """Map the experts of a layer, which are stored in a single tensor or in one tensor each.
+    """Map the experts of a layer, which are stored either in a single tensor or in one tensor per expert.
 
     Args:
         places: The published tensors, to be mapped to ours.

@@ -1,6 +1,6 @@
 """ModernBERT as published (Warner et al. 2024), an encoder built from LLaMA's parts (lesson 13).
 
-It has norms before its sub-layers, rotary positions, gated networks, and windows in two of every three layers.
+It has pre-norm sub-layers, rotary positions and gated networks, and two of every three layers use windows.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ FIELDS = rows(
 def _config(fields: Fields, given: Mapping[str, Tensor]) -> ModelConfig:
     """Return the configuration of a ModernBERT model.
 
-    The names in `given` show whether the file has a masked-token head. Without it, logits are products with the token
-    embeddings.
+    The names in `given` show whether the file has a masked-token head. Without a head, logits are computed as products
+    with the token embeddings.
     """
     order, local = positions(fields, local_base="local_rope_theta")
     every, gate = fields.take("global_attn_every_n_layers"), fields.take("hidden_activation")
@@ -114,7 +114,7 @@ def _ends(config: ModelConfig) -> Mapping[str, Tensor]:
 
 
 def _rename(name: str) -> str:
-    """Add the prefix, which models without a head lack."""
+    """Add the prefix that is missing in models without a head."""
     return f"model.{name}" if name.startswith(("embeddings.", "layers.", "final_norm.")) else name
 
 

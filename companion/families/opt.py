@@ -66,7 +66,7 @@ def _config(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
 
 
 def _rename(name: str) -> str:
-    """Remove the prefixes, which the first releases lack."""
+    """Remove the prefixes, which do not occur in the first releases."""
     return name.removeprefix("model.").removeprefix("decoder.")
 
 

@@ -1,4 +1,4 @@
-"""The transformer of 2017 (Vaswani et al.) in its two sizes; its weights were never published (lesson 13)."""
+"""The 2017 Transformer (Vaswani et al.) in its two sizes; its weights were never published (lesson 13)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from companion.files.published.family import Preset
 
 
 def _transformer(d_model: int, heads: int, d_ff: int, dropout: float) -> ModelConfig:
-    """Return a configuration of the transformer of 2017 (Vaswani et al. 2017, table 3).
+    """Return a configuration of the 2017 Transformer (Vaswani et al. 2017, table 3).
 
-    The stacks share a vocabulary of about 37,000 tokens and have six layers each. Attention has no biases. The paper
-    sets no maximum length; 512 is the length of related models.
+    The encoder and the decoder share a vocabulary of about 37,000 tokens and have six layers each. Attention has no
+    biases. The paper sets no maximum length; 512 is the length of related models.
     """
     return ModelConfig(
         vocab=37000,

@@ -1,8 +1,8 @@
 """Load a model from a folder, a GGUF file or a hub (lesson 13).
 
 `load_pretrained` reads safetensors folders of any family, sharded or not, and GGUF files. Each family has a table of
-the fields in config.json. A field that changes what the model computes is either translated, or rejected by name. Every
-tensor must have a counterpart in the model. Nothing is downloaded unless the caller asks for it.
+the fields in config.json. A field that changes what the model computes is either translated or rejected with an error
+that names it. Every tensor must have a counterpart in the model. Nothing is downloaded unless the caller asks for it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def load_pretrained(
 
     Args:
         name: A folder, a GGUF file, or the name of a model that `companion get` has fetched.
-        download: Fetch a missing model as `companion get` does. Models on a hub are named "organization/name".
+        download: Whether to fetch a missing model, like `companion get`. Models on a hub are named "organization/name".
         dtype: Dtype of the weights (default: as stored).
         device: Device of the weights (default: the CPU).
 
@@ -79,7 +79,7 @@ def load_pretrained(
 
 
 def family_of(folder: Path) -> Family | None:
-    """Return the family that the config.json of a folder names; `None` for a model of companion's own.
+    """Return the family that a folder's config.json names, or `None` for a model in companion's own layout.
 
     Raises:
         ValueError: If the `model_type` is unknown or the folder contains an adapter, and in the same cases as
@@ -94,14 +94,14 @@ def family_of(folder: Path) -> Family | None:
 
 
 def family_in(config: Mapping[str, Any], path: Path) -> Family | None:
-    """Return the family that the fields of a config.json name; `None` if they are a configuration of companion.
+    """Return the family that the fields of a config.json name, or `None` if they are a configuration of companion.
 
     Raises:
-        ValueError: If there is no such family, or the fields belong to another kind of file.
+        ValueError: If there is no such family, or the fields come from a different kind of file.
     """
     kind, known = config.get("model_type"), families()
     if "model_type" not in config:
-        if "architectures" in config:  # every published configuration has it, and none of ours
+        if "architectures" in config:  # every published configuration has this field, and ours never do
             raise ValueError(f"{path}: the field model_type, which names the architecture, is missing")
         if not config.keys() & _OURS:
             what = next((what for name, what in OTHERS.items() if name in config), None)
@@ -131,7 +131,7 @@ def pretrained_folder(name: str | Path, *, download: bool = False) -> Path:
 
     Args:
         name: A folder, a GGUF file, or the name of a model that was fetched before.
-        download: Fetch the model if it is not here.
+        download: Whether to fetch the model if it is missing.
 
     Raises:
         ValueError: If there is no such folder, and downloading the model is not allowed or fails.

@@ -98,7 +98,7 @@ def _qwen3_moe(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
 def with_mixtures(fields: Fields, config: ModelConfig, experts: int, **further: Any) -> ModelConfig:
     """Return `config` with `experts` experts in the layers that `decoder_sparse_step` and `mlp_only_layers` select.
 
-    `further` contains other arguments of `MoEConfig`.
+    `further` contains more arguments of `MoEConfig`.
     """
     step, plain = fields.take("decoder_sparse_step"), fields.take("mlp_only_layers") or []
     require_whole("decoder_sparse_step", step)

@@ -1,7 +1,7 @@
 """Qwen3-Next as published (Qwen Team 2025; lesson 17).
 
-Every three gated delta layers are followed by one layer of gated attention. There are many small experts, and a shared
-expert with a gate.
+Every three gated delta layers are followed by one layer of gated attention. The networks have many small experts, and
+one shared expert with a gate.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def _linear(fields: Fields, pattern: Sequence[bool]) -> LinearConfig:
 def _place_linear(places: Places, config: ModelConfig, layer: int) -> None:
     """Map a linear layer.
 
-    One matrix holds queries, keys, values and gates, and another one strengths and decays. The rows of both are grouped
-    by key head.
+    One matrix produces queries, keys, values and gates; another one produces strengths and decays. The rows of both are
+    grouped by key head.
     """
     sizes = config.memory
     assert sizes is not None and sizes.heads is not None and sizes.key_heads is not None

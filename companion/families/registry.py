@@ -52,7 +52,7 @@ def _files() -> tuple[ModuleType, ...]:
 
 @cache
 def families() -> dict[str, Family]:
-    """Return all families that can be read, by the `model_type` of their config.json."""
+    """Return all families that can be read, keyed by the `model_type` in their config.json."""
     every = [family for file in _files() for family in getattr(file, "FAMILIES", ())]
     found = {family.kind: family for family in every}
     assert len(found) == len(every), "two families read the same model_type"
@@ -61,7 +61,7 @@ def families() -> dict[str, Family]:
 
 @cache
 def presets() -> dict[str, Preset]:
-    """Return all presets by name, oldest first."""
+    """Return all presets, keyed by name, oldest first."""
     every = [named for file in _files() for named in getattr(file, "PRESETS", {}).items()]
     found = dict(sorted(every, key=lambda named: named[1].year))
     assert len(found) == len(every), "two presets have the same name"
@@ -69,7 +69,7 @@ def presets() -> dict[str, Preset]:
 
 
 def systems() -> dict[str, ModelConfig]:
-    """Return the models that the course teaches, by the names that `companion account` and `companion sizing`
+    """Return the models that the course teaches, keyed by the names that `companion account` and `companion sizing`
     accept."""
     return {name: preset.config for name, preset in presets().items() if preset.taught}
 

@@ -43,17 +43,17 @@ def _smollm3(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
     types = layer_types(fields, [LOCAL if windowed and not one else GLOBAL for one in turning])
     if LOCAL in types and not used:
         raise fields.refuse("use_sliding_window", used, f"true, because layer_types names {LOCAL}")
-    if not any(turning):  # only the mask tells such a model about order
+    if not any(turning):  # only the causal mask conveys order in such a model
         return configuration(fields, types).with_(positions=PositionConfig("none"))
     return configuration(fields, types, turning)
 
 
 def turning_layers(fields: Fields, *nothing: Any) -> list[bool]:
-    """Return for each layer whether it rotates queries and keys.
+    """Return, for each layer, whether it rotates queries and keys.
 
     Args:
         fields: The fields of config.json.
-        nothing: Values of `no_rope_layers` that mean the same as leaving it out.
+        nothing: Values of `no_rope_layers` that mean the same as leaving the field out.
 
     Raises:
         ValueError: If a field does not describe a pattern of layers.

@@ -131,8 +131,8 @@ def _ends(config: ModelConfig) -> Mapping[str, Tensor]:
 def _place(places: Places, config: ModelConfig) -> None:
     """Map all tensors.
 
-    Early files also have relative positions for the first cross-attention. No version of the code reads them, so they
-    are dropped.
+    Early files also have relative positions for the first cross-attention. These are dropped, because no version of the
+    released code reads them.
     """
     places.drop(lambda name: name.endswith("EncDecAttention.relative_attention_bias.weight"))
     tables = ["shared", "encoder.embed_tokens", "decoder.embed_tokens", *["lm_head"][: config.embedding.tied]]
@@ -164,7 +164,7 @@ FAMILIES = (Family("t5", FIELDS, _config, _place, architecture="T5ForConditional
 def _t5(d_model: int, layers: int, heads: int, d_ff: int, *, flan: bool = False) -> ModelConfig:
     """Return a configuration of T5 (Raffel et al. 2020, sections 3.1.2 and 3.7).
 
-    With `flan`, networks are gated (Shazeer 2020) and the head has its own matrix (Chung et al. 2022).
+    If `flan` is true, networks are gated (Shazeer 2020) and the head has its own matrix (Chung et al. 2022).
     """
     return ModelConfig(
         vocab=32128,

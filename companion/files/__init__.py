@@ -1,4 +1,4 @@
-"""Models on disk, our own and published ones.
+"""Models on disk, in our own layout and in published ones.
 
 models      our own models, as safetensors and JSON
 gguf/       models in GGUF files, which llama.cpp and Ollama read

@@ -2,8 +2,8 @@
 
     python companion/data/texts/make.py [--check]
 
-It is made from the lessons of one commit, so that later editions change neither the text nor results measured on it.
-`--check` writes nothing and says whether the stored file matches the commit.
+It is made from the lessons in one particular commit, so that later editions change neither the text nor the results
+measured on it. `--check` writes nothing and says whether the stored file matches the commit.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def sections(source: str) -> Iterator[tuple[str, str]]:
     """Yield (name, text) for each section of a lesson.
 
     Code cells and directives are left out; formulas, tables and lists stay. A name has the form `Scaled dot-product
-    attention: Derivation`. The opening has the lesson's own name, and a repeated heading is numbered.
+    attention: Derivation`. The opening is named after the lesson, and repeated headings are numbered.
     """
     prose = FRONT_MATTER.sub("", source)
     for pattern in (CODE_CELL, DIRECTIVE):
@@ -71,8 +71,7 @@ def main() -> int:
     """Write the file or check it, and return the exit code."""
     text = make()
     if "--check" in sys.argv[1:]:
-        # The text is compared instead of the bytes of the file, because another version of xz may compress it
-        # differently.
+        # Compare the text rather than the bytes of the file, because another version of xz may compress it differently.
         same = lzma.decompress(FILE.read_bytes()) == text
         print(f"{FILE.name} {'matches' if same else 'DOES NOT MATCH'} commit {COMMIT}")
         return 0 if same else 1

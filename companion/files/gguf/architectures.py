@@ -1,7 +1,8 @@
 """Map the architectures of GGUF files to our published families.
 
-The mapping covers the metadata keys and their config.json fields, the names of tensors, and the tensors that llama.cpp
-stores in another layout. Everything works in both directions. Unknown keys of an architecture are rejected by name.
+The mapping covers metadata keys and the corresponding config.json fields, names of tensors, and tensors that llama.cpp
+stores in a different layout. It works in both directions. An unknown key of an architecture is rejected with an error
+that names it.
 """
 
 from __future__ import annotations
@@ -89,11 +90,12 @@ class Architecture:
     Attributes:
         name: The value of `general.architecture`.
         kind: The `model_type` of the same models in published folders.
-        published_class: The class of `transformers` that reads those folders.
-        reads: Returns the fields of config.json besides the common ones, given the metadata and the common fields.
-        writes: Returns the keys of the metadata besides the common ones, given a configuration.
+        published_class: The class in `transformers` that reads those folders.
+        reads: Function that takes the metadata and the common fields of config.json and returns the other fields.
+        writes: Function that takes a configuration and returns the metadata keys that are not common to all
+            architectures.
         own: Names of tensors that differ from LLaMA's. An empty name removes one of LLaMA's.
-        permuted: Whether rows of queries and keys are stored for interleaved pairs, as in LLaMA.
+        permuted: Whether the rows of queries and keys are permuted for interleaved rotary pairs, as in LLaMA.
         raised: Whether the weights of norms are stored with 1 added, as in Gemma.
         packed: Whether the gate and up matrices of experts, which are published as one matrix with interleaved columns,
             are stored separately.
@@ -118,8 +120,8 @@ class Architecture:
         return fields
 
     def published(self, name: str) -> str:
-        """Return the published name of a tensor. An unknown tensor keeps its name and is later rejected as
-        unexpected."""
+        """Return the published name of a tensor. An unknown tensor keeps its name, and is rejected as unexpected
+        later."""
         found = re.fullmatch(r"(?:blk\.(\d+)\.)?(\w+)\.(weight|bias)", name)
         theirs = None if found is None else self._names.get(found[2])
         if found is None or theirs is None:
@@ -142,7 +144,7 @@ class Architecture:
         return {ours: theirs for ours, theirs in names.items() if theirs}
 
     def read_layout(self, tensors: dict[str, Tensor], fields: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Return a file's tensors by their published names, in their published layouts."""
+        """Return a file's tensors in their published layouts, keyed by their published names."""
         found = {self.published(name): tensor for name, tensor in tensors.items()}
         for name, tensor in found.items():
             if self.raised and name.endswith("norm.weight"):
@@ -152,7 +154,7 @@ class Architecture:
         return _packed(found) if self.packed else found
 
     def write_layout(self, tensors: Mapping[str, Tensor], fields: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Return published tensors by their names in a file, in the layouts of the file."""
+        """Return published tensors in the layouts of a GGUF file, keyed by their names in the file."""
         found = _unpacked(tensors) if self.packed else dict(tensors)
         for name, tensor in found.items():
             if self.raised and name.endswith("norm.weight"):
@@ -162,7 +164,8 @@ class Architecture:
         return {self.stored(name): tensor for name, tensor in found.items()}
 
     def _interleaved(self, name: str, fields: Mapping[str, Any]) -> int:
-        """Return the number of heads of a tensor whose rows are stored for interleaved pairs, else 0."""
+        """Return the number of heads of a tensor whose rows are permuted for interleaved pairs, or 0 for any other
+        tensor."""
         if not self.permuted or (found := re.search(r"self_attn\.([qk])_proj\.(weight|bias)$", name)) is None:
             return 0
         return fields["num_attention_heads" if found[1] == "q" else "num_key_value_heads"]
@@ -257,7 +260,7 @@ def _whole_heads(said: Said, shared: dict[str, Any]) -> None:
 
 
 def _scaling(said: Said, kinds: tuple[str, ...] = ("none", "linear", "yarn")) -> dict[str, Any] | None:
-    """Return the scaling of rotary frequencies as the value of `rope_scaling`, which is `None` without scaling."""
+    """Return the scaling of rotary frequencies as a value for `rope_scaling`, or `None` without scaling."""
     kind = said.take("rope.scaling.type", str, "none")
     if kind not in kinds:
         raise said.refuse("rope.scaling.type", kind, f"one of {', '.join(kinds)}")
@@ -316,7 +319,8 @@ def _llama(said: Said, shared: dict[str, Any]) -> dict[str, Any]:
 
 
 def _by_factors(factors: list[float], shared: dict[str, Any]) -> dict[str, Any]:
-    """Return the scaling that divides frequencies by these factors: llama3 if they match it, else longrope."""
+    """Return the scaling that divides frequencies by these factors: llama3 if the factors match it, otherwise
+    longrope."""
     head, most = shared["head_dim"], max(factors)
     if len(factors) == head // 2 and most > 1:
         known = llama3_factors(shared["rope_theta"], head, most, *_LLAMA3.values())  # type: ignore[arg-type]
@@ -333,7 +337,7 @@ def _qwen2(said: Said, shared: dict[str, Any]) -> dict[str, Any]:
 
 def _gemma(said: Said, shared: dict[str, Any]) -> dict[str, Any]:
     _whole_heads(said, shared)
-    # As in llama.cpp, queries are scaled by the width of a head, except in the two models of 27B.
+    # As in llama.cpp, queries are scaled by the width of a head, except in the two 27B models.
     large = {"gemma2": 46, "gemma3": 62}[said.name] == shared["num_hidden_layers"]
     width = shared["hidden_size"] // shared["num_attention_heads"] if large else shared["head_dim"]
     return {
@@ -368,7 +372,7 @@ def _gemma3(said: Said, shared: dict[str, Any]) -> dict[str, Any]:
 
 
 def _types(said: Said, shared: dict[str, Any], every: int) -> list[str]:
-    """Return the kind of each layer. Every `every`-th layer is global, unless the file says otherwise."""
+    """Return the kind of each layer. Unless the file says otherwise, one layer in `every` is global."""
     layers = shared["num_hidden_layers"]
     pattern = said.take("attention.sliding_window_pattern", (int, list), every)
     if isinstance(pattern, int) and not isinstance(pattern, bool) and pattern > 0:
@@ -464,7 +468,7 @@ def _gpt_oss_keys(config: ModelConfig) -> dict[str, Any]:
 
 
 def tensors_of(config: ModelConfig, architecture: Architecture) -> dict[str, Tensor]:
-    """Return the tensors that belong to the configuration, with the divisors of rotary frequencies."""
+    """Return the tensors that follow from the configuration, namely the divisors of rotary frequencies."""
     scaling, head = config.positions.scaling, config.sizes.d_head
     if scaling is None:
         return {}

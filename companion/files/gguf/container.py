@@ -27,7 +27,7 @@ _REQUIRED = object()
 
 
 def library() -> ModuleType:
-    """Return the package `gguf`. Raises `ValueError` if it is not installed."""
+    """Return the package `gguf`. Raises `ValueError` if the package is not installed."""
     try:
         import gguf
     except ImportError:
@@ -38,7 +38,8 @@ def library() -> ModuleType:
 
 
 def opened(path: str | Path) -> GGUFFile:
-    """Return a GGUF file, which is cached until it changes. Raises `ValueError` as `GGUFFile` does."""
+    """Open a GGUF file; the result is cached until the file changes. Raises `ValueError` in the same cases as
+    `GGUFFile`."""
     path = Path(path).absolute()
     if not path.is_file():
         raise ValueError(f"{path}: expected a GGUF file, found none")
@@ -53,7 +54,7 @@ def _opened(path: Path, size: int, modified: int) -> GGUFFile:
 
 
 class GGUFFile:
-    """A GGUF file, with its metadata by key and its tensors by name.
+    """A GGUF file, with metadata accessed by key and tensors accessed by name.
 
     Raises:
         ValueError: If the file is damaged or truncated, or the package `gguf` is not installed.
@@ -91,8 +92,8 @@ class GGUFFile:
         return value
 
     def take(self, key: str, kind: type | tuple[type, ...], default: Any = _REQUIRED) -> Any:
-        """Return the value of a key. Raises `ValueError` if it is missing and has no default, or if it is of another
-        kind."""
+        """Return the value of a key. Raises `ValueError` if the key is missing and there is no default, or if the value
+        is of the wrong type."""
         value = self.metadata.get(key, default)
         if value is _REQUIRED:
             raise ValueError(f"{self.path}: {key} is missing")
@@ -116,15 +117,15 @@ class GGUFFile:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype to read the tensors in: bfloat16 or float16 if all matrices have that type, else float32."""
+        """The dtype for reading the tensors: bfloat16 or float16 if all matrices have that type, otherwise float32."""
         kinds = {self.types[name] for name, shape in self.shapes.items() if len(shape) > 1}
         return _PLAIN.get(next(iter(kinds)), torch.float32) if len(kinds) == 1 else torch.float32
 
     def tensors(self, dtype: torch.dtype, device: torch.device | str | None) -> Iterator[tuple[str, Tensor]]:
-        """Yield the name of every tensor, and the tensor, dequantized and converted to `dtype`.
+        """Yield the name of each tensor, and the tensor itself, dequantized and converted to `dtype`.
 
         Raises:
-            ValueError: If the package `gguf` cannot dequantize the type of a tensor.
+            ValueError: If the package `gguf` cannot dequantize a tensor of this type.
         """
         for one in counted(self._reader.tensors, unit="tensor", what=f"reading {self.path.name}"):
             yield one.name, self._tensor(one, dtype, device)
