@@ -87,7 +87,7 @@ class Draft:
     def __post_init__(self) -> None:
         if not callable(self.proposer) and not (isinstance(self.proposer, str) and self.proposer in ("ngram", "own")):
             raise ValueError(f"draft={described(self.proposer)}: expected 'ngram', 'own', a Transformer or a function")
-        # If layers cache only a window of the last tokens, a cache can be rolled back this far.
+        # If layers cache only a window of the last tokens, a cache cannot be rolled back further than this.
         require_whole("ahead", self.ahead)
         if self.ahead > BACK:
             raise ValueError(

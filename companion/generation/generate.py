@@ -45,47 +45,48 @@ def generate(
 
     Args:
         model: a decoder or an encoder-decoder.
-        prompts: token ids, in rows of unequal lengths. They are read in one batch, padded on the right.
+        prompts: token ids of each row; rows may differ in length. They are read in one batch, padded on the right.
         source: for an encoder-decoder, the token ids of each row's source, also of unequal lengths. They are encoded
             once, in one batch; each row depends only on its own source.
         start: for an encoder-decoder, the id that begins every target, in place of `prompts`.
         max_new_tokens: maximum number of steps. `None`: until the longest row fills `model.config.context`.
         sampling: how to choose the next token. `None`: `Sampling()`, the model's own distribution.
-        stop: ids that end a row. The id itself is still yielded; after it the row yields `None`.
+        stop: ids that end a row. The stop id itself is still yielded; after that the row yields `None`.
         rules: which tokens are forbidden or forced. `None`: all tokens are allowed.
         until: a stopping criterion. It receives a row's number and its new tokens so far and returns whether they
             end the row, as a stop id would.
         seed: seed of the random streams (default: 0).
         streams: one entry per row. Row r draws from a random stream that depends only on `seed` and the number
-            `streams[r]` (`None`: r). So its continuation depends neither on the other rows nor on the model's device
-            (the last digits of the logits may). `streams[r]` may also be a NumPy generator, which continues from its
-            current state.
+            `streams[r]` (`None`: r). So the row's continuation depends neither on the other rows nor on the model's
+            device (although the last digits of the logits may). `streams[r]` may also be a NumPy generator, which
+            continues from its current state.
         compile: whether to compile the decode step. Attention then reads the cache in multiples of 64 slots, so that
             there are few different shapes, and one or two compilations suffice for a text of any length. With experts,
             unless they are computed by the `"grouped"` implementation, there is one compilation for each new routing,
-            up to PyTorch's limit. A compilation takes from seconds to a minute. This is worthwhile for long
-            continuations or many of them, unless `companion.generation.compiled_steps` stores the programs.
+            up to PyTorch's limit. A compilation takes from seconds to a minute. Unless
+            `companion.generation.compiled_steps` stores the programs, compilation is only worthwhile for long
+            continuations or for many of them.
         weights: the format of the weights that decode steps read (`companion.quantization.weights`): fp32, fp16, bf16,
             int8, int4, or auto, the fastest on this machine. `"fast"` (default): the format of the weights' own dtype,
-            which gives the same results up to rounding, if it saves time: from a million weights and 16 steps on, for
-            up to six tokens per step, on a processor where it is faster. `None`: the weights unchanged. The weights are
-            converted when the second token is requested. For every format, the model itself reads the prompts, so the
-            first new token is the same as with `None`.
-        draft: the source of proposed tokens; the model verifies several of these at a time: `"ngram"`, `"own"` for the
-            model's own multi-token-prediction heads, a smaller model with the same vocabulary, or a `Draft`, which also
-            sets the number of draft tokens and counts how many were accepted. The text stays the same; if a model
-            samples the proposals, the distribution stays the same instead.
+            which gives the same results up to rounding. It is used only where it saves time: with at least a million
+            weights, at least 16 steps and at most six tokens per step, on a processor where it is faster. `None`: the
+            weights unchanged. The weights are converted when the second token is requested. Prompts are always read
+            with the original weights, so the first new token is the same as with `None`.
+        draft: the source of proposed tokens, several of which the model verifies at a time. It is `"ngram"`, `"own"`
+            for the model's own multi-token-prediction heads, a smaller model with the same vocabulary, or a `Draft`,
+            which also sets the number of draft tokens and counts how many were accepted. The text does not change. If a
+            model samples the proposals, the text may change, but its distribution does not.
 
     Yields:
-        A list with one entry per prompt, until every row has stopped.
+        A list with one entry per prompt for each step, until every row has stopped.
 
     Raises:
         NotFinite: while running, if the model's logits are not finite.
-        ValueError: before anything runs, for no prompt, an empty prompt or source, an id outside the vocabulary, a
-            prompt that does not fit in the context together with `max_new_tokens`, a source for a model without an
-            encoder or a missing source for a model with one, a model that cannot write text, a weight format that this
-            processor cannot compute, a draft with another vocabulary or too short a context, or a draft combined with
-            `compile`.
+        ValueError: before anything runs, for a call without prompts, an empty prompt or source, an id outside the
+            vocabulary, a prompt that does not fit in the context together with `max_new_tokens`, a source for a model
+            without an encoder or a missing source for a model with one, a model that cannot write text, a weight format
+            that this processor cannot compute, a draft with another vocabulary or too short a context, or a draft
+            combined with `compile`.
     """
     request = Request(model, prompts, max_new_tokens, **options)
     return _generate(request, request.texts())
@@ -141,7 +142,7 @@ def generate_long(
 
 
 def _generate_long(request: Request, texts: Sequence[Text]) -> Iterator[list[int | None]]:
-    """Extend `texts`, one per prompt, including the tokens that no longer fit the context."""
+    """Extend `texts`, one per prompt, which also contain the tokens that no longer fit in the context."""
     context, rules, most = request.model.config.context, request.rules, request.max_new_tokens
     if request.weights == "fast":  # decided once for the whole text, no matter how often it is cut
         tokens = len(texts) * (1 if request.draft is None else 1 + request.draft.ahead)

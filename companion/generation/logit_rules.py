@@ -43,8 +43,8 @@ class Rules:
             takes precedence over all other rules.
         repetition_penalty: scores of tokens already in the text, prompt included, are divided by it if they are
             positive and multiplied by it if they are negative (Keskar et al. 2019, section 4.1); 1 has no effect.
-        no_repeat: no n-gram of this length, prompt included, is written a second time (`no_repeat_ngram_size`; Paulus
-            et al. 2018, section 2.5); 0 has no effect.
+        no_repeat: no n-gram of this length that is already in the text, prompt included, is written again
+            (`no_repeat_ngram_size`; Paulus et al. 2018, section 2.5); 0 has no effect.
         renormalised: whether the probabilities of the remaining tokens are renormalized to sum to one
             (`renormalize_logits`), which only affects beam search.
 

@@ -50,7 +50,7 @@ def pick(weights: Float[Tensor, "batch vocab"], uniform: Sequence[float]) -> Int
 
 
 def exactly(weights: Float[Tensor, "*axes"]) -> Float64[Tensor, "*axes"]:
-    """Convert to float64, on the CPU if the device does not support it, like Apple's GPUs."""
+    """Convert to float64, on the CPU if the device, such as an Apple GPU, does not support it."""
     return (weights.cpu() if weights.device.type == "mps" else weights).double()
 
 

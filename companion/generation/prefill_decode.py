@@ -96,7 +96,7 @@ def prefill_stream(
 def read_rows(
     model: Transformer, rows: Sequence[Sequence[int]], cache: KVCache, memory: Memory | None = None
 ) -> tuple[Float[Tensor, "batch token d_model"], KVCache, Int[Tensor, "batch"]]:
-    """Read rows of unequal lengths after the texts in a cache, in one pass.
+    """Read rows of unequal lengths that continue the texts in a cache, in one pass.
 
     Returns:
         The stream, padded on the right; the cache without the padding; and the length of each row.
@@ -119,7 +119,7 @@ def read_rows(
 
 
 def stretched_after(model: Transformer) -> int | None:
-    """Return the text length in tokens after which cached keys have the wrong rotation, or `None` if there is none.
+    """Return the text length in tokens beyond which cached keys have the wrong rotation; `None` if they never do.
 
     With longrope it is C (`companion.config.model.RotaryScaling`): a text that grows beyond it has to be read again.
     """
@@ -134,7 +134,7 @@ def _lengths(rows: Sequence[Sequence[int]], device: torch.device) -> Int[Tensor,
 def decode(
     model: Transformer, tokens: Int[Tensor, "batch"], cache: KVCache, memory: Memory | None
 ) -> tuple[Float[Tensor, "batch vocab"], KVCache]:
-    """Read one more token per row and return the logits after it and the grown cache."""
+    """Read one more token per row, and return the logits that follow it and the extended cache."""
     logits, _, grown = model(tokens[:, None], source=memory, cache=cache)
     assert grown is not None  # a cache was passed in
     return logits[:, -1], grown

@@ -160,7 +160,7 @@ def _generators(seed: int, streams: Sequence[Stream] | None, rows: int) -> list[
 
 
 def check_model(model: object) -> None:
-    """Raise `ValueError` unless `model` is a model."""
+    """Raise `ValueError` unless `model` is a `Transformer`."""
     if not isinstance(getattr(model, "config", None), ModelConfig):
         raise ValueError(f"model={described(model)}: expected a Transformer")
 
@@ -188,7 +188,7 @@ def _check_stack(config: ModelConfig, source: Rows | None, past_context: bool) -
 
 
 def _prompts(config: ModelConfig, prompts: Rows | None, source: Rows | None, start: int | None) -> Rows:
-    """Return the prompts, or for sources without prompts `start` in each row."""
+    """Return the prompts; if there are only sources, every row consists of `start`."""
     if prompts is None:
         if source is None:
             raise ValueError("prompts=None: expected texts to continue; prompts can only be omitted with a source")

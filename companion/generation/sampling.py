@@ -68,7 +68,7 @@ def top_k(logits: Float[Tensor, "*batch vocab"], k: int) -> Float[Tensor, "*batc
 
 
 def top_p(logits: Float[Tensor, "*batch vocab"], p: float) -> Float[Tensor, "*batch vocab"]:
-    """Restrict logits to the fewest most probable tokens whose probabilities sum to at least p (nucleus sampling).
+    """Restrict logits to the most probable tokens, as few as reach a total probability of p (nucleus sampling).
 
     The token that brings the sum to p is included, so at least one always remains; all others become -inf (Holtzman et
     al. 2020, section 3.1).
@@ -104,7 +104,7 @@ def min_p(logits: Float[Tensor, "*batch vocab"], p: float) -> Float[Tensor, "*ba
 
 
 def _rule(default: Any, help: str, *, left_out: Any) -> Any:
-    """Define a field with the help text of its flag and the value that it has if a published folder omits it.
+    """Define a field with the help text of its flag and the value to use if a published folder omits it.
 
     That value follows the released code.
     """
@@ -120,7 +120,7 @@ class Sampling:
     `None` skips a step, and so does a top_k of 0, as in published settings. A temperature of 0 is greedy decoding.
 
     Raises:
-        ValueError: if a value would be rejected by the function of the same name.
+        ValueError: if the function with the same name as a field would reject the field's value.
     """
 
     temperature: NonNegative = _rule(1.0, "sampling temperature; 0: always the most probable token", left_out=1.0)
@@ -160,5 +160,5 @@ class Sampling:
 
 
 def released() -> Sampling:
-    """Return the settings for a published folder that contains none, which are the defaults of `transformers`."""
+    """Return the settings that apply to a published folder without any: the defaults of `transformers`."""
     return Sampling(**{f.name: f.metadata["left_out"] for f in fields(Sampling)})

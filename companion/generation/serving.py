@@ -10,17 +10,17 @@ iteration-level scheduling) and leaves when it ends.
     for token in first:  # runs the steps that it needs; the other texts advance too print(token)
     print(other.result())
 
-Each step has a budget of tokens. Texts that are being written get one each. The rest goes to prompts in order of
-arrival. A long prompt is read in chunks over several steps, so that no other text's next token waits for all of it
-(Agrawal et al. 2024, "Sarathi-Serve", section 4). Keys and values are stored in blocks, which a text takes as it grows;
-blocks of equal prefixes are stored once (`companion.generation.block_manager`). Linear layers have a recurrent state
-per text instead of blocks, and a text can reuse another text's state only as it was at the end of a block. If the
+Each step has a budget of tokens. Each text that is being written gets one of them. The other tokens go to prompts, in
+order of arrival. A long prompt is read in chunks over several steps, so that no other text's next token waits for all
+of it (Agrawal et al. 2024, "Sarathi-Serve", section 4). Keys and values are stored in blocks, which a text takes as it
+grows; blocks of equal prefixes are stored once (`companion.generation.block_manager`). Linear layers have a recurrent
+state per text instead of blocks, and a text can reuse another text's state only as it was at the end of a block. If the
 blocks of a text's prefix are found but no state is stored for them, reading pauses at the end of this prefix, and the
 state is stored for later texts.
 
 When the pool is full, the text that arrived last returns its blocks and waits. Later it is read again, including what
-it has written (preemption by recomputation). The oldest text always continues, so all of them end. A text that is too
-long for the whole pool is rejected at submission.
+it has written (preemption by recomputation). The oldest text always continues, so every text ends eventually. A text
+that is too long for the whole pool is rejected at submission.
 
 The result for a text does not depend on the texts served with it: it is what `generate` returns for the same prompt and
 random stream (although the last digits of the logits may differ).
@@ -56,7 +56,7 @@ BUDGET = 512
 
 
 class Written(NamedTuple):
-    """A token that a step has written, with the number of its text and whether it was the last one."""
+    """A token that a step has written, the number of its text, and whether the token was the text's last one."""
 
     number: int
     token: int
@@ -69,8 +69,8 @@ class Handle:
     Attributes:
         number: counted from 0 in order of arrival.
         state: `"waiting"`, `"running"`, and at the end `"done"`, `"cancelled"` or `"failed"`.
-        error: why it failed: `NotFinite` if the logits were not finite, `ValueError` if its rules left no token, or the
-            exception that its `until` raised.
+        error: the exception that made the text fail: `NotFinite` if the logits were not finite, `ValueError` if its
+            rules left no token, or whatever its `until` raised.
     """
 
     def __init__(self, server: Server, number: int, request: Request) -> None:
@@ -81,9 +81,9 @@ class Handle:
         self._settled = True  # whether its last token was checked and did not end the text
         self._held = 0  # number of tokens of the text in the pool
         self._blocks: list[int] = []
-        self._numbers: list[int] = []  # prefix number of each full block of the text
+        self._numbers: list[int] = []  # for each full block of the text, the number of the prefix ending with it
         self._place = 0  # index of the recurrent state of the text
-        self._border = 0  # prefix length at which the state is stored for other texts; 0 for none
+        self._border = 0  # length of the prefix whose state is stored for other texts; 0 for none
 
     @property
     def prompt(self) -> list[int]:
@@ -160,7 +160,7 @@ def serve(request: Request, at_once: int) -> list[list[int]]:
 
 
 class _Chunk(NamedTuple):
-    """Tokens of a text that a step reads, from `start` to `end`; with the original weights if `prompt` is true."""
+    """Tokens `start` to `end` of a text, which a step reads; if `prompt` is true, with the original weights."""
 
     handle: Handle
     start: int
@@ -183,7 +183,7 @@ class Server:
     Args:
         model: a decoder.
         rows: maximum batch size; further texts wait until one has ended.
-        tokens: size of the pool in tokens of all texts together. `None`: enough for `rows` texts as long as the
+        tokens: capacity of the pool, in tokens of all texts together. `None`: enough for `rows` texts as long as the
             context.
         block: tokens per block.
         budget: maximum number of tokens that a step reads, at least `rows`.
@@ -232,7 +232,7 @@ class Server:
         self._weights = weights
         self._writer: Transformer | None = None
         self._modules = list(model.modules())
-        self._running: list[Handle] = []  # in order of arrival, and all of them before those that wait
+        self._running: list[Handle] = []  # in order of arrival; all of them arrived before those that wait
         self._waiting: list[Handle] = []
         self._next, self._seen = 0, [-1]
         scaling = config.positions.scaling
@@ -273,7 +273,8 @@ class Server:
             max_new_tokens: maximum number of new tokens. `None`: until the text fills the context or the pool.
             sampling, stop, rules: as in `generate`.
             until: a stopping criterion that receives the text's number and its new tokens so far.
-            seed, stream: identify the random stream; the text is that of row `stream` in `generate(..., seed=seed)`.
+            seed, stream: identify the random stream; the text is the same as that of row `stream` in `generate(...,
+                seed=seed)`.
 
         Raises:
             ValueError: in the same cases as `generate`, and if the text has more tokens than the whole pool. Other
@@ -308,7 +309,7 @@ class Server:
         return handle.cancel()
 
     def step(self) -> list[Written]:
-        """Write one more token of every text whose prompt has been read, and return the tokens in order of arrival.
+        """Write one more token for every text whose prompt has been read, and return the tokens in order of arrival.
 
         A text that cannot be continued ends with its own `error`. In that case nothing is raised, and the other texts
         continue.
@@ -395,9 +396,9 @@ class Server:
         """Find the stored blocks of a text's prefix.
 
         Returns:
-            The blocks, their prefix numbers, and with linear layers the index of the recurrent state after them. With
-            linear layers, the prefix ends where a state is stored, and before the last token, which is still to be
-            read.
+            The blocks; for each block, the number of the prefix ending with it; and with linear layers, the index of
+            the recurrent state after the blocks. With linear layers, the prefix ends where a state is stored, and
+            always before the last token, which must still be read.
         """
         ids = handle._text.ids
         if self._by_length:
@@ -510,8 +511,7 @@ class Server:
             self._pool.copy_state(handle._place, self._places.keep(handle._numbers[-1]))
 
     def _drawn(self, going: Sequence[tuple[Handle, Tensor]]) -> list[tuple[Handle, int]]:
-        """Draw a token for each text that is ready for one, in one operation for all texts with equal sampling
-        settings."""
+        """Draw a token for each text that is ready, in one operation for all texts with the same sampling settings."""
         if not going:
             return []
         allowed = torch.cat([handle._allowed(logits) for handle, logits in going])
@@ -568,8 +568,7 @@ def _why(handle: Handle, logits: Float[Tensor, "vocab"]) -> ValueError:
 
 
 def _alike(chunks: Sequence[_Chunk]) -> list[list[_Chunk]]:
-    """Group chunks that can be read together, with the same weights and without a chunk that is more than half
-    padding."""
+    """Group chunks that can be read together: they use the same weights, and none is more than half padding."""
     groups: list[list[_Chunk]] = []
     for chunk in sorted(chunks, key=lambda chunk: (chunk.prompt, chunk.tokens)):
         if groups and groups[-1][0].prompt == chunk.prompt and chunk.tokens < 2 * groups[-1][0].tokens:

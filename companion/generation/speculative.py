@@ -1,16 +1,16 @@
 """Speculative decoding (lessons 10 and 18): a fast draft proposes the next tokens, which the model verifies in one
 pass.
 
-A step of one row reads every weight for one token. A pass over five tokens also reads the weights only once, and takes
-hardly any longer. Therefore all proposed tokens are read in one pass, and the tokens that the model would have written
-are accepted. The choice of draft affects only the speed.
+A step of one row reads every weight to write a single token. A pass over five tokens also reads the weights only once,
+and takes hardly any longer. Therefore all proposed tokens are read in one pass, and the tokens that the model would
+have written are accepted. The choice of draft affects only the speed.
 
-Where proposals are deterministic (from prompt lookup or greedy decoding), they are accepted as long as they equal what
-the model itself draws at that position. The text is then the same as without a draft, token by token, for every seed. A
+Deterministic proposals (from prompt lookup or greedy decoding) are accepted as long as they equal the tokens that the
+model itself draws at their positions. The text is then the same as without a draft, token by token, for every seed. A
 token that a draft model has drawn from its distribution q is accepted with probability min(1, p / q), where p is the
 large model's distribution. The first rejected token is redrawn from max(0, p - q) (Leviathan et al. 2023, algorithm 1;
 Chen et al. 2023). The same seed then gives a different text, but from the same distribution. `Sampling` and the rules
-apply to both p and q. Both statements hold up to the last digits of the logits, which may change with the number of
+apply to both p and q. Both statements hold except for the last digits of the logits, which may depend on the number of
 tokens in a pass.
 """
 
@@ -71,7 +71,7 @@ def _allowed(
 
 
 def speculate(request: Request, texts: Sequence[Text], draft: Draft) -> Iterator[list[int | None]]:
-    """Yield what `generate` yields, in passes over the tokens that `draft` proposes.
+    """Yield the same steps as `generate`, computed in passes over the tokens that `draft` proposes.
 
     Each row advances by as many tokens as are accepted for it. A row that is ahead of the others keeps writing, and its
     tokens are yielded when the others have caught up. `texts` are extended.
@@ -147,7 +147,7 @@ def _read_anew(
 def _within(rows: Sequence[_Row], counts: Sequence[int], scaling: RotaryScaling) -> list[int]:
     """Limit `counts` so that verifying the tokens in one pass gives the same results as reading them one by one.
 
-    If rotary frequencies depend on the length of a text, a pass uses the frequencies for its furthest position. Up to C
+    If rotary frequencies depend on the length of a text, a pass uses the frequencies for its largest position. Up to C
     tokens, all lengths have the same frequencies. Beyond C, longrope again has a single set of frequencies, but dynamic
     scaling has a different one for every length, so nothing is proposed there.
     """
@@ -179,7 +179,7 @@ class _Reader:
     """A model with a cache for all rows; each row can be rolled back separately.
 
     Attributes:
-        stream: the stream at the positions verified last.
+        stream: the residual stream at the positions that were verified last.
         last: for each row, the index in `stream` that its last token was drawn from.
     """
 
@@ -197,7 +197,7 @@ class _Reader:
     def read(self, tokens: Sequence[Sequence[int]], starts: list[int]) -> Float[Tensor, "batch token d_model"]:
         """Return the stream for `tokens`, which begin at position `starts[r]` in row r.
 
-        Cached tokens from there on are dropped first.
+        Cached tokens from these positions on are dropped first.
         """
         if starts != self._held:
             self.cache = self.cache.rewind(torch.tensor(starts))
@@ -283,7 +283,7 @@ class _SmallModel(_Drafter):
     def propose(
         self, rows: Sequence[_Row], counts: Sequence[int]
     ) -> tuple[list[list[int]], list[list[Float64[Tensor, "vocab"]]] | None]:
-        """Propose tokens as above; if none may be proposed now, still read the tokens written since the last call."""
+        """Propose tokens; if none may be proposed now, still read the tokens written since the last call."""
         if not any(counts) and any(not row.done and row.written + 1 < self.request.max_new_tokens for row in rows):
             self.logits(0, rows, [[] for _ in rows], counts, [])
         return super().propose(rows, counts)
@@ -401,8 +401,8 @@ def verdict(
         p: the model's probabilities at each proposed token, and after the last.
         q: the distributions that the proposed tokens were drawn from.
         proposed: the proposed tokens.
-        uniform: random numbers in [0, 1), one for each row of p: one to judge each token, the last to draw the token
-            that follows.
+        uniform: random numbers in [0, 1), one for each row of p. Each one decides whether a token is accepted, except
+            the last, which draws the token that follows them.
     """
     for place, token in enumerate(proposed):
         if not uniform[place] * float(q[place][token]) < float(p[place, token]):

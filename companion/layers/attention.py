@@ -39,7 +39,7 @@ def capped(scores: Float[Tensor, "*axes"], cap: float) -> Float[Tensor, "*axes"]
 
 
 def _fits(given: dict[str, Any]) -> None:
-    """Check what the annotations of the attention functions cannot express."""
+    """Check the conditions that the type annotations of the attention functions cannot express."""
     heads_fit(given)
     require_share("dropout", given.get("dropout", 0.0))
     if given.get("window") is not None:
@@ -65,7 +65,7 @@ def attention_weights(
 
     Scores are scaled and then masked, before the softmax. Each row sums to one, or to less with `sinks`; the row of a
     query that may attend to no key is all zeros. With fewer key heads than query heads, consecutive query heads share a
-    key head. Half precision is computed in fp32, as in fused operators. `attend` documents the arguments.
+    key head. Half-precision inputs are computed in fp32, as in fused operators. `attend` documents the arguments.
 
     Returns:
         The weights, (batch, head, query, key).
@@ -79,7 +79,7 @@ def attention_weights(
     added = addable(mask.table, q.dtype)
     if added is not None:
         scores = scores.masked_fill(~added, -math.inf) if added.dtype == torch.bool else scores + added
-    if sinks is not None:  # one more column, which takes weight and has no value
+    if sinks is not None:  # one more column, which takes some of the weight but has no value
         scores = torch.cat([scores, sinks.to(scores.dtype).view(-1, 1, 1).expand(*scores.shape[:3], 1)], -1)
     weights = scores.softmax(-1)[..., : k.shape[2]].to(q.dtype)
     return weights if mask.empty is None else weights.masked_fill(mask.empty, 0.0)
@@ -111,11 +111,11 @@ def attend(
         v: Values, (batch, kv_head, key, d_v).
         mask: A tensor with four axes that broadcast to (batch, head, query, key). In a boolean mask, True means
             that the query may attend to the key. A mask of the integers 1 and 0 works the same way. A floating-point
-            mask is added to the scaled scores. The mask may also be a predicate of `companion.layers.masks`, with the
-            last query at the last key, or an `AttentionMask`, which replaces `causal` and `window`.
+            mask is added to the scaled scores. The mask may also be a predicate from `companion.layers.masks`, which
+            places the last query at the last key, or an `AttentionMask`, which replaces `causal` and `window`.
         causal: Let a query attend only to keys up to its own position. With more keys than queries, the last query is
             at the last key.
-        window: Number of most recent keys that a query attends to, its own included. `None` means all of them.
+        window: Number of most recent keys that a query attends to, including its own. `None` means all of them.
         dropout: Probability of dropping a weight (the others are scaled up). Pass 0 outside training.
         backend: `"reference"` computes the formula, `"sdpa"` calls PyTorch's fused operator.
         score_width: Scores are q k^T / sqrt(score_width). `None` means d_head.
@@ -128,9 +128,9 @@ def attend(
         The weighted averages, (batch, head, query, d_v).
 
     Raises:
-        ValueError: If shapes or dtypes do not match, the head counts do not divide, the mask does not have four axes,
-            `backend` is unknown, `window` is not a number of tokens, or `score_width` or `score_cap` is not a number
-            above 0.
+        ValueError: If shapes or dtypes do not match, the number of query heads is not a multiple of the number of key
+            heads, the mask does not have four axes, `backend` is unknown, `window` is not a number of tokens, or
+            `score_width` or `score_cap` is not a number above 0.
     """
     shape, causal, dense = (*q.shape[:3], k.shape[2]), causal or window is not None, backend == "reference"
     mask = AttentionMask.of(as_mask(mask), shape, q.device, causal=causal, window=window, dense=dense)
@@ -164,7 +164,8 @@ class Attention(nn.Module):
         norms: Kind of norm for queries and keys, if `config.qk_norm` is set.
 
     Raises:
-        ValueError: If `d_head` is odd with rotary positions, or the head counts do not divide.
+        ValueError: If `d_head` is odd with rotary positions, or the number of query heads is not a multiple of the
+            number of key heads.
     """
 
     def __init__(
@@ -216,13 +217,13 @@ class Attention(nn.Module):
         Args:
             x: The stream, (batch, token, d_model).
             source: For cross-attention: keys and values come from here, queries from `x`.
-            positions: (token) or (batch, token), for rotary positions; or the result of `Rotary.at`, computed once for
-                all layers. Default: 0, 1, ..., or with a cache the slots of the new tokens.
+            positions: Positions for rotary layers, (token) or (batch, token), or the result of `Rotary.at`, computed
+                once for all layers. Default: 0, 1, ..., or with a cache the slots of the new tokens.
             mask: A mask that broadcasts to (batch, head, token, key), where `key` is the number of slots that the cache
                 shows, if there is a cache. The mask may also be a predicate, or an `AttentionMask` that already
                 includes causality and the window of this layer.
-            cache: A `LayerCache` for self-attention, which is written, or a `CrossCache` in place of `source`, which is
-                read.
+            cache: A `LayerCache` for self-attention, which this call updates, or a `CrossCache`, which is read in place
+                of `source`.
             backend: As in `attend`.
 
         Returns:
@@ -268,7 +269,7 @@ class Attention(nn.Module):
     ]:
         """Project `x` to queries, keys and values, split into heads.
 
-        Queries and keys are normalized if there is a norm for them, and rotated if positions are rotary.
+        Queries and keys are normalized if there is a norm for them, and rotated if the positions are rotary.
         """
         queries, keys, values = self._projected(x)
         q = self._heads(queries, self.sizes.heads, self.query_norm)
@@ -298,7 +299,7 @@ class Attention(nn.Module):
     def _heads(
         self, x: Float[Tensor, "batch token wide"], heads: int, norm: nn.Module | None
     ) -> Float[Tensor, "batch head token d_head"]:
-        """Split queries or keys into heads, normalizing before the split (by width) or after it, if there is a norm."""
+        """Split queries or keys into heads; a norm is applied before the split (over the whole width) or after it."""
         if norm is None:
             return self._split(x, heads)
         return self._split(norm(x), heads) if self.by_width else norm(self._split(x, heads))

@@ -32,9 +32,9 @@ def switch_loss(routing: RoutingStats, counts: Int[Tensor, "expert"] | None = No
     Args:
         routing: The routing of one layer.
         counts: For a batch that is processed in parts, `RoutingStats.counts` summed over all parts. Each part then
-            returns its share, and the shares add up to the loss, and the gradient, of the whole batch. The mean of
-            separate losses for the parts differs from this, because it requires balance within each part. If `None`,
-            the routing is for the whole batch.
+            returns its share. The shares add up to the loss of the whole batch, and their gradients to its gradient.
+            The mean of separate losses for the parts is different, because it requires balance within each part. If
+            `None`, the routing is for the whole batch.
 
     Returns:
         The loss, a scalar.
@@ -78,7 +78,7 @@ def update_bias(moe: MoE, counts: Int[Tensor, "expert"], rate: float) -> None:
     Args:
         moe: The mixture of experts.
         counts: How many tokens of the whole batch chose each expert, (expert).
-        rate: Step size in units of the scores, which lie between 0 and 1; 0.001 is typical.
+        rate: Step size, in the units of the scores, which lie between 0 and 1; 0.001 is typical.
 
     Raises:
         ValueError: If the layer has no bias, `counts` is for a different number of experts, or the rate is negative.

@@ -102,7 +102,7 @@ class Block(nn.Module):
             positions: As in `Attention`.
             mask: As in `Attention`.
             cache: This layer's part of a cache, which this call updates.
-            source: What cross-attention reads: the encoder's output, or its keys and values, already projected.
+            source: Input of cross-attention: the encoder's output, or the keys and values already projected from it.
             source_mask: Mask over the source.
             real: For a mixture of experts: which tokens are not padding.
             written: For a linear layer, which takes no mask: which tokens are not padding, wherever the padding is.

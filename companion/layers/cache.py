@@ -10,9 +10,9 @@ The tensors are allocated once and written in place; only `lengths` records how 
 one conversation share these tensors: an older handle stays valid for the tokens that it describes, and continuing from
 it overwrites what came later (`rewind` does so explicitly). To keep both continuations, `clone` the cache first.
 
-Local layers, whose tokens see a window of the most recent tokens, store only these tokens:
-`companion.layers.rolling_cache`. Linear layers store a matrix instead of keys and values:
-`companion.layers.recurrent_cache`.
+Local layers, whose tokens see a window of the most recent tokens, store only these tokens (see
+`companion.layers.rolling_cache`). Linear layers store a matrix instead of keys and values (see
+`companion.layers.recurrent_cache`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class CrossCache:
         """Check that this cache matches a batch and a model.
 
         Raises:
-            ValueError: If the source has another batch size, or comes from a model with other sizes.
+            ValueError: If the source has a different batch size, or comes from a model with different sizes.
         """
         rows, heads, _, d_head = self.keys.shape
         if rows != batch:
@@ -134,7 +134,8 @@ def layer_mask(
     the same for every layer with the same causality and window.
 
     Args:
-        mask: A mask or a predicate. With a `LayerCache`, its keys are slots. An `AttentionMask` is returned unchanged.
+        mask: A mask or a predicate. With a `LayerCache`, the keys of the mask are the slots of the cache. An
+            `AttentionMask` is returned unchanged.
         x: The stream, (batch, token, d_model).
         heads: Number of query heads of the layer.
         cache: The layer's part of a cache, or the source.
@@ -167,11 +168,13 @@ class KVCache:
     Attributes:
         keys: One tensor per layer that is not linear, (batch, kv_head, slot, d_head). With latents, each has one key
             head [latent, rotated key].
-        values: As `keys`, (batch, kv_head, slot, d_v). Empty with latents, whose first components are the value.
+        values: As `keys`, (batch, kv_head, slot, d_v). Empty with latents, because the value consists of the first
+            components of the key.
         lengths: Number of tokens stored for each row, (batch,). Later slots are free, regardless of their contents.
         filled: An upper bound on `lengths`, known without waiting for the device.
         uniform: True if every row's length is exactly `filled`.
-        bucket: Attention reads a multiple of this many slots, so that a compiled step sees few different shapes.
+        bucket: Attention always reads a multiple of this number of slots, so that a compiled step sees few different
+            shapes.
         writer: Id of the model that filled the cache; `None` while the cache is empty.
         local: State of the layers with a window; `None` if there are none.
         states: State of the linear layers; `None` if there are none.
@@ -200,9 +203,9 @@ class KVCache:
     ) -> KVCache:
         """Create an empty cache with room for `slots` tokens in each of `batch` rows.
 
-        In memory, each layer has d_head + d_v elements per kv_head and slot, or rank + d_rope per slot with latents. A
-        local layer has only `rolling_cache.columns` of the slots, and also keeps all tokens of the last call until the
-        next one, because only then is it known which of them were padding. A linear layer has
+        In memory, each layer takes d_head + d_v elements per kv_head and slot, or rank + d_rope per slot with latents.
+        A local layer has only `rolling_cache.columns` of the slots, and also keeps all tokens of the last call until
+        the next one, because only then is it known which of them were padding. A linear layer takes
         `recurrent_cache.state_numbers` elements in fp32 or wider, a number that stops growing after a few slots.
         `companion.account` counts the bytes.
 
@@ -277,7 +280,7 @@ class KVCache:
         """Check that this cache fits a model of `config`, and that no other model has filled it.
 
         Raises:
-            ValueError: If the cache has other sizes, or another model filled it.
+            ValueError: If the cache has different sizes, or another model filled it.
         """
         self.check_layers(config, self.keys[0].shape[1] if self.keys else 0)
         seen, local = config.attention.window, self.local
@@ -319,8 +322,8 @@ class KVCache:
     def rounded(self, limit: int) -> KVCache:
         """Return this cache with its Python integers rounded up to the end of a bucket.
 
-        A step that is compiled for these numbers then works for a whole bucket of up to `limit` slots. The step writes
-        into the same tensors as with this cache. Call it on the result of `ready` for one token.
+        A step that is compiled for these numbers then works for a whole bucket of up to `limit` slots. The step still
+        writes into the tensors of this cache. Call it on the result of `ready` for one token.
         """
         # `filled` and `columns` are only upper bounds on what rows hold, so they may be rounded up.
         last = min(-(-(self.filled + 1) // self.bucket) * self.bucket, limit) - 1
@@ -340,12 +343,12 @@ class KVCache:
         return reach if chunk else min(self.slots, -(-reach // self.bucket) * self.bucket)
 
     def open(self, tokens: int) -> list[LayerCache | StateCache]:
-        """Return every layer's part, for a call with `tokens` new tokens per row.
+        """Return the part of each layer for a call with `tokens` new tokens per row.
 
         With local or linear layers, call this on the result of `ready`.
 
         Raises:
-            ValueError: If the tokens do not fit; nothing has been written then.
+            ValueError: If the tokens do not fit; in this case nothing has been written.
         """
         if self.filled + tokens > self.slots:
             raise ValueError(
@@ -422,7 +425,7 @@ class KVCache:
         return replaced(self, lengths=wanted.clone(), filled=longest, uniform=uniform, writer=writer, **now)
 
     def clone(self) -> KVCache:
-        """Copy the cache to new tensors, to follow two continuations of one text."""
+        """Copy the cache to new tensors, so that two continuations of one text can be followed."""
         return self.select(torch.arange(self.batch, device=self.lengths.device))
 
     def select(self, rows: Int[Tensor, "row"]) -> KVCache:

@@ -16,7 +16,7 @@ Way = Literal["auto", "loop", "grouped", "gather", "every"]
 
 
 class Networks(NamedTuple):
-    """Feed-forward networks of one size: all experts of a layer, or one network for each row.
+    """Feed-forward networks of the same size: all experts of a layer, or one network for each row.
 
     Attributes:
         hidden: The function between the matrix products, from `feedforward.hidden`.
@@ -61,7 +61,7 @@ def outputs(
     Args:
         networks: The networks to apply.
         x: Their inputs, (..., row, d_model).
-        product: Function that computes x @ matrix + bias, for one matrix or for many at once.
+        product: Function that computes x @ matrix + bias for one matrix or for many at once.
     """
     of_gate, of_inner, of_outer = networks.biases
     inner = product(x, networks.inner, of_inner)
@@ -141,7 +141,7 @@ def _in_turn(networks: Networks, rows: Float[Tensor, "visit d_model"], ends: Int
     )
     biases = zip(b1, b2, b3, strict=True)
     each = zip(gates, networks.inner.unbind(), networks.outer.unbind(), biases, pieces, strict=True)
-    # Experts without tokens are skipped, unless all are.
+    # Experts without tokens are skipped, unless no expert has any.
     visited = [
         outputs(Networks(networks.hidden, gate, inner, outer, added), piece)
         for gate, inner, outer, added, piece in each
@@ -237,7 +237,7 @@ class Reordered(torch.autograd.Function):
 
 
 def grouped(rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
-    """Compute `F.grouped_mm(rows, matrices, offs=ends)`: products of groups of rows, each with its own matrix.
+    """Compute `F.grouped_mm(rows, matrices, offs=ends)`: groups of rows, each times its own matrix.
 
     PyTorch 2.13 compiles `grouped_mm` only in half precision. In fp32 it would compile a loop over the experts and
     treat the number of tokens of each as a constant, so that every routing would need a new program. Therefore the
@@ -250,7 +250,7 @@ def grouped(rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
 
 @torch.library.custom_op("companion::grouped", mutates_args=())
 def grouped_operator(rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
-    """Compute rows[i] @ matrices[group of i], from (row, wide) and (group, wide, out) to (row, out).
+    """Compute rows[i] @ matrices[group of i], from (row, width) and (group, width, out) to (row, out).
 
     `ends` contains the index after each group's last row, in int32. The results of rows after the last group are
     undefined.
@@ -265,7 +265,7 @@ def _(rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
 
 @torch.library.custom_op("companion::grouped_outer", mutates_args=())
 def grouped_outer(rows: Tensor, gradient: Tensor, ends: Tensor) -> Tensor:
-    """Compute rows^T gradient for each group, from (row, wide) and (row, out) to (group, wide, out)."""
+    """Compute rows^T gradient for each group, from (row, width) and (row, out) to (group, width, out)."""
     return F.grouped_mm(rows.T, gradient, offs=ends)
 
 

@@ -1,8 +1,8 @@
 """Linear attention layer, which stores one matrix per head to represent all earlier tokens (lesson 17).
 
-`companion.layers.linear_attention` is the recurrence. This module is the layer around it, as in Mamba-2, gated delta
-networks and Kimi Linear: short convolutions, unit-length keys and queries, decay and write strength, and an output
-gate.
+`companion.layers.linear_attention` computes the recurrence. This module is the layer around it, as in Mamba-2, gated
+delta networks and Kimi Linear: short convolutions, unit-length keys and queries, decay and write strength, and an
+output gate.
 """
 
 from __future__ import annotations
@@ -90,10 +90,10 @@ class LinearAttention(nn.Module):
         o         = the recurrence of `companion.layers.linear_attention`
         y = W_o (RMSNorm(o) f(W_g x)), where f is the gate's function
 
-    The modules `query` and `key` have width key_heads d_head, `value` has heads d_v, and a key head is shared by heads
-    / key_heads matrices. `convolution` runs over the concatenation of the three. `strength`, `decay` and `gate` are
-    W_b, W_a and W_g. With a rank, the gate is computed through `gate_down`, and a decay per channel through
-    `decay_down`.
+    The outputs of the modules `query` and `key` have width key_heads d_head, and those of `value` have width heads d_v.
+    A key head is shared by heads / key_heads matrices. `convolution` runs over the concatenation of the three.
+    `strength`, `decay` and `gate` are W_b, W_a and W_g. With a rank, the gate is computed through `gate_down`, and a
+    decay per channel through `decay_down`.
 
     Raises:
         ValueError: If `config.linear` is missing, or `causal` is false.
@@ -135,7 +135,7 @@ class LinearAttention(nn.Module):
         self.reset()
 
     def reset(self) -> None:
-        """Initialize the convolution, and the decay with time scales whose logarithms are spread evenly."""
+        """Initialize the convolution, and give the decay time scales whose logarithms are spread evenly."""
         self.convolution.reset()
         if self.decay_bias is not None and self.decay_rate is not None:
             nn.init.uniform_(self.decay_rate, 1.0, RATES)
