@@ -58,7 +58,7 @@ _numbers = count(1)
 
 
 class Inputs(TypedDict, total=False):
-    """Arguments of a `Transformer` besides the tokens; `Transformer.features` documents them."""
+    """Arguments of a call of a `Transformer` besides the tokens; `Transformer.features` documents them."""
 
     source: Tensor | Memory | None
     positions: Tensor | None
@@ -88,8 +88,8 @@ class Transformer(nn.Module):
     Embeddings are initialized from a normal distribution with variance 1 / d_model, so that the logits of a normalized
     state have variance one at any width (a fixed standard deviation of 0.02 leaves those of a narrow model near zero
     and slows its first updates). Other weights have variance 2 / (5 d_model) (Nguyen and Salazar 2019), with the rank
-    in place of d_model if they read a latent. Weights that write to the stream are smaller by 1 / sqrt(number of
-    writes) (Radford et al. 2019), so that its variance does not grow with depth.
+    in place of d_model if they read a latent. Weights that write to the stream are smaller by a factor of 1 /
+    sqrt(number of writes) (Radford et al. 2019), so that its variance does not grow with depth.
     """
 
     published_kind: str | None = None
@@ -108,7 +108,7 @@ class Transformer(nn.Module):
         self.positions = Learned(config.context, config.d_model) if config.positions.kind == "learned" else None
         self._make_entrance(config)
         self.embedding_norm = norm(config.norm, config.d_model) if config.embedding.norm else None
-        apart = config.embedding.apart  # the encoder has its own entrance; otherwise both stacks share the above
+        apart = config.embedding.apart  # the encoder has its own input layers; otherwise both stacks share those above
         self.source_positions = (
             Learned(config.context, config.d_model) if apart and self.positions is not None else None
         )
@@ -198,8 +198,8 @@ class Transformer(nn.Module):
             counted: Token mask, (batch, token), used instead of `real` for padding at the end of rows, which a causal
                 stack hides anyway. Routing statistics do not count this padding, linear layers do not store it in a
                 cache, and attention needs no mask. Default: `real`.
-            mask: Which tokens may attend to which; broadcasts to (batch, head, token, key), with key as in `real`. Not
-                for models with linear layers, which have no pairs of tokens to hide.
+            mask: Which tokens may attend to which; broadcasts to (batch, head, token, key), with key as in `real`. It
+                cannot be used with linear layers, which have no pairs of tokens to hide.
             document: Document ids for sequence packing, for a decoder without a cache. The tokens of a document are
                 contiguous, and no information passes between documents.
             cache: Cache of the tokens that the decoder has already read. Call under `torch.no_grad()`, and continue
@@ -346,7 +346,7 @@ class Transformer(nn.Module):
                 )
 
     def _check_memory(self, memory: Memory, batch: int) -> None:
-        """Raise `ValueError` if the source has another batch size or was encoded by a different model."""
+        """Raise `ValueError` if the source has a different batch size or was encoded by a different model."""
         assert self.decoder is not None
         if len(memory.layers) != len(self.decoder.blocks):
             raise ValueError(
@@ -389,7 +389,7 @@ class Transformer(nn.Module):
 
 
 class Bert(Transformer):
-    """An encoder with BERT's additional layers at both ends, as far as the configuration specifies them.
+    """An encoder with BERT's additional layers at both ends, where the configuration asks for them.
 
     These are segment vectors added to the token embeddings, a layer before the output table, and a pooled vector of the
     whole sequence with a classifier (Devlin et al. 2019; lesson 13). `Transformer(config)` makes a `Bert` from an
@@ -420,7 +420,7 @@ class Bert(Transformer):
         return x + (self.segments.weight[0] if segments is None else look_up("segments", self.segments, segments))
 
     def head(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
-        """Compute the logits of states of the stream; BERT applies one more layer first."""
+        """Compute the logits for states of the stream; BERT applies one more layer first."""
         return super().head(stream if self.transform is None else self.transform(stream))
 
     @checked(sizes=lambda model: {"d_model": model.config.d_model})

@@ -112,9 +112,9 @@ def attend(
         mask: A tensor with four axes that broadcast to (batch, head, query, key). In a boolean mask, True means
             that the query may attend to the key. A mask of the integers 1 and 0 works the same way. A floating-point
             mask is added to the scaled scores. The mask may also be a predicate from `companion.layers.masks`, which
-            places the last query at the last key, or an `AttentionMask`, which replaces `causal` and `window`.
+            aligns the last query with the last key, or an `AttentionMask`, which replaces `causal` and `window`.
         causal: Let a query attend only to keys up to its own position. With more keys than queries, the last query is
-            at the last key.
+            aligned with the last key.
         window: Number of most recent keys that a query attends to, including its own. `None` means all of them.
         dropout: Probability of dropping a weight (the others are scaled up). Pass 0 outside training.
         backend: `"reference"` computes the formula, `"sdpa"` calls PyTorch's fused operator.

@@ -50,7 +50,7 @@ class LatentAttention(nn.Module):
     This layer replaces `Attention` if `config.latent` is given, and takes the same arguments. Prompts and training use
     the expanded form; with a cache, the absorbed form is used if `absorbs` returns True.
 
-    The module `down` maps the stream to [c, k], (rank + d_rope). `latent_norm` normalizes c, and k is rotated if
+    The module `down` maps the stream to [c, k], (rank + d_rope). `latent_norm` normalizes c, and k is rotated if the
     positions are rotary. `up` maps c to the key and then the value of each head, (heads (d_head + d_v)). `query` maps
     to every head's query, whose rotated part comes last, (heads (d_head + d_rope)). With `query_rank`, the stream first
     passes through `query_down` and `query_norm`.
@@ -115,7 +115,7 @@ class LatentAttention(nn.Module):
             mask: As in `Attention`.
             cache: The layer's part of a cache, which this call updates.
             backend: As in `attend`.
-            absorbed: Use the absorbed form. If `None`, the form is chosen as the class describes.
+            absorbed: Use the absorbed form. If `None`, the form is chosen as described for the class.
 
         Returns:
             The heads' outputs, projected back to the stream, (batch, token, d_model).
@@ -211,7 +211,7 @@ class LatentAttention(nn.Module):
         """
         to_latent, to_value = self.matrices()
         plain, turned = q.split((self.sizes.d_head, self.d_query - self.sizes.d_head), -1)
-        # einsum makes one product per head over all rows; `@` would copy the matrices for each row.
+        # einsum computes one product per head over all rows; `@` would copy the matrices for each row.
         q = torch.cat((torch.einsum("bhnd,hdr->bhnr", plain, to_latent), turned), -1)
         heads, tokens = q.shape[1:3]
         mask = AttentionMask(_side_by_side(mask.table, heads, tokens), _side_by_side(mask.empty, heads, tokens))
@@ -221,7 +221,7 @@ class LatentAttention(nn.Module):
         return torch.einsum("bhnr,hvr->bhnv", sums[:, 0].unflatten(1, (heads, tokens)), to_value)
 
     def _split(self, x: Tensor) -> Tensor:
-        """Reshape (batch, token, head * wide) to (batch, head, token, wide)."""
+        """Reshape (batch, token, head * width) to (batch, head, token, width)."""
         return x.view(*x.shape[:2], self.sizes.heads, -1).transpose(1, 2)
 
     def _turned(self, x: Tensor, plain: int, turn: Rotation | None) -> Tensor:
@@ -232,7 +232,7 @@ class LatentAttention(nn.Module):
 
 
 def _side_by_side(mask: Tensor | None, heads: int, tokens: int) -> Tensor | None:
-    """Reshape a mask from (batch, head, token, key) to (batch, 1, head * token, key), for all queries in one head."""
+    """Reshape a mask from (batch, head, token, key) to (batch, 1, head * token, key), as if all heads were one."""
     if mask is None or mask.shape[1] == mask.shape[2] == 1:
         return mask
     return mask.expand(-1, heads, tokens, -1).flatten(1, 2)[:, None]

@@ -43,15 +43,15 @@ from companion.ground.precision import wide
 CHUNK = 64
 """Tokens per chunk."""
 CHUNK_BY_CHANNEL = 16
-"""Tokens per chunk if each row has its own decay; (6) and (7) then need d_head elements for each pair of tokens."""
+"""Tokens per chunk if each row has its own decay, where (6) and (7) need d_head elements for each pair of tokens."""
 
 
 class Writes(NamedTuple):
-    """Writes of some tokens. Equation (5) computes a matrix from them.
+    """Updates that some tokens write to a matrix. Equation (5) computes the resulting matrix from them.
 
     Attributes:
         k: Keys.
-        u: The vectors that the tokens wrote for their keys.
+        u: The vector u_t that each token writes for its key.
         log_decay: Logarithms of the decay factors; `None` means no decay.
     """
 
@@ -69,7 +69,7 @@ class Reading(NamedTuple):
 
     Attributes:
         out: o, the output of each token.
-        written: The writes of each token.
+        written: The update that each token wrote.
         state: S after the last token.
     """
 
@@ -108,16 +108,17 @@ def recurrence(
         v: Values, (batch, kv_head, token, d_v).
         log_decay: log a, at most 0: one number per head, or one for each row of its matrix. `None` means no decay.
         strength: b of the delta rule. `None` means the sum rule.
-        state: S before these tokens, or before the tokens of `before`. `None` means zeros.
-        before: Writes of the tokens between `state` and these tokens.
+        state: S before these tokens, or, if `before` is given, S before the tokens in it. `None` means zeros.
+        before: Updates of the tokens that come after `state` and before these tokens.
         document: Document id of each token in a packed row. The tokens of a document are contiguous. The first document
             starts from `state`, each later one from zeros.
-        chunk: Tokens per chunk; 1 is the plain recurrence. `None` means `CHUNK`, or `CHUNK_BY_CHANNEL` with a decay by
-            row. The result is the same up to rounding.
-        keep: Compute the last state, which costs one more product.
+        chunk: Tokens per chunk; 1 is the plain recurrence. `None` means `CHUNK`, or `CHUNK_BY_CHANNEL` if each row has
+            its own decay. The size changes the result only by rounding.
+        keep: Compute the state after the last token too, which costs one more product.
 
     Raises:
-        ValueError: If shapes or dtypes do not match, the head counts do not divide, or chunk < 1.
+        ValueError: If shapes or dtypes do not match, the number of query heads is not a multiple of the number of key
+            heads, or chunk < 1.
     """
     if chunk is None:
         chunk = CHUNK if log_decay is None or log_decay.shape[-1] == 1 else CHUNK_BY_CHANNEL
@@ -144,7 +145,7 @@ def recurrence(
 
 
 class _Alone(NamedTuple):
-    """Which tokens of a chunk belong to the same document.
+    """Masks that say which tokens of a chunk belong to the same document.
 
     Attributes:
         first: Tokens that belong to the document that was open before the chunk.
@@ -176,7 +177,7 @@ def _together(before: Writes, after: Writes) -> Writes:
 def fold(
     state: Float[Tensor, "batch head d_head d_v"] | None, written: Writes, alone: _Alone | None = None
 ) -> Float[Tensor, "batch head d_head d_v"]:
-    """Compute equation (5): the matrix after these writes. Tokens with k = 0 and no decay leave it unchanged."""
+    """Compute the matrix after these writes by equation (5). Tokens with k = 0 and no decay leave it unchanged."""
     k, u, log_decay = written
     faded: Tensor | None = None
     if log_decay is not None:
@@ -281,7 +282,7 @@ def positive_features(x: Float[Tensor, "*axes d_head"]) -> Float[Tensor, "*axes 
 
 
 def _fits(given: dict[str, Any]) -> None:
-    """Check what the annotations of linear attention cannot express."""
+    """Check the conditions that the annotations of linear attention cannot express."""
     heads_fit(given)
     chunk, queries, keys = given.get("chunk", 64), given["q"].shape[2], given["k"].shape[2]
     require(chunk >= 1, "chunk", chunk, "at least one token")
@@ -304,14 +305,14 @@ def linear_attention(
     The output is sum_j phi(q_i).phi(k_j) v_j / sum_j phi(q_i).phi(k_j) with phi = elu + 1. This is a different function
     from softmax attention, not a faster way to compute it. A model trained with one does not work with the other.
     Without a softmax in between, (phi(Q) phi(K)^T) V = phi(Q) (phi(K)^T V), and the right side never forms the
-    query-by-key matrix. It takes 2 (query + key) d_head (d_v + 1) operations per head, which is linear in the length.
-    (The 1 is the normalizer, computed as one more value component that is 1 everywhere.)
+    query-by-key matrix. The right side takes 2 (query + key) d_head (d_v + 1) operations per head, which is linear in
+    the length. (The 1 is the normalizer, computed as one more value component that is 1 everywhere.)
 
     Args:
         q: Queries, (batch, head, query, d_head).
         k: Keys, (batch, kv_head, key, d_head).
         v: Values, (batch, kv_head, key, d_v).
-        causal: Sum only over j <= i, with `recurrence`; needs as many queries as keys.
+        causal: Sum only over j <= i, using `recurrence`. This requires as many queries as keys.
         real: Which keys are not padding; the others are left out. A query without any key returns zeros.
         chunk: Tokens computed at once if causal. The cost within a chunk is quadratic: 2 chunk (d_head + d_v + 1)
             operations per token and head, in addition to the above.
@@ -320,7 +321,8 @@ def linear_attention(
         The weighted averages, (batch, head, query, d_v).
 
     Raises:
-        ValueError: If the head counts do not divide, chunk < 1, or `causal` is set and the lengths differ.
+        ValueError: If the number of query heads is not a multiple of the number of key heads, chunk < 1, or `causal` is
+            set and the lengths differ.
     """
     if not causal:
         keys, values = _features(k, v, real)
@@ -344,7 +346,8 @@ def linear_attention_step(
         S_t = S_(t-1) + phi(k_t) [v_t, 1]^T        [a_t, l_t] = phi(q_t)^T S_t        out_t = a_t / l_t
 
     Pass one token at a time for decoding, or several at once, which gives the same result. A key-value cache grows with
-    every token; this state has d_head (d_v + 1) elements per key head at any length. The old state is not changed.
+    every token; this state has d_head (d_v + 1) elements per key head for any length of the text. The old state is not
+    changed.
 
     Args:
         q: Queries, (batch, head, token, d_head).
@@ -357,7 +360,7 @@ def linear_attention_step(
         The outputs of these tokens, and the state after them.
 
     Raises:
-        ValueError: If the head counts do not divide.
+        ValueError: If the number of query heads is not a multiple of the number of key heads.
     """
     read, (keys, values) = positive_features(wide(q)), _features(k, v, real)
     totals, _, after = recurrence(read, keys, values, state=state, chunk=max(1, q.shape[2]))

@@ -22,15 +22,16 @@ class LowRank(nn.Linear):
 
         h = W x + b + (alpha / rank) B A x
 
-    W and b are the tensors of the replaced `layer`, and are frozen. `down` is A, (rank, in), initialized as a linear
-    layer initializes its matrix. `up` is B, (out, rank), and starts at zero, so that h is unchanged, bit for bit, until
-    training starts. The rank bounds the change, and rank (in + out) parameters are trained instead of in out.
+    W and b are the tensors of the replaced `layer`, and are frozen. `down` is A, (rank, in), initialized like the
+    matrix of a linear layer. `up` is B, (out, rank), and starts at zero, so that h is unchanged, bit for bit, until
+    training starts. The rank of the update is at most `rank`, and only rank (in + out) parameters are trained instead
+    of in out.
 
     Args:
         layer: The layer to replace.
         rank: Rank of the update.
         alpha: Scale of the update.
-        down: Another layer's A, to be shared; `None` means a new one.
+        down: The A of another layer, to be shared with it; `None` means a new A.
 
     Raises:
         ValueError: If the rank is below 1, or alpha is not above 0.

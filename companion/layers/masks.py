@@ -5,8 +5,8 @@ A predicate takes a batch row, a head, a query position and a key position, and 
 the key. It works on whole index grids, so the same predicate can be used in `materialize` and in PyTorch's
 `flex_attention`, whose `mask_mod` has this signature. True always means *may attend*.
 
-An `AttentionMask` combines a call's mask, causality and window. A model makes one for all layers with the same window;
-`attend` or a layer that is called directly makes its own.
+An `AttentionMask` combines the mask, the causality and the window of a call. A model makes one such mask for all layers
+with the same window; `attend` or a layer that is called directly makes its own.
 
 Callers may also pass masks of the integers 1 and 0, as returned by the tokenizers of other libraries; True and 1 mean
 that a token may be attended to. A floating-point `mask` is added to the scores, but a mask with only ones and zeros is
@@ -78,7 +78,10 @@ def backwards(width: int | None) -> Predicate:
 
 
 def padding(lengths: Int[Tensor, "batch"]) -> Predicate:
-    """Hide keys from `lengths[row]` on as padding. Padding queries are not masked, because hiding columns is enough."""
+    """Hide the keys from index `lengths[row]` on, which are padding.
+
+    Padding queries are not masked, because hiding columns is enough.
+    """
     return lambda batch, head, query, key: key < lengths[batch]
 
 
@@ -126,7 +129,7 @@ def per_head(*predicates: Predicate) -> Predicate:
 
 
 def every(stride: int) -> Predicate:
-    """Let a query attend to its own token and every `stride`-th token before it, the long-range half of `strided`.
+    """Let a query attend to its own token and every `stride`-th token before it: the long-range half of `strided`.
 
     Raises:
         ValueError: If stride < 1.
@@ -151,7 +154,7 @@ def strided(stride: int) -> Predicate:
 
 
 def own_block(stride: int) -> Predicate:
-    """Let a query attend to itself and to earlier tokens of its block of `stride` tokens, the local half of `fixed`.
+    """Let a query attend to itself and to earlier tokens in its block of `stride` tokens: the local half of `fixed`.
 
     Raises:
         ValueError: If stride < 1.
@@ -161,7 +164,7 @@ def own_block(stride: int) -> Predicate:
 
 
 def summaries(stride: int, count: int = 1) -> Predicate:
-    """Let a query attend to the last `count` tokens of each block of `stride`, up to itself.
+    """Let a query attend to the last `count` tokens of each block of `stride` tokens, up to its own position.
 
     This is the long-range half of `fixed`.
 
@@ -248,16 +251,16 @@ PAIRS = 2**22
 
 
 class AttentionMask(NamedTuple):
-    """Which keys each query may attend to, in the form that blocks, layers and kernels read.
+    """The keys that each query may attend to, in the form that blocks, layers and kernels read.
 
     Attributes:
         table: Mask over pairs, in which no row is empty; `None` means that all pairs are allowed.
         empty: Queries that may attend to no key, (batch, head, query, 1), where any axis may have length 1; `None` if
-            there are none. In `table` they see every key, so that their softmax and its gradient are finite, and their
-            output is set to zero.
-        causal: In addition to `table`, a query sees only keys up to its own position, with the last query at the last
-            key. False if `table` already includes causality.
-        window: If `causal`, the number of most recent keys that a query sees, its own included. `None` means all.
+            there are none. In `table`, these queries see every key, so that their softmax and its gradient are finite;
+            their output is set to zero.
+        causal: In addition to `table`, a query sees only keys up to its own position, where the last query is aligned
+            with the last key. False if `table` already includes causality.
+        window: If `causal`, the number of most recent keys that a query sees, including its own. `None` means all.
     """
 
     table: Mask | None = None
@@ -282,8 +285,9 @@ class AttentionMask(NamedTuple):
             mask: A mask or a predicate. An `AttentionMask` already includes causality and the window.
             shape: Shape of the attention, (batch, head, query, key).
             device: Device of the result.
-            causal: Let a query attend only to keys up to its own position, with the last query at the last key.
-            window: If `causal`, number of most recent keys that a query sees, its own included; otherwise width of the
+            causal: Let a query attend only to keys up to its own position, where the last query is aligned with the
+                last key.
+            window: If `causal`, number of most recent keys that a query sees, including its own; otherwise width of the
                 window around its own position, as in `around`.
             dense: Always write causality and the window into the table. Otherwise they stay separate if kernels need no
                 table for them, or if the table would have more than `PAIRS` pairs.
@@ -322,7 +326,7 @@ class AttentionMask(NamedTuple):
         return cls(table.masked_fill(empty, 0.0), empty)
 
     def part(self, queries: slice, keys: slice, device: torch.device) -> AttentionMask:
-        """Return the part of a causal mask for some queries and keys, where the last key is the last query's own."""
+        """Return the part of a causal mask for some queries and keys, the last of which belong to the same token."""
         table = None if self.table is None else cut_table(self.table, queries, keys)
         shape = (1, 1, queries.stop - queries.start, keys.stop - keys.start)
         return self.of(self._replace(table=table), shape, device, dense=True)
@@ -337,7 +341,7 @@ def as_mask(mask: MaskLike, *, anywhere: bool = False) -> Mask | Predicate | Att
 
     Args:
         mask: The mask to check.
-        anywhere: Check the contents even on a GPU, which requires waiting for it.
+        anywhere: Check the contents even on a GPU, although this requires waiting for it.
 
     Raises:
         ValueError: If the mask contains other integers, is a floating-point mask of only ones and zeros, or contains

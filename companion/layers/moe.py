@@ -1,4 +1,4 @@
-"""Mixture of experts: many feed-forward networks, and a few of them process each token (lesson 11).
+"""Mixture of experts: many feed-forward networks, of which only a few process each token (lesson 11).
 
 `routing` chooses the experts, and `experts` computes their outputs.
 """
@@ -57,17 +57,17 @@ class MoE(nn.Module):
 
     With `weighted="input"`, weight_e FFN_e(x) is replaced by FFN_e(weight_e x) (Meta 2025, Llama 4).
 
-    The experts' matrices are slices of one parameter each: inner and gate (expert, d_model, d_ff), outer (expert, d_ff,
-    d_model). So are their biases, if they have any: inner_bias, gate_bias and outer_bias. The shared experts are one
-    `FeedForward`, `shared`, as wide as all of them together, which is the same function. `shared_gate` (1, d_model), if
-    there is one, computes the logit whose sigmoid multiplies their output. `bias` (expert) is a buffer, which is saved
-    with the model and changed only by `balance.update_bias`.
+    The parameters inner and gate, (expert, d_model, d_ff), and outer, (expert, d_ff, d_model), contain the matrices of
+    all experts. The biases of the experts, if there are any, are stored in the same way: inner_bias, gate_bias and
+    outer_bias. The shared experts are one `FeedForward`, `shared`, as wide as all of them together, which computes the
+    same function. `shared_gate` (1, d_model), if there is one, computes the logit whose sigmoid multiplies their
+    output. `bias` (expert) is a buffer, which is saved with the model and changed only by `balance.update_bias`.
 
     In training, noise is added to the logits, and a visit to a full expert is dropped: it adds exactly zero, and the
     other weights do not change. Neither happens in evaluation, so that a token's output does not depend on its
     neighbors.
 
-    The call, or else the attribute `way`, selects the implementation of the experts' products (see
+    An argument of the call, or else the attribute `way`, selects the implementation of the experts' products (see
     `experts.answers_of`). `dispatch` determines where the experts are: in this process, unless training has distributed
     them.
     """
@@ -155,7 +155,7 @@ class MoE(nn.Module):
         self, x: Float[Tensor, "batch token d_model"], routing: RoutingStats, way: Way
     ) -> Float[Tensor, "batch token top_k d_model"]:
         """Compute the outputs of the chosen experts, with the weights included if these apply to the inputs."""
-        # Under autocast the logits have the dtype that products are computed in, which the experts use too.
+        # Under autocast, the logits have the dtype of matrix products, which the experts use too.
         tokens, chosen = x.flatten(0, 1).to(routing.logits.dtype), routing.experts.flatten(0, 1)
         kept = routing.kept
         if self.config.weighted == "input":  # every visit then has its own input

@@ -57,7 +57,7 @@ class RMSNorm(nn.Module):
         if x.dtype == torch.float32 == self.weight.dtype:
             return nn.functional.rms_norm(x, self.weight.shape, self.weight, self.eps)
         if x.dtype == self.weight.dtype in (torch.bfloat16, torch.float16):
-            # With the gain inside, PyTorch's operator would round only once, after it, unlike `rms_norm`.
+            # If PyTorch's operator applied the gain too, it would round only once, after the gain, unlike `rms_norm`.
             return nn.functional.rms_norm(x, self.weight.shape, None, self.eps) * self.weight
         return rms_norm(x, self.weight, self.eps)
 

@@ -51,7 +51,7 @@ class PagedLayer(LayerCache):
         values: The pool's values, (block, slot, kv_head, d_v), or `None`.
         table: Blocks of each row; 0 after its last block.
         into: Index in the pool, block * size + slot, for each token that is written.
-        taken: Which tokens of the call are written, as indices into all rows one after the other; `None` means all of
+        taken: Which tokens of the call are written, as indices into the concatenation of all rows; `None` means all of
             them.
     """
 
@@ -96,7 +96,7 @@ class PagedState(StateCache):
     new: Bool[Tensor, "batch token"] | None
 
     def write(self, real: Bool[Tensor, "batch token"] | None, raw: Tensor, written: Writes) -> None:
-        """Fold the writes of new tokens into the matrices.
+        """Update the matrices with what the new tokens write.
 
         Raises:
             ValueError: In the same cases as `StateCache.write`.
@@ -127,7 +127,7 @@ class PagedCache(KVCache):
         taken: Which tokens are written, as in a `PagedLayer`.
         ends: Number of tokens of each row after the call, (batch,).
         places: Index of each row's matrices; empty without linear layers.
-        windows: Width of the window of each layer that is not linear; `None` if it sees all.
+        windows: Width of the window of each layer that is not linear; `None` if the layer sees all tokens.
     """
 
     keys: tuple[Float[Tensor, "block slot kv_head d_head"], ...]
@@ -151,17 +151,17 @@ class PagedCache(KVCache):
         dtype: torch.dtype = torch.float32,
         device: torch.device | str | None = None,
     ) -> PagedCache:
-        """Make a pool without rows, with block 0 and `blocks` further blocks of `size` tokens each.
+        """Make a pool without rows that has block 0 and `blocks` more blocks, each with room for `size` tokens.
 
-        In memory, each layer has d_head + d_v elements per kv_head and slot, or rank + d_rope per slot with latents. A
-        linear layer has `recurrent_cache.state_numbers` elements for each of its texts, without a log, in fp32 or
+        In memory, each layer takes d_head + d_v elements per kv_head and slot, or rank + d_rope per slot with latents.
+        A linear layer takes `recurrent_cache.state_numbers` elements for each of its texts, without a log, in fp32 or
         wider.
 
         Args:
             config: Configuration of the model.
             blocks: Number of blocks.
             size: Tokens per block.
-            places: Number of texts that linear layers store, if there are any.
+            places: Number of texts for which linear layers, if there are any, store matrices.
             dtype: Type of keys and values.
             device: Device of the tensors.
 
@@ -200,7 +200,7 @@ class PagedCache(KVCache):
 
     @property
     def batch(self) -> int:
-        """Number of rows of the call."""
+        """Number of rows (the batch size) in the call."""
         return len(self.lengths)
 
     @property
@@ -277,7 +277,7 @@ class PagedCache(KVCache):
         return self.slots
 
     def open(self, tokens: int) -> list[LayerCache | StateCache]:
-        """Return every layer's part, for the call that `rows` described."""
+        """Return the part of each layer for the call that `rows` described."""
         # Padding gets the position of the last real token, so that it needs no slot.
         last = self.ends[:, None] - 1
         slots = (self.lengths[:, None] + torch.arange(tokens, device=last.device)).minimum(last)

@@ -1,4 +1,4 @@
-"""Position encodings, which represent the order of tokens (lessons 04 and 05).
+"""Positional encodings, which represent the order of tokens (lessons 04 and 05).
 
 Every function takes an integer tensor `positions`, so that a token has the same position whether it is computed with
 the whole sequence, as a single token with a cache, or in a batch of prompts of different lengths.
@@ -105,10 +105,10 @@ def relative_buckets(
 ) -> Int[Tensor, "*pairs"]:
     """Return the bucket of each distance, key - query (Raffel et al. 2020, section 2.1).
 
-    The ranges are the same as in the released code. With n buckets for a direction, a distance d below n/2 has bucket
-    d. For larger distances the bucket is n/2 + floor(n/2 ln(d / (n/2)) / ln(reach / (n/2))), at most n - 1. With
-    `both_ways`, keys after the query use the second half of the buckets. Otherwise they all have bucket 0, and a causal
-    mask hides them.
+    The ranges are the same as in the released code. With n buckets per direction, a distance d below n/2 belongs to
+    bucket d. For larger distances the bucket is n/2 + floor(n/2 ln(d / (n/2)) / ln(reach / (n/2))), at most n - 1. With
+    `both_ways`, keys after the query use the second half of the buckets. Otherwise these keys all have bucket 0, and a
+    causal mask hides them.
     """
     behind = torch.zeros_like(distance)
     if both_ways:
@@ -123,9 +123,9 @@ def relative_buckets(
 
 
 class RelativeBias(nn.Module):
-    """Relative position bias, a learned number for each head and bucket of distances that is added to the scores.
+    """Relative position bias, which adds a learned number per head and bucket of distances to the scores.
 
-    All layers of a stack share it (Raffel et al. 2020, T5, section 2.1).
+    All layers of a stack share this bias (Raffel et al. 2020, T5, section 2.1).
 
     `forward(queries: (batch, query) or (query), keys: (batch, key) or (key)) -> (#batch, head, query, key)`, from their
     positions. The result is used as an additive mask.
@@ -239,7 +239,7 @@ def rotate(
         ValueError: If the layout is unknown, or there is not an angle for each token and pair.
     """
     cos, sin = angles if isinstance(angles, Rotation) else rotation(angles, x.dtype)
-    if cos.dtype != x.dtype:  # under autocast the stream is wider than its projections
+    if cos.dtype != x.dtype:  # under autocast, the stream has a wider dtype than its projections
         cos, sin = cos.to(x.dtype), sin.to(x.dtype)
     if layout == "half":
         a, b = x.chunk(2, dim=-1)
@@ -285,7 +285,7 @@ def scaled_frequencies(
 def _larger_base(
     width: int, base: float, scaling: RotaryScaling, places: Float[Tensor, "*batch token"]
 ) -> Float[Tensor, "*rows 1"]:
-    """Compute the base for a text as long as each row's furthest position implies, without leaving the device."""
+    """Compute the base for the text length that each row's largest position implies, without leaving the device."""
     assert scaling.original is not None
     length = (places.amax(-1, keepdim=True) + 1).clamp(min=scaling.original)
     stretch = scaling.factor * length / scaling.original - (scaling.factor - 1)
@@ -294,7 +294,7 @@ def _larger_base(
 
 
 def _divisors(scaling: RotaryScaling, places: Float[Tensor, "*batch token"]) -> Float[Tensor, "*rows pair"]:
-    """Return longrope's divisors for a text as long as each row's furthest position implies."""
+    """Return longrope's divisors for the text length that each row's largest position implies."""
     assert scaling.original is not None and scaling.short is not None and scaling.long is not None
     short, long = places.new_tensor(scaling.short), places.new_tensor(scaling.long)
     found = torch.where(places.amax(-1, keepdim=True) + 1 > scaling.original, long, short)
@@ -324,7 +324,7 @@ def magnitude_of(scaling: RotaryScaling) -> float:
     """Return the factor that rotation also applies to queries and keys.
 
     For yarn it is sqrt(1 / t) of Peng et al. 2023, eq. 22. For longrope it is as in Ding et al. 2024, section 3.3. For
-    the others it is 1.
+    the other kinds it is 1.
     """
     if scaling.magnitude is not None:
         return scaling.magnitude
@@ -336,7 +336,7 @@ def magnitude_of(scaling: RotaryScaling) -> float:
 
 @dataclass(frozen=True)
 class Rotary:
-    """Rotary positions for heads of one width (Su et al. 2021; lesson 05).
+    """Rotary positions for heads of the same width (Su et al. 2021; lesson 05).
 
     Layers with equal `Rotary` objects rotate in the same way.
 

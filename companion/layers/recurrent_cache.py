@@ -1,10 +1,11 @@
 """Cache of linear-attention layers, with one matrix per head and a log of the most recent writes (lesson 17).
 
-Unlike keys and values, a matrix cannot be shortened. Therefore a layer stores the matrix from some tokens ago and a log
-of what each token has written since. From the two, equation (5) of `companion.layers.linear_attention` gives the matrix
-after any of these tokens. A full log is folded into a new matrix, except for its last `BACK` tokens; older handles keep
-the old matrix. A cache of linear layers is therefore as large after a million tokens as after a hundred. The cache can
-drop the last `BACK` tokens, and the tokens of the last call if there were at most `WHOLE`.
+Unlike keys and values, a matrix cannot be shortened. Therefore a layer stores the matrix as it was some tokens ago, and
+a log of what each token has written since. Equation (5) of `companion.layers.linear_attention` computes the matrix
+after any of these tokens from the two. When a log is full, it is folded into a new matrix: all its writes, except those
+of the last `BACK` tokens, are applied to a copy of the matrix; older handles keep the old matrix. A cache of linear
+layers is therefore as large after a million tokens as after a hundred. The cache can drop the last `BACK` tokens, and
+the tokens of the last call if there were at most `WHOLE`.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from companion.ground.replaced import replaced
 from companion.layers.linear_attention import CHUNK, Writes, fold
 
 BACK = 16
-"""Number of tokens of a log that are not folded, so that they can be removed."""
+"""Number of tokens at the end of a log that are not folded, so that they can be removed."""
 WHOLE = CHUNK
-"""Maximum number of tokens of a call that a log stores completely. Of a longer call it stores the last `BACK`."""
+"""A log stores all tokens of a call that has at most this many. Of a longer call, it stores only the last `BACK`."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Log:
         return real[..., 0] > 0, raw, Writes(k, u, decay if self.rates else None)
 
     def _nonempty(self, parts: list[Tensor]) -> list[Tensor]:
-        """Replace an empty part by the previous part, because an empty part cannot be split into heads."""
+        """Replace an empty part with the previous part, because an empty part cannot be split into heads."""
         return parts if self.rates else [*parts[:2], parts[1]]
 
     def joined(self, real: Tensor | None, raw: Tensor, written: Writes) -> Float[Tensor, "batch column wide"]:
@@ -71,7 +72,7 @@ class Log:
 
 
 def written_where(written: Writes, here: Bool[Tensor, "batch token"] | None) -> Writes:
-    """Keep the writes where `here` is true, and make the other tokens leave the matrix unchanged."""
+    """Keep the writes where `here` is true, and change the others so that they leave the matrix unchanged."""
     if here is None:
         return written
     there = ~here[:, None, :, None]
@@ -116,7 +117,7 @@ class StateCache:
         matrix: The matrix before the tokens of the log.
         tail: The convolution's last inputs before the tokens of the log.
         log: The writes of the tokens since then.
-        held: Number of tokens in each row of the log.
+        held: Number of tokens in the log for each row.
         slots: Slot of each new token.
         filled: Column of the log for the first new token if it is the same for every row, otherwise `None`.
         end: Number of columns of the log in use.
@@ -183,7 +184,7 @@ class States:
         tails: The convolution's earlier inputs per linear layer, (batch, convolution - 1, channel).
         logs: One log per linear layer, (batch, column, wide), see `Log`.
         slots: Capacity of each row, in tokens.
-        columns: Number of columns of the logs in use: an upper bound, exact if the cache is uniform.
+        columns: Number of columns in use in the logs: an upper bound, exact if the cache is uniform.
         gone: Number of tokens of each row that are folded into the matrices, (batch,).
         previous: During a call of more than `WHOLE` tokens: the state that the call reads while it fills this one.
         padded: True after such a call if rows end in padding that has not been removed yet.
@@ -272,7 +273,7 @@ class States:
     def open(
         self, lengths: Int[Tensor, "batch"], slots: Int[Tensor, "batch token"], *, uniform: bool
     ) -> list[StateCache]:
-        """Return each linear layer's part; call this on the result of `ready`."""
+        """Return the part of each linear layer; call this on the result of `ready`."""
         of = self if self.previous is None else self.previous
         held = lengths - of.gone
         filled = of.columns if uniform else None

@@ -1,8 +1,8 @@
 """Cache of local layers, whose tokens see a window of the most recent tokens (lesson 12).
 
-If the window is much shorter than the maximum length of the text, a local layer's tensors work like ring buffers. They
-have columns for the window and `BACK` tokens on either side of it, and when they are full, the last columns move to the
-front of new tensors. A token sees only what is in its window, so this does not change any result.
+If the window is much shorter than the maximum length of the text, a local layer's tensors work like ring buffers. The
+tensors have columns for the window and `BACK` tokens on either side of it. When the columns are full, the last ones
+move to the front of new tensors. A token sees only what is in its window, so this does not change any result.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Local:
         return [held if here else self.slots for here in self.layers]
 
     def used(self, filled: int) -> list[int]:
-        """Return the number of columns that each layer uses when the global layers use `filled`."""
+        """Return the number of columns that each layer uses when the global layers use `filled` columns."""
         return [self.columns if here else filled for here in self.layers]
 
     def rolled(
@@ -72,8 +72,8 @@ class Local:
     ) -> tuple[tuple[Tensor, ...], Local]:
         """Make room for `tokens` more tokens in the local layers.
 
-        `stores` are the keys of all layers, then their values if there are any. Returns the same stores if there is
-        room, otherwise new ones whose first columns are the last columns of the old ones.
+        `stores` are the keys of all layers, followed by their values if there are any. Returns the same stores if there
+        is room, otherwise new ones whose first columns are the last columns of the old ones.
         """
         here = self.layers * (len(stores) // len(self.layers))
         if self.gone is None or self.columns + tokens <= stores[here.index(True)].shape[2]:

@@ -29,7 +29,7 @@ def load_entropy(load: Float[Tensor, "*layer expert"]) -> Float[Tensor, "*layer"
 
 
 class RoutingStats(NamedTuple):
-    """Routing of a layer's tokens, returned with the output and never stored in the module.
+    """Routing of a layer's tokens, which is returned with the output and never stored in the module.
 
     Attributes:
         logits: The router's score of each expert, (batch, token, expert), with the noise of training if there is any.
@@ -56,14 +56,14 @@ class RoutingStats(NamedTuple):
 
     @property
     def load(self) -> Float[Tensor, "expert"]:
-        """Fraction f_e of all choices that fell on each expert. The fractions sum to one, or are zero if there are no
+        """Fraction f_e of all choices that went to each expert. The fractions sum to one, or are zero if there are no
         tokens."""
         counts = self.counts.to(wide_dtype(self.logits.dtype))
         return counts / counts.sum().clamp(min=1)
 
     @property
     def entropy(self) -> Float[Tensor, ""]:
-        """Entropy of the load in nats: ln(expert) if the load is even, 0 if one expert gets all."""
+        """Entropy of the load in nats: ln(expert) if the load is even, 0 if one expert gets everything."""
         return load_entropy(self.load)
 
     @property
@@ -80,7 +80,7 @@ class RoutingStats(NamedTuple):
 
 
 def _fits(given: dict[str, Any]) -> None:
-    """Check what the annotations of `route` cannot express."""
+    """Check the conditions that the annotations of `route` cannot express."""
     top_k, experts = given["top_k"], given["logits"].shape[-1]
     require(1 <= top_k <= experts, "top_k", top_k, f"a number from 1 to the {experts} experts")
     groups, top_groups, best = (given.get(name, usual) for name, usual in zip(_OF_GROUPS, (1, 1, 2), strict=True))
@@ -133,7 +133,7 @@ def route(
 
     Raises:
         ValueError: If top_k is not from 1 to expert, the logits are not a floating-point tensor or contain NaN, the
-            bias has another shape, the gating is unknown, `MoEConfig` would reject the groups, or the scale is not
+            bias has the wrong shape, the gating is unknown, `MoEConfig` would reject the groups, or the scale is not
             above 0.
     """
     z = wide(logits)
@@ -159,7 +159,7 @@ def route(
 def _of_best_groups(
     scores: Float[Tensor, "*batch expert"], groups: int, top_groups: int, best: int
 ) -> Bool[Tensor, "*batch expert"]:
-    """Return which experts are in the `top_groups` groups with the largest sums of their `best` best scores."""
+    """Return which experts are in the best `top_groups` groups, judged by the sum of a group's `best` best scores."""
     by_group = scores.unflatten(-1, (groups, -1))
     chosen = by_group.topk(best, dim=-1).values.sum(-1).topk(top_groups, dim=-1).indices
     open_ = torch.zeros(by_group.shape[:-1], dtype=torch.bool, device=scores.device).scatter(-1, chosen, True)
@@ -168,7 +168,7 @@ def _of_best_groups(
 
 @checked()
 def within_capacity(routing: RoutingStats, capacity: float) -> Bool[Tensor, "*batch top_k"]:
-    """Return which visits take place if an expert takes at most ceil(capacity * tokens * top_k / experts) tokens.
+    """Return which visits take place if an expert accepts at most ceil(capacity * tokens * top_k / experts) tokens.
 
     Tokens are served in order, row after row of the batch (Fedus et al. 2022, section 2.2). Padding takes no capacity
     and is never dropped. Capacity is shared by the whole batch: the remaining capacity for a row depends on the rows

@@ -20,7 +20,7 @@ from companion.layers.routing import RoutingStats
 
 
 class Memory(NamedTuple):
-    """Encoder output in the form that the decoder's layers read, computed once and read at every step.
+    """Encoder output in the form that the decoder's layers need, computed once and read at every step.
 
     Attributes:
         layers: Keys and values of the encoder's output, for each decoder layer.
@@ -43,7 +43,7 @@ class Memory(NamedTuple):
 
 
 class Stack(nn.Module):
-    """A sequence of blocks, with a final norm unless they are post-norm."""
+    """A sequence of blocks, with a final norm unless the blocks are post-norm."""
 
     def __init__(self, config: ModelConfig, *, causal: bool, cross: bool = False) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class Stack(nn.Module):
     ) -> list[AttentionMask | None]:
         """Make the mask of each layer; `None` for linear layers.
 
-        Layers with the same window and causality share one.
+        Layers with the same window and causality share one mask.
         """
         made: dict[tuple[int | None, bool], AttentionMask] = {}
         masks: list[AttentionMask | None] = []

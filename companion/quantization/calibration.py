@@ -2,14 +2,15 @@
 
 A layer computes y = W x. Of all matrices W' on the grid of `in_four_bits`, the best for inputs x_1 ... x_n is not the
 nearest one, but the one that minimizes the sum of |W' x_i - W x_i|^2 = tr (W' - W) H (W' - W)^T, with H = sum of
-x_i x_i^T. Each row is rounded one element after the other, and the elements that are still to be rounded compensate the
-error as well as they can. This is a linear least-squares problem, whose solution can be read off a Cholesky factor of
-the inverse of H.
+x_i x_i^T. Each row is rounded one element after the other, and the elements that are not rounded yet are adjusted to
+compensate for the error as well as possible. This is a linear least-squares problem, whose solution can be read off a
+Cholesky factor of the inverse of H.
 
 The columns of a group share their levels, so a column that is far larger or far more important than the others makes
-all of them less accurate. Columns may therefore be multiplied by powers of two, and their inputs divided by them, which
-changes nothing except the rounding (Xiao et al. 2023, SmoothQuant, equation 4; Lin et al. 2024, AWQ). These powers are
-used where they reduce the error of plain rounding. They take 2 bytes per input, shared by the layers that read it.
+all of them less accurate. Columns may therefore be multiplied by powers of two and their inputs divided by the same
+powers, which changes nothing except the rounding (Xiao et al. 2023, SmoothQuant, equation 4; Lin et al. 2024, AWQ).
+These powers are used where they reduce the error of plain rounding. They take 2 bytes per input, and layers that read
+the same input share them.
 
 Apart from this, the format is the same as with plain rounding: the same groups, each with a scale and a zero point.
 Only the levels differ.
@@ -70,16 +71,16 @@ class Calibrated:
 
 
 class Moments:
-    """Second moments H = sum of x x^T of a layer's inputs, with the factors that rounding needs.
+    """Second moments H = sum of x x^T of a layer's inputs, and the Cholesky factor that rounding needs.
 
     They are computed once for all layers that read these inputs.
 
     Attributes:
         h: (d_in, d_in), in float64.
-        order: order of the columns, by decreasing H_jj, so that the most elements are left to compensate the errors
+        order: order of the columns, by decreasing H_jj, so that the most elements are left to compensate for the errors
             that matter most.
-        factor: upper triangular, factor^T factor = the inverse of the damped H in that order. Row j gives the
-            compensation by later columns for a unit of error in column j.
+        factor: upper triangular, factor^T factor = the inverse of the damped H in that order. Row j says how much each
+            later column compensates for a unit of error in column j.
 
     Raises:
         ValueError: if H is not square or not finite.
@@ -120,9 +121,9 @@ def corrected_levels(weight: Float[Tensor, "out d_in"], moments: Moments) -> Fou
 def balancing(weight: Float[Tensor, "out d_in"], h: Float[Tensor, "d_in d_in"]) -> Float[Tensor, "d_in"] | None:
     """Return a factor for each input that balances the sizes of the columns and their inputs, or `None`.
 
-    The factor is the power of two nearest to sqrt(size of the column / size of its input), over the median of all. With
-    it, a channel whose inputs are c times as large and whose weights are c times as small is rounded like the others.
-    The result is `None` if it does not reduce the error of plain rounding.
+    The factor is the power of two nearest to sqrt(size of the column / size of its input), divided by the median of
+    these values. With this factor, a channel whose inputs are c times as large and whose weights are c times as small
+    is rounded like the others. The result is `None` if it does not reduce the error of plain rounding.
     """
     size, inputs = weight.double().square().mean(0).sqrt(), h.diagonal().clamp_min(0).sqrt()
     wanted = (size.clamp_min(1e-30) / inputs.clamp_min(1e-30)).log2() / 2
@@ -135,7 +136,7 @@ def balancing(weight: Float[Tensor, "out d_in"], h: Float[Tensor, "d_in d_in"]) 
 def rounded_by(weight: Float[Tensor, "out d_in"], h: Float[Tensor, "d_in d_in"]) -> FourBits:
     """Quantize a matrix given the second moments of its inputs.
 
-    It is balanced if that helps; then `corrected_levels` chooses the levels.
+    The matrix is balanced if this helps; then `corrected_levels` chooses the levels.
     """
     factor = balancing(weight, h)
     if factor is None:
@@ -147,7 +148,7 @@ def rounded_by(weight: Float[Tensor, "out d_in"], h: Float[Tensor, "d_in d_in"])
 def output_error(
     weight: Float[Tensor, "out d_in"], rounded: FourBits, h: Float[Tensor, "d_in d_in"]
 ) -> Float[Tensor, "out"]:
-    """Return the squared change of each output by rounding, summed over the inputs.
+    """Return the squared change that rounding causes in each output, summed over the inputs.
 
     This is d H d^T for each row d of W' - W.
     """
@@ -176,7 +177,7 @@ def _corrected(weight: Tensor, grid: FourBits, moments: Moments) -> Tensor:
 
 
 def windows_of(ids: Int[Tensor, "token"], context: int) -> Int[Tensor, "batch window"]:
-    """Choose windows to calibrate with, evenly spaced over the text and with at most `TOKENS` tokens.
+    """Choose windows to calibrate with, evenly spaced over the text and containing at most `TOKENS` tokens in all.
 
     Raises:
         ValueError: if the text has no tokens.
@@ -200,12 +201,14 @@ def calibrate(model: Transformer, tokens: Int[Tensor, "batch token"], **inputs: 
     and for H.
 
     Args:
-        tokens: windows of a text like those that the model will write, a few tens of thousands of tokens in all. With
-            fewer tokens than a layer has inputs, H is singular, and the chosen levels overfit these windows.
+        tokens: windows of a text like those that the model will write, containing a few tens of thousands of tokens in
+            total. With fewer tokens than a layer has inputs, H is singular, and the chosen levels overfit these
+            windows.
         inputs: further arguments of `Transformer.features`, such as the `source` of an encoder-decoder.
 
     Raises:
-        ValueError: if there are no tokens, if `check_weights` rejects int4 for this model, or if the model raises it.
+        ValueError: if there are no tokens, if `check_weights` rejects int4 for this model, or if the model rejects the
+            arguments.
     """
     check_weights(model, "int4")
     check_ids("tokens", tokens)

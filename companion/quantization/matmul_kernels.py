@@ -1,4 +1,4 @@
-"""Matrix products in each of the formats of `companion.quantization.weights`, with the fastest kernel for one row.
+"""Matrix products in each format of `companion.quantization.weights`, using the fastest kernel for one row.
 
 On a CPU, kernels that pack their matrix once (fbgemm, oneDNN) read it two to five times as fast as those that read it
 in its usual layout. PyTorch has such kernels for some processors. On other processors and on GPUs, plain kernels
@@ -44,9 +44,9 @@ class Product(nn.Module):
     Args:
         weights: W, or several W.
         form: the weight format.
-        packed: whether to use the kernel that packs W (for fp32, NumPy's), if there is one. `None`: if it is correct on
-            this machine, and for fp32 also faster.
-        rounded: for int4, the quantized form of each W. `None`: round to the nearest levels.
+        packed: whether to use the kernel that packs W (for fp32, NumPy's), if there is one. `None` means yes if it is
+            correct on this machine and, for fp32, also faster.
+        rounded: for int4, the quantized form of each W. `None` means rounding to the nearest levels.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ _products: WeakValueDictionary[int, Product] = WeakValueDictionary()
     "companion::packed_product", mutates_args=(), schema="(Tensor x, Tensor number, int out) -> Tensor"
 )
 def packed_product(x: Tensor, number: Tensor, out: int) -> Tensor:
-    """Multiply x (row, d_in) by the matrix of the `Product` with this number; the result is (row, out)."""
+    """Multiply x, (row, d_in), by the matrix of the `Product` with this number; the result is (row, out)."""
     return _products[int(number)].compute(x)
 
 
@@ -162,9 +162,9 @@ class Made(NamedTuple):
     """A weight in one of the formats.
 
     Attributes:
-        function: the product, a function of the stored tensors and x.
-        stored: tensors.
-        bytes: size of the matrix with its scales.
+        function: computes the product from the stored tensors and x.
+        stored: the tensors that the function reads.
+        bytes: size of the matrix in bytes, including its scales.
         numbers: the matrix itself, (out, d_in), if it is stored without rounding.
     """
 

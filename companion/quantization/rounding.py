@@ -1,4 +1,4 @@
-"""Weight quantization: int8 with one scale per row, int4 with a scale and a zero point for each group of a row."""
+"""Weight quantization: int8 with one scale per row, or int4 with a scale and a zero point per group of elements."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class FourBits(NamedTuple):
     Including the two parameters of each group, an element takes five bits.
 
     Attributes:
-        levels: quantized values from 0 to 15, (out, d_in), in a byte each until they are packed.
-        scale, middle: an element is (level - 8) scale + middle of its group; both (out, group) in bf16, as in the
-        kernel.
-        factor: (d_in), factors for the inputs of the columns, applied before the product: powers of two, in bf16.
+        levels: quantized values from 0 to 15, (out, d_in), which take one byte each until they are packed.
+        scale, middle: an element is (level - 8) scale + middle, with the scale and middle of its group; both are (out,
+        group) in bf16, as in the kernel.
+        factor: (d_in), powers of two in bf16 that multiply the inputs of the columns before the product.
             `None`: 1.
     """
 

@@ -1,8 +1,9 @@
 """Weight formats for decoding (lesson 10): a step of one row reads every weight once, so fewer bytes take less time.
 
-A weight format replaces linear layers by modules with the interface of `nn.Linear` that compute the product differently
-(`companion.quantization.matmul_kernels`). `prepared` replaces each linear layer of a decoder and leaves everything else
-unchanged: the same attention, feed-forward networks and blocks run, including any wrappers and hooks of a layer.
+A weight format replaces linear layers with modules that have the interface of `nn.Linear` but compute the product
+differently (`companion.quantization.matmul_kernels`). `prepared` replaces each linear layer of a decoder and leaves
+everything else unchanged: the same attention, feed-forward networks and blocks run, including any wrappers and hooks of
+a layer.
 
     fp32    the same elements, laid out for one row, summed in another order
     fp16    half the bytes
@@ -20,7 +21,8 @@ prompt, are exactly those of the original model. `companion evaluate --weights` 
 read in the given format.
 
 The cache, and the stream between the products, keep their precision. Experts are not converted, because a step reads
-only the experts that it visits. Neither is the matrix that expands latents, because steps use the absorbed form.
+only the experts that it visits. The matrix that expands latents is not converted either, because steps use the absorbed
+form.
 """
 
 from __future__ import annotations
@@ -61,11 +63,11 @@ PAYS_FROM_WEIGHTS = 2**20
 
 
 class Formed(nn.Module):
-    """Quantized or repacked replacement of a linear layer. It shares that layer's weight, bias and hooks.
+    """Quantized or repacked replacement of a linear layer. It shares the weight, the bias and the hooks of that layer.
 
     Attributes:
         product: the product of this layer, or of several layers that read the same x.
-        place: the index of this layer among these.
+        place: the index of this layer among the layers of the product.
     """
 
     bias: Tensor | None
@@ -95,9 +97,9 @@ class Formed(nn.Module):
 class Together:
     """Fused linear: one product for several layers that read the same x.
 
-    It is computed when the first of them needs its part.
+    The product is computed when the first of these layers needs its part.
 
-    Each part can be returned once. If it is requested again, everything is recomputed.
+    Each part can be returned only once; if a part is requested again, the whole product is recomputed.
     """
 
     def __init__(self, product: Product, widths: Sequence[int]) -> None:
@@ -116,10 +118,10 @@ class Together:
 
 
 def prepared(model: Transformer, weights: Weights, *, together: bool = True) -> Transformer:
-    """Return the model with its linear layers in a weight format, for inference.
+    """Return the model for inference, with its linear layers converted to a weight format.
 
-    It uses the model's current weights and modules. Products are stored for the model and computed only once, until the
-    elements of a weight change. Everything else is shared with the model.
+    The result uses the model's current weights and modules. Products are stored for the model and computed only once,
+    until the elements of a weight change. Everything else is shared with the model.
 
     Args:
         model: the model, which is not changed.
@@ -160,12 +162,12 @@ def check_weights(model: Transformer, weights: str | None) -> None:
 
 
 def fast_form(model: Transformer, steps: int, tokens: int = 1, *, compile: bool = False) -> Weights | None:
-    """Return the format that `"fast"` means for this many steps with this many tokens each, or `None` for no change.
+    """Return the format that `"fast"` selects for this many steps with this many tokens each; `None` means no change.
 
-    It is the format of the weights' own dtype, which gives the same results up to rounding. It pays off on a processor
-    whose kernel for one row is faster (measured once), from `PAYS_FROM_WEIGHTS` and `PAYS_FROM_STEPS` on, for a few
-    tokens at a time, and if the copy takes at most a quarter of the machine's memory. With compilation, this was
-    measured only for fp32 with PyTorch's kernel, which the compiler can optimize.
+    It is the format of the weights' own dtype, which gives the same results up to rounding. It pays off for at least
+    `PAYS_FROM_WEIGHTS` weights, at least `PAYS_FROM_STEPS` steps and only a few tokens at a time, on a processor whose
+    kernel for one row is faster (measured once), and if the copy takes at most a quarter of the machine's memory. With
+    compilation, this was measured only for fp32 with PyTorch's kernel, which the compiler can optimize.
     """
     weight = model.embedding.weight
     form, there = OWN.get(weight.dtype), memory()
@@ -205,14 +207,14 @@ _rounded: WeakKeyDictionary[nn.Module, tuple[list[Any], FourBits]] = WeakKeyDict
 
 
 def keep_rounded(model: Transformer, found: Mapping[nn.Linear, FourBits]) -> None:
-    """Store levels that int4 uses for these layers from now on, as long as their weights do not change."""
+    """Store the levels that int4 uses for these layers from now on, as long as their weights do not change."""
     _rounded.update((layer, (mark_of([layer.weight]), levels)) for layer, levels in found.items())
     for together in (True, False):
         _kept.get(model, {}).pop(("int4", together), None)
 
 
 def rounded_of(layers: Sequence[nn.Linear | nn.Embedding]) -> list[FourBits] | None:
-    """Return the stored levels of these layers, or `None` unless all of them have levels for their present weights."""
+    """Return the stored levels of these layers, or `None` unless all of them have levels for their current weights."""
     found = []
     for layer in layers:
         mark, levels = _rounded.get(layer, (None, None))
@@ -225,8 +227,8 @@ def rounded_of(layers: Sequence[nn.Linear | nn.Embedding]) -> list[FourBits] | N
 def four_bit_layers(model: Transformer) -> list[list[nn.Linear]]:
     """Return the layers that int4 quantizes, grouped by the x that they read.
 
-    These are the layers that a weight format replaces, except for the head and for widths that are not a multiple of a
-    group.
+    These are the layers that a weight format replaces, except for the head and for layers whose width is not a multiple
+    of the group size.
     """
     ends = (model.embedding, model.unembedding)
     groups = [
@@ -288,7 +290,8 @@ def _alike(model: Transformer) -> Iterator[list[nn.Linear | nn.Embedding]]:
 def _is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
     """Return whether a layer has exactly this class.
 
-    It must not be a subclass, and must have neither a parametrized weight nor hooks that may change its weight or x.
+    A layer of a subclass does not count, and neither does one with a parametrized weight or with hooks that may change
+    its weight or x.
     """
     return (
         type(layer) is kind
@@ -306,8 +309,8 @@ def _share_hooks(part: nn.Module, other: nn.Module) -> None:
 def _with(module: nn.Module, forms: Mapping[nn.Module, nn.Module], *, quick: bool) -> nn.Module:
     """Return a copy of the module in evaluation mode with some of its parts replaced.
 
-    The copy shares parameters, buffers and hooks, including later ones. A part that occurs twice in the module also
-    occurs twice in the copy, as one object.
+    The copy shares parameters, buffers and hooks, including later ones. A part that occurs twice in the module is also
+    a single object that occurs twice in the copy.
     """
     made = dict(forms)
 
@@ -330,7 +333,7 @@ def _with(module: nn.Module, forms: Mapping[nn.Module, nn.Module], *, quick: boo
 
 
 def _fastest(model: Transformer) -> Weights:
-    """Return the format with the fastest steps: the best of five, after one to warm up."""
+    """Return the format with the fastest steps, by the best of five runs after a warm-up run."""
     if model not in _chosen:
         device = model.embedding.weight.device.type
         seconds: dict[Weights, float] = {}

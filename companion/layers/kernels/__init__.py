@@ -1,4 +1,4 @@
-"""Implementations of attention, which compute the same function of q, k and v by different operations.
+"""Implementations of attention, which compute the same function of q, k and v with different operations.
 
 The model uses `fused.fused`, which chooses among PyTorch's operators, and `chunked` if a mask of all pairs would be
 large. The other implementations are for learning (lesson 12) and for measurements. `tiled` shows the method of fused

@@ -26,13 +26,13 @@ def in_chunks(
     v: Float[Tensor, "batch kv_head key d_v"],
     mask: AttentionMask,
 ) -> Float[Tensor, "batch head query d_v"]:
-    """Compute causal attention one chunk of queries at a time, over only the keys that the chunk can reach.
+    """Compute causal attention one chunk of queries at a time, using only the keys that the chunk can reach.
 
     At any length, no mask has more than about `masks.PAIRS` pairs.
 
     Args:
         kernel: Computes the attention of one chunk.
-        q: Queries, the last of which is at the last key, (batch, head, query, d_head).
+        q: Queries, the last of which is aligned with the last key, (batch, head, query, d_head).
         k: Keys, (batch, kv_head, key, d_head).
         v: Values, (batch, kv_head, key, d_v).
         mask: The causal mask, with the window of the layer if it has one.
@@ -55,7 +55,8 @@ def in_chunks(
 def _queries_at_once(keys: int, width: int | None) -> int:
     """Return the number of queries in a chunk.
 
-    A chunk has about `PAIRS` pairs, and with a window at most as many queries as the window is wide, or `LEAST`.
+    A chunk has about `PAIRS` pairs. With a window, it has at most as many queries as the window is wide, or at most
+    `LEAST` if the window is narrower than that.
     """
     if width is None:
         return max(1, masks.PAIRS // keys)

@@ -1,4 +1,4 @@
-"""Tiled attention: the function of `attend`, in memory that grows linearly with the length (lesson 12).
+"""Tiled attention, which computes the function of `attend` in memory that grows linearly with the length (lesson 12).
 
 With n tokens and h heads of width d, the formula of `attend(backend="reference")` takes 4 n^2 d h floating-point
 operations and stores h n^2 weights for its backward pass. Tiles take the same number of operations and store none of
@@ -25,7 +25,7 @@ from companion.layers.masks import causal as causal_predicate
 
 
 def _fits(given: dict[str, Any]) -> None:
-    """Check what the annotations of `tiled_attention` cannot express."""
+    """Check the conditions that the annotations of `tiled_attention` cannot express."""
     heads_fit(given)
     tile = given.get("tile", (1, 1))
     require(min(tile) >= 1, "tile", tile, "at least one query and one key")
@@ -50,9 +50,9 @@ def tiled_attention(
 
     For the backward pass, q, k, v, the output and one log-sum-exp per query and head are stored, and each tile of
     scores is computed again. No intermediate tensor is larger than a tile of scores. If every tile is visited, the
-    operations per head are 2 query key (d_head + d_v) in the forward pass, and 2 query key (3 d_head + 2 d_v) in the
-    backward pass, which has five products instead of two. Half-precision inputs are computed in fp32 within a tile.
-    Second derivatives are computed with the plain formula, which stores all scores at once.
+    number of operations per head is 2 query key (d_head + d_v) in the forward pass, and 2 query key (3 d_head + 2 d_v)
+    in the backward pass, which has five products instead of two. Half-precision inputs are computed in fp32 within a
+    tile. Second derivatives are computed with the plain formula, which stores all scores at once.
 
     This implementation is easy to read: it computes one small product after another. In practice, use the fused kernels
     of `attend`: they avoid the round trips to memory, which is what makes the method fast.
@@ -63,14 +63,15 @@ def tiled_attention(
         v: Values, (batch, kv_head, key, d_v).
         mask: Boolean tensor with four axes, True = may attend; or a predicate, which is evaluated tile by tile, so that
             the mask takes no memory.
-        causal: As in `attend`, the last query is at the last key. Tiles without an allowed pair are skipped.
+        causal: As in `attend`, the last query is aligned with the last key. Tiles without an allowed pair are skipped.
         tile: Number of queries and of keys in a tile.
 
     Returns:
         The weighted averages, (batch, head, query, d_v).
 
     Raises:
-        ValueError: If the head counts do not divide, the mask is floating-point, or a tile is empty.
+        ValueError: If the number of query heads is not a multiple of the number of key heads, the mask is
+            floating-point, or a tile is empty.
     """
     out: Tensor = _Tiled.apply(q, k, v, mask, causal, tile)
     return out

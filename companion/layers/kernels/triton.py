@@ -63,7 +63,7 @@ def _forward(
     TILE_K: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Compute one tile of queries of one head in one row of the batch, against all tiles of keys in turn.
+    """Compute one tile of queries of one head in one row of the batch, going through all tiles of keys in turn.
 
     `x_batch`, `x_head`, `x_query` are strides. WIDTH_K and WIDTH_V are d_head and d_v rounded up to a power of two, as
     a tile requires; components beyond the real width are read as zero and do not change any sum.
@@ -90,7 +90,7 @@ def _forward(
 
     offset = keys - queries  # the last query is at the last key
     end = keys
-    if CAUSAL:  # no query of the tile sees a key beyond its last
+    if CAUSAL:  # no query of the tile sees a key beyond the last query
         end = tl.minimum(keys, (tile + 1) * TILE_Q + offset)
     for start in range(0, end, TILE_K):
         key = start + tl.arange(0, TILE_K)
@@ -130,7 +130,7 @@ def _forward(
 
 
 def _fits(given: dict[str, Any]) -> None:
-    """Check what the annotations of `triton_attention` cannot express."""
+    """Check the conditions that the annotations of `triton_attention` cannot express."""
     heads_fit(given)
     q, tile = given["q"], given.get("tile", (64, 64))
     if q.dtype not in (torch.float32, torch.bfloat16, torch.float16):
@@ -164,8 +164,8 @@ def triton_attention(
         The weighted averages, (batch, head, query, d_v).
 
     Raises:
-        ValueError: If dtypes differ or are not supported, the head counts do not divide, the tile size is not allowed,
-            or a tensor requires a gradient while gradients are being recorded.
+        ValueError: If dtypes differ or are not supported, the number of query heads is not a multiple of the number of
+            key heads, the tile size is not allowed, or a tensor requires a gradient while gradients are being recorded.
     """
     if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
         raise ValueError(

@@ -16,7 +16,7 @@ from companion.layers.attention import attend
 
 
 def _fits(given: dict[str, Any]) -> None:
-    """Check what the annotations of `sliding_window_attention` cannot express."""
+    """Check the conditions that the annotations of `sliding_window_attention` cannot express."""
     heads_fit(given)
     require_whole("width", given["width"])
     require_share("dropout", given.get("dropout", 0.0))
@@ -44,15 +44,16 @@ def sliding_window_attention(
         q: Queries, (batch, head, query, d_head).
         k: Keys, (batch, kv_head, key, d_head).
         v: Values, (batch, kv_head, key, d_v).
-        width: Number of tokens that a query sees, including its own; the last query is at the last key.
+        width: Number of tokens that a query sees, including its own; the last query is aligned with the last key.
         dropout: Probability of dropping a weight, as in `attend`.
-        block: Number of queries in a block; default: the width, and at least 32, because many tiny products are slow.
+        block: Number of queries in a block; default: the width, but at least 32, because many tiny products are slow.
 
     Returns:
         The weighted averages, (batch, head, query, d_v).
 
     Raises:
-        ValueError: Unless width >= 1 and block >= 1, or if the head counts do not divide.
+        ValueError: If width or block is below 1, or the number of query heads is not a multiple of the number of key
+            heads.
     """
     if block is None:
         block = max(width, 32)
