@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from companion_school.build.parts import parts
 from companion_school.build.stages import Stage
 from companion_school.checking.exercise import Exercise
 from companion_school.course.grading import project
 from companion_school.course.grading.answers import LARGEST, Unreadable, contents
 from companion_school.course.grading.exercise_mark import UNREADABLE, Graded, KeyRing, Mark, Text, begin
-from companion_school.course.grading.results import EMPTY, NOTHING, OTHER, READ
+from companion_school.course.grading.results import EMPTY, FAILED, NOTHING, OTHER, READ
 from companion_school.course.grading.sandbox.parent import Limits, Worker
 from companion_school.course.grading.sandbox.wall import Wall, choose
 from companion_school.course.grading.submissions import Handed, plain
@@ -61,10 +62,23 @@ def grade(
         raise ValueError(f"--jobs {jobs}: expected a whole number >= 1")
     keys = KeyRing(secret)
 
+    # Python 3.11 may fail with a SystemError if two threads parse code at the same time, so the parts are made here.
+    for stage in stages:
+        for part in parts(stage.number):
+            part.exercise()
+
     def make(worker: Worker, one: Handed) -> Graded:
-        if stages:
-            return project.grade_one(worker, one, stages, keys)
-        return grade_one(worker, one, [*chosen, *own(one.student)], keys, written, robust, runs)
+        try:
+            if stages:
+                return project.grade_one(worker, one, stages, keys)
+            return grade_one(worker, one, [*chosen, *own(one.student)], keys, written, robust, runs)
+        except OSError:  # no process for answers can be started, for nobody
+            raise
+        except Exception as error:  # an unforeseen error must not stop the grading of the whole class
+            fault = f"the grader failed ({type(error).__name__}: {error}); grade it again with --regrade"
+            if stages:
+                return project.nothing(one, stages, FAILED, fault, worker.wall.warning)
+            return _nothing(one, chosen, written, robust, FAILED, fault, worker.wall.warning)
 
     return side_by_side(
         handed,
@@ -88,9 +102,7 @@ def grade_one(
     """Grade one student's submission. The arguments are those of `grade`, for a single worker."""
 
     def nothing(submission: str, fault: str) -> Graded:
-        texts = tuple(Text(item, "") for item in written)
-        marks = tuple(Mark(exercise, UNREADABLE, share=robust) for exercise in chosen)
-        return Graded(handed, submission, fault, marks, texts, worker.wall.warning)
+        return _nothing(handed, chosen, written, robust, submission, fault, worker.wall.warning)
 
     if handed.fault is not None:
         return nothing(NOTHING, handed.fault)
@@ -119,3 +131,18 @@ def grade_one(
     # seen a hidden case could reveal it there.
     begun = [begin(worker, one, found[one.name], keys, handed.student, robust) for one in chosen]
     return Graded(handed, state, fault, tuple(finish() for finish in begun), texts, worker.wall.warning)
+
+
+def _nothing(
+    handed: Handed,
+    chosen: Sequence[Exercise],
+    written: Sequence[Written],
+    robust: float,
+    submission: str,
+    fault: str,
+    warning: str,
+) -> Graded:
+    """Return the marks of a submission that was not graded, with the reason."""
+    texts = tuple(Text(item, "") for item in written)
+    marks = tuple(Mark(exercise, UNREADABLE, share=robust) for exercise in chosen)
+    return Graded(handed, submission, fault, marks, texts, warning)

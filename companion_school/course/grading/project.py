@@ -70,8 +70,7 @@ def grade_one(worker: Worker, handed: Handed, stages: Sequence[Stage], keys: Key
     """Grade the parts of one student's project."""
     book = [part for stage in stages for part in parts(stage.number)]
     if handed.fault is not None:
-        marks = tuple(_made(part, UNREADABLE) for part in book)
-        return Graded(handed, NOTHING, handed.fault, marks, warning=worker.wall.warning)
+        return nothing(handed, stages, NOTHING, handed.fault, worker.wall.warning)
     sources, faults = sources_of(handed)
     bans = [*dict.fromkeys(part.without for part in book)]
     try:
@@ -89,6 +88,12 @@ def grade_one(worker: Worker, handed: Handed, stages: Sequence[Stage], keys: Key
     fault = "; ".join(faults.values()) or None
     read = UNREADABLE if faults and not any(stage.module in sources for stage in stages) else READ
     return Graded(handed, read, fault, marks, warning=worker.wall.warning)
+
+
+def nothing(handed: Handed, stages: Sequence[Stage], submission: str, fault: str, warning: str) -> Graded:
+    """Return the marks of a project that was not graded, with the reason."""
+    marks = tuple(_made(part, UNREADABLE) for stage in stages for part in parts(stage.number))
+    return Graded(handed, submission, fault, marks, warning=warning)
 
 
 def _made(part: Part, outcome: str, verdict: Verdict | None = None, note: str = "") -> Mark:

@@ -12,18 +12,21 @@ import pytest
 from companion.commands.main import main
 from companion_school.course.bundles.gradescope_results import results
 from companion_school.course.bundles.repository import clone_all
+from companion_school.course.grading import grade as grading
 from companion_school.course.grading.exercise_mark import Earned, Graded, Mark
 from companion_school.course.grading.gradebook import collect
 from companion_school.course.grading.lateness import Lateness
 from companion_school.course.grading.lms import filled
-from companion_school.course.grading.marks_csv import publish
-from companion_school.course.grading.received import read_times
-from companion_school.course.grading.results import Item, Record, Results
+from companion_school.course.grading.marks_csv import publish, summary
+from companion_school.course.grading.received import CALLED_LATE, read_times
+from companion_school.course.grading.results import Item, Record, Results, record_of
+from companion_school.course.grading.similarity import Alike, as_text
 from companion_school.course.grading.submissions import Handed, handed_in, platform_name
 from companion_school.course.points import parts
 from companion_school.course.written import rubrics
 from companion_school.exercises.catalogue import exercises
 
+CHOSEN = exercises()["2.5"]
 BOOK = json.dumps({"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
 
 
@@ -275,3 +278,47 @@ def test_a_page_goes_back_to_the_upload_that_was_graded(tmp_path):
         (tmp_path / f"pateldev_904_{number}_week3.ipynb").write_text(BOOK)
     [dev] = handed_in(tmp_path, "week3")
     assert dev.place == dev.files[0].name == "pateldev_904_5004_week3.ipynb"
+
+
+def test_an_error_of_the_grader_costs_nobody_else_a_mark(tmp_path, monkeypatch):
+    """Python 3.11 raised SystemError where two threads parsed code at the same time, and the class had no marks."""
+
+    def fails_for_ben(worker, one, *_):
+        if one.student == "ben":
+            raise SystemError("AST constructor recursion depth mismatch")
+        return Graded(one, "read", None, (Mark(CHOSEN, "right", earned=(Earned(parts(CHOSEN)[0], True, True),)),))
+
+    monkeypatch.setattr(grading, "grade_one", fails_for_ben)
+    for name in ("ada", "ben"):
+        (tmp_path / f"{name}.ipynb").write_text(BOOK)
+    settled, _ = publish(
+        Results("w", "", tuple(map(record_of, grading.grade(handed_in(tmp_path), [CHOSEN], b"a secret of sixteen")))),
+        tmp_path / "marks",
+    )
+    assert [one.score for one in settled] == [2, None]
+    page = (tmp_path / "marks" / "feedback" / "ben.html").read_text()
+    assert "nothing could be graded" in page and "The grader failed (SystemError:" in page
+
+
+def test_pages_and_lists_say_what_is_so(tmp_path):
+    item = Item("27.data", "The data", "to mark", 0.0, 1, written=True, text_id="x")
+    moodle = Record("Ada L_7", "read", "", "", (), "", CALLED_LATE, "Ada L_7_assignsubmission_file", "", (item,))
+    marks = tmp_path / "marks"
+    publish(Results("w", "", (moodle,)), marks)
+    (marks / "overrides.csv").write_text(
+        "student_id,item,points,reason,author\nAda L_7,27.data,1,fine,Emmy\nAda L_7,extra,-1,a week late,Emmy\n"
+    )
+    settled, _ = publish(Results("w", "", (moodle,)), marks)
+    page = (marks / "feedback" / "Ada L_7.html").read_text()
+    assert "Ada L: 0 of 1 point." in page and "Emmy took off 1 point: a week late" in page and "_7" not in page
+    assert "hidden cases" not in page.lower()  # a person marks all of it
+    told = summary(settled)
+    assert "a person marks the written answers" in told and "so nothing is deducted: Ada L_7." in told
+    (marks / "overrides.csv").write_text("student_id,item,points,reason,author\nAda L_7,extra,-2,no,Emmy\n")
+    with pytest.raises(ValueError, match="points must be a number from -1 to 1"):
+        publish(Results("w", "", (moodle,)), marks)
+
+
+def test_answers_that_differ_are_never_100_percent_alike():
+    assert as_text([Alike("a.py", ("ada", "ben"), 0.998)]) == "a.py   99%  ada, ben"
+    assert as_text([Alike("a.py", ("ada", "ben"), 1.0)]) == "a.py  100%  ada, ben"

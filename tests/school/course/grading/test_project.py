@@ -54,6 +54,11 @@ def test_a_project_is_handed_out_with_stubs_and_no_solution(course, capsys):
     taken = course / "course" / "release" / "later" / "transformer" / "attention.py"
     assert taken.read_text("utf-8").startswith("# taken:")
     assert main(["course", "release", "six", "--build", "6", "--out", "course"]) == 0
+    assert main(["course", "release", "two", "--build", "3,20", "--out", "course"]) == 0
+    told = (course / "course" / "release" / "two" / "README.md").read_text("utf-8")
+    assert "companion build check 3\n    companion build check 20\n" in told
+    assert "Your files use `attention.py`, which you also find there" in told
+    assert "about 75 minutes of work" in (course / "course" / "two.md").read_text("utf-8")
     told = (course / "course" / "release" / "six" / "README.md").read_text("utf-8")
     assert "`AdamW` earns nothing if `training.py` uses `optim`." in told and "optim" not in page
 

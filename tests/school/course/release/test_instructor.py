@@ -10,6 +10,8 @@ from companion.commands.main import command_parser
 from companion_school.checking.call import Result
 from companion_school.commands.grade import parser as grade_parser
 from companion_school.course.exam.paper import exam_questions
+from companion_school.course.release import instructor
+from companion_school.course.release.problem_set import ProblemSet
 
 FOLDER = Path(__file__).parents[4] / "notebooks" / "exercises"
 PAGE = (FOLDER / "INSTRUCTORS.md").read_text(encoding="utf-8")
@@ -57,3 +59,9 @@ def test_limits_and_empty_scores_are_explained(bundle):
     for page in (PAGE, (bundle / "week2.md").read_text(encoding="utf-8")):
         assert f"`--time {grader['--time']:g}`" in page and f"`--memory {grader['--memory']:g}`" in page
         assert re.search(r"empty score (?:[^.]* )?is (?:not a|no) zero", " ".join(page.split()), re.IGNORECASE)
+
+
+def test_a_page_for_written_answers_says_nothing_of_stars_and_limits(bundle):
+    told = instructor.page(ProblemSet.of("project", [], written=["27.data"]))
+    assert "27.data" in told and "**Two marks.**" not in told and "--memory" not in told
+    assert "**Two marks.**" in (bundle / "week2.md").read_text(encoding="utf-8")
