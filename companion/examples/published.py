@@ -21,7 +21,7 @@ from companion.files.published.generation_config import read_writing
 
 def main(folder: str, prompt: str = "The sea is") -> None:
     model, tokenizer = load_pretrained(folder).eval(), load_tokenizer(folder)
-    says = read_writing(folder, model.config.vocab)  # The generation settings in the model's folder
+    says = read_writing(folder, model.config.vocab)  # the generation settings in the model's folder
     ids = tokenizer.encode(prompt)
     print(f"{folder}: {sum(weight.numel() for weight in model.parameters()):,} parameters")
 

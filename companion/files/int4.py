@@ -1,13 +1,13 @@
 """Quantized int4 weights on disk, so that a model is calibrated only once (see `companion.quantization.calibration`).
 
-They are in a safetensors file next to the model's own file, with these tensors for each layer:
+They are stored in a safetensors file next to the model's own file, with these tensors for each layer:
 
     <name>.levels  quantized values, two in a byte with the first in the lower half, uint8 (out, d_in / 2)
     <name>.scale   the scale of each group, bf16 (out, d_in / 32)
     <name>.middle  the value of level 8 in each group, bf16 (out, d_in / 32)
     <name>.factor  a factor for each column, bf16 (d_in), if the columns were balanced
 
-Its header has checksums of the weights that were quantized.
+The header of the file has checksums of the weights that were quantized.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def save_levels(path: str | Path, model: Transformer) -> None:
     atomically.
 
     Raises:
-        ValueError: If the model was not calibrated, or its weights have changed since.
+        ValueError: If the model was not calibrated, or its weights have changed since then.
     """
     tensors: dict[str, Tensor] = {}
     layers = _layers(model)
@@ -62,7 +62,8 @@ def load_levels(path: str | Path, model: Transformer) -> int:
         The number of layers that have levels.
 
     Raises:
-        ValueError: If the file is missing, damaged or of another kind, or belongs to another model or other weights.
+        ValueError: If the file is missing, damaged or not of this kind, or belongs to another model or to different
+            weights.
     """
     tensors, layers = load_tensors(path), _layers(model)
     with safe_open(path, framework="pt") as file:
@@ -101,7 +102,7 @@ def load_levels(path: str | Path, model: Transformer) -> int:
 
 
 def _layers(model: Transformer) -> dict[str, nn.Linear]:
-    """Return the layers that int4 quantizes, by their names in the model."""
+    """Return the layers that int4 quantizes, keyed by their names in the model."""
     mine = {layer for group in four_bit_layers(model) for layer in group}
     return {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Linear) and layer in mine}
 

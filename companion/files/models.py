@@ -36,7 +36,7 @@ WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
 
 def _save_file(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str] | None = None) -> None:
-    """Save as `safetensors.torch.save_file` does, with two differences.
+    """Save tensors like `safetensors.torch.save_file`, with two differences.
 
     Errors of the operating system raise `OSError`, and the file has the usual permissions of a new file, whereas the
     library would make it readable only by its owner.
@@ -70,17 +70,17 @@ def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapp
     Args:
         path: Path of the file.
         tensors: The tensors by name, on any device.
-        metadata: Further entries of the file's header.
+        metadata: Additional entries for the file's header.
     """
     with replacing(Path(path)) as (draft,):
         _save_file(tensors, draft, metadata)
 
 
 def save_together(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], texts: Mapping[str, str]) -> None:
-    """Write safetensors files and text files into a folder, replacing those that exist.
+    """Write safetensors files and text files into a folder, replacing existing ones.
 
-    `companion.ground.atomic.replacing` explains what readers see in the meantime. The headers mark the tensors as
-    PyTorch's.
+    `companion.ground.atomic.replacing` explains what readers see in the meantime. The headers say that the tensors come
+    from PyTorch.
     """
     with replacing(*(folder / name for name in (*tensors, *texts))) as drafts:
         for draft, named in zip(drafts, tensors.values(), strict=False):
@@ -92,7 +92,7 @@ def save_together(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], tex
 def load_tensors(
     path: str | Path, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
 ) -> dict[str, Tensor]:
-    """Read a safetensors file, such as `save_tensors` writes.
+    """Read a safetensors file, such as one that `save_tensors` wrote.
 
     Args:
         path: Path of the file.
@@ -176,7 +176,7 @@ def _reading(path: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[str,
 
 
 def unwrapped(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors by the names that they had before their model was wrapped.
+    """Return tensors, keyed by the names that they had before their model was wrapped.
 
     `torch.compile` puts "_orig_mod." before a module's names, and `DistributedDataParallel` puts "module." before all
     names. Nothing is renamed if two tensors would get the same name.
@@ -197,13 +197,15 @@ def check_names(path: Path, names: Iterable[str]) -> None:
 def save_model(folder: str | Path, model: Transformer, *, weights: Mapping[str, Tensor] | None = None) -> None:
     """Write `model.safetensors` and `config.json` into `folder`, which is created if missing.
 
-    A tied output head is the embedding table and is stored once. Both files are complete on the disk before the first
-    one is renamed, and `load_model` never combines a file of an earlier model with a file of this one.
+    A tied output head, which is the same tensor as the embedding table, is stored once. Both files are complete on the
+    disk before the first one is renamed, and `load_model` never combines a file of an earlier model with a file of this
+    one.
 
     Args:
         folder: The output folder.
         model: The model to write.
-        weights: Its full `state_dict`, needed if `model` itself holds only a part of it (default: the model's own).
+        weights: The full `state_dict` of the model, which is needed if `model` itself holds only a part of it (default:
+            the model's own `state_dict`).
 
     Raises:
         ValueError: If `load_model` would reject the weights, because they have several dtypes or do not match the
@@ -230,8 +232,8 @@ def load_model(
 
     Raises:
         ValueError: If the folder or a file is missing or damaged or belongs to another kind of model, or if the
-            configuration does not match the weights. The message lists tensors that are missing, unexpected or of
-            another shape.
+            configuration does not match the weights. The message lists tensors that are missing or unexpected or have
+            the wrong shape.
     """
     return read_together(Path(folder), lambda: _load_model(Path(folder), dtype, device))
 
@@ -251,9 +253,10 @@ def _load_model(folder: Path, dtype: torch.dtype | None, device: torch.device | 
 
 
 def read_config(folder: Path, name: str = CONFIG) -> dict[str, Any]:
-    """Return the fields of a folder's JSON file. Raises `ValueError` if it is missing, damaged or not an object."""
+    """Return the fields of a folder's JSON file. Raises `ValueError` if the file is missing, damaged or not an
+    object."""
     path = folder / name
-    if not os.path.isdir(folder):  # also False for a name that is too long for a path
+    if not os.path.isdir(folder):  # also False for a name that is too long to be a path
         raise ValueError(f"{folder}: expected a folder with {CONFIG} and {WEIGHTS}, found none")
     if not path.is_file():
         run = (folder / "run.json").is_file() and name == CONFIG
@@ -273,15 +276,16 @@ def assemble(config: ModelConfig, tensors: dict[str, Tensor], folder: Path, dtyp
 
     Args:
         config: The configuration of the model.
-        tensors: The parameters by name. The dictionary is emptied, so that converted tensors are not in memory twice.
+        tensors: The parameters by name. The dictionary is emptied so that tensors are not in memory twice when they are
+            converted.
         folder: The folder that error messages name.
-        dtype: The dtype of the model (default: the dtype of the tensors, which must then all have the same dtype).
+        dtype: The dtype of the model (default: that of the tensors, which must then all have the same dtype).
 
     Raises:
         ValueError: If the tensors are not exactly the model's parameters, are not floating-point, or are not finite.
             The message names them.
     """
-    if config.layers > len(tensors):  # before so many layers are created, even without data
+    if config.layers > len(tensors):  # check this before so many layers are created, even without data
         raise_faults(folder, [f"layers={config.layers}, expected at most the number of tensors, {len(tensors)}"])
     try:
         model = bare_model(config)
@@ -314,7 +318,7 @@ def _differences(wanted: Mapping[str, tuple[int, ...]], got: Mapping[str, tuple[
 
 
 class _Undrawn(TorchFunctionMode):
-    """Mode that skips the functions of `torch.nn.init`.
+    """A mode that skips the functions of `torch.nn.init`.
 
     On the device "meta" there is nothing to initialize, and the first call would make PyTorch load its compiler, which
     takes longer than reading a gigabyte.
@@ -333,7 +337,8 @@ _COMPUTED = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 def _check_dtypes(
     tensors: Mapping[str, Tensor], folder: Path, dtype: torch.dtype | None, remedy: str = "dtype= to convert to"
 ) -> None:
-    """Raise `ValueError` unless all tensors have one dtype that models compute in, or `dtype` converts them to one.
+    """Raise `ValueError` unless all tensors have the same dtype, and one that models compute in, or `dtype` converts
+    them.
 
     Tensors that are not floating-point are always rejected.
     """
@@ -387,7 +392,7 @@ def _finite(name: str, tensor: Tensor, folder: Path, dtype: torch.dtype | None) 
 
 
 def raise_faults(folder: Path, faults: list[str]) -> None:
-    """Raise a `ValueError` that lists the first faults, if there are any."""
+    """Raise a `ValueError` that lists the first faults if there are any."""
     if faults:
         first = "; ".join(cut(fault, 160) for fault in faults[:12])
         more = f"; and {len(faults) - 12} more" if len(faults) > 12 else ""

@@ -1,4 +1,4 @@
-"""The base layer: validated values, atomic files, and facts about the machine.
+"""The base layer: argument checks, atomic file operations, and facts about the machine.
 
 annotations    check arguments against the annotations of a public function
 arguments      check what annotations cannot express about arguments: ids, masks, padding

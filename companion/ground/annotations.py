@@ -1,4 +1,4 @@
-"""Check the arguments of public functions against the functions' annotations, once for each call from outside.
+"""Check the arguments of public functions against their annotations, once for each call from outside.
 
 `checked` reads the annotations (jaxtyping's axes and dtypes, choices, numbers, classes). Its errors say in one sentence
 which argument is wrong, what was passed, and what was expected: "k has batch=1: expected 2, as in q". Conditions that
@@ -6,7 +6,7 @@ annotations cannot express, such as one axis dividing another, are checked by fu
 Nested calls are not checked again, so a model checks its arguments only once, no matter how many layers use them.
 
 jaxtyping and beartype could check the same annotations at each call. They take five times as long as this module, and
-their messages have a dozen lines. The tests run them on everything, results included.
+their messages have a dozen lines. The tests run these libraries on everything, including results.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ def checked(
     settles: Callable[[dict[str, Any]], None] | None = None,
     hints: Mapping[str, str] | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Make a decorator that checks a function's arguments, except in calls from another function that is `checked`.
+    """Make a decorator that checks a function's arguments, except when another `checked` function calls it.
 
     Args:
-        sizes: For a method: returns the sizes of axes that its object fixes.
-        fits: Raises `ValueError` for arguments that match their annotations but not each other. It may use only the
-            dtype and shape of tensors, because it runs only once for calls that agree in these.
-        settles: The same for checks that depend on the contents of arguments. It may also replace arguments, for
-            example ones and zeros by booleans. It runs for each call from outside.
-        hints: By parameter: advice to add to an error message about it.
+        sizes: For a method, returns the sizes of axes that are fixed by its object.
+        fits: Raises `ValueError` for arguments that match their annotations but not each other. Of tensors, it may use
+            only the dtype and the shape, because it runs only once for calls that agree in these.
+        settles: Like `fits`, but for checks that depend on the contents of arguments. It may also replace arguments,
+            for example ones and zeros by booleans. It runs for each call from outside.
+        hints: For each parameter, advice to add to an error message about it.
 
     Raises:
         ValueError: If an argument is wrong; the message names the argument, its value and what was expected. The
@@ -76,7 +76,7 @@ def checked(
 
         @wraps(function)
         def door(*args: P.args, **kwargs: P.kwargs) -> R:
-            if _here.inside or len(args) > len(names):  # Python's own error for too many arguments is best
+            if _here.inside or len(args) > len(names):  # Python's own error for too many arguments is clearer
                 return function(*args, **kwargs)
             given = dict(zip(names, args, strict=False))
             given.update(kwargs)
@@ -141,7 +141,7 @@ class _Looks:
 
 
 def _kind(value: Any) -> Hashable:
-    """Return everything about a value that its checks depend on."""
+    """Return all properties of a value that its checks depend on."""
     if isinstance(value, Tensor):
         return value.dtype, value.shape
     kind = type(value)
@@ -197,7 +197,7 @@ class Expected:
         """Check that a value matches one alternative, and record the sizes of its axes and where they were found.
 
         Raises:
-            ValueError: If it matches none.
+            ValueError: If the value matches no alternative.
         """
         if isinstance(value, Tensor) and self.arrays:
             array = next((array for array in self.arrays if array.holds(value)), None)
@@ -233,7 +233,7 @@ def _is(value: Any, kind: type) -> bool:
 
 
 def _tensor(dtypes: set[str] | None) -> str:
-    """Describe a tensor of these dtypes."""
+    """Describe a tensor that has one of these dtypes."""
     floats, whole, truth = ("a floating tensor", "a tensor of whole numbers", "a tensor of True and False")
     if dtypes is None:
         return "a tensor"
@@ -242,7 +242,7 @@ def _tensor(dtypes: set[str] | None) -> str:
 
 
 def _axes(axes: tuple[str, ...], ones: str = " or 1 in any axis") -> str:
-    """Format axes as in docstrings, (batch, token); `ones` is appended if some of them broadcast."""
+    """Format axes as in docstrings, as in (batch, token); `ones` is appended if some axes broadcast."""
     names = ["..." if _is_some(axis) else axis.lstrip("#") for axis in axes]
     return f"({', '.join(names)}{',' * (len(names) == 1)}){ones if any(axis[:1] == '#' for axis in axes) else ''}"
 
@@ -283,7 +283,7 @@ def _is_some(axis: str) -> bool:
 
 
 def _paired(axes: tuple[str, ...], shape: tuple[int, ...]) -> list[tuple[str, int]] | None:
-    """Pair each named axis with its size; `None` if their numbers differ."""
+    """Pair each named axis with its size; return `None` if the number of axes differs from the number of sizes."""
     some = [i for i, axis in enumerate(axes) if _is_some(axis)]
     if not some:
         return list(zip(axes, shape, strict=True)) if len(axes) == len(shape) else None
@@ -294,10 +294,10 @@ def _paired(axes: tuple[str, ...], shape: tuple[int, ...]) -> list[tuple[str, in
 
 
 def _wanted(axis: str, sizes: dict[str, tuple[int, str]]) -> tuple[int | None, str]:
-    """Return the size of the named axis and where it was found; `None` if it is not known yet."""
+    """Return the size of the named axis and where the size was found, or `None` if it is not known yet."""
     if axis.isdecimal():
         return int(axis), ""
-    bare, _, more = axis.partition("+")  # no regular expression, because PyTorch before 2.13 cannot compile one
+    bare, _, more = axis.partition("+")  # avoid a regular expression, because PyTorch before 2.13 cannot compile one
     known = sizes.get(bare)
     if known is None:
         return None, ""

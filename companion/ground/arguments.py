@@ -1,12 +1,12 @@
 """Check arguments once, where they enter the package.
 
-The user gets a clear sentence instead of an error from deep inside PyTorch or meaningless results.
+The user gets a clear message instead of meaningless results or an error from deep inside PyTorch.
 
 Shapes and dtypes are known without waiting for the device, and are always checked. Whether an id is in range depends on
-the contents of a tensor. On the CPU, the look-up itself detects this at no cost. For a GPU, a check would have to wait
-for the device at every step, and without it such an id ends the process some time later. On a GPU, ids are checked only
-if the environment variable COMPANION_CHECK_IDS is 1, which helps to find the cause. `generate` and `beam_search` take
-prompts as lists and check them on any device.
+the contents of a tensor. On the CPU, the look-up itself detects this at no cost. On a GPU, a check would have to wait
+for the device at every step; without a check, an invalid id ends the process some time later. Ids on a GPU are
+therefore checked only if the environment variable COMPANION_CHECK_IDS is 1, which helps to find the cause. `generate`
+and `beam_search` take prompts as lists and check them on any device.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def check_kind(name: str, value: object, kinds: type | tuple[type, ...], expecte
     """Check that an argument has one of these types.
 
     Raises:
-        ValueError: If `value`, the argument called `name`, has another type.
+        ValueError: If `value`, the argument called `name`, has a different type.
     """
     if not isinstance(value, kinds):
         raise ValueError(f"{name}={described(value)}: expected {expected}")
@@ -67,9 +67,9 @@ def check_device(device: object) -> None:
 
 
 def check_ids(name: str, ids: object, axes: str = "(batch, token)") -> None:
-    """Check that `ids` is a tensor of integers with two axes, neither of them empty.
+    """Check that `ids` is a tensor of integers with two axes, neither of which is empty.
 
-    `look_up` checks whether a table has these ids.
+    `look_up` checks whether a table has rows for these ids.
 
     Raises:
         ValueError: If `ids` is anything else.
@@ -123,12 +123,12 @@ def heads_fit(given: Mapping[str, Any]) -> None:
 
 
 def check_numbers(name: str, x: Tensor) -> None:
-    """Check that a tensor has no NaN and no plus infinity, which would make a softmax NaN; -infinity excludes an entry.
+    """Check that a tensor contains neither NaN nor +infinity, which would make a softmax NaN; -infinity is allowed.
 
-    On a GPU, this is checked only under the same condition as ids, because the check waits for the device.
+    On a GPU, the tensor is checked only under the same condition as ids, because the check waits for the device.
 
     Raises:
-        ValueError: If it has a NaN or a plus infinity.
+        ValueError: If the tensor contains NaN or +infinity.
     """
     if checks_contents(x, anywhere=False):
         most = x.detach().max().item()
@@ -137,10 +137,10 @@ def check_numbers(name: str, x: Tensor) -> None:
 
 
 def look_up(name: str, table: nn.Module, ids: Tensor) -> Tensor:
-    """Look up `ids` in a table, a module with one `weight`.
+    """Look up `ids` in a table, which is a module with a single `weight`.
 
     Raises:
-        ValueError: If an id has no row. The module's docstring explains when this is checked.
+        ValueError: If the table has no row for an id. The module's docstring explains when this is checked.
     """
     if CHECKS_IDS and ids.device.type not in ("cpu", "meta") and not torch.compiler.is_compiling():
         _check_range(name, table, ids)

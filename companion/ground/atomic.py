@@ -20,12 +20,13 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class NotWritten(OSError):
-    """Raised when a file cannot be written. The message names the file, the reason and the size; no part remains."""
+    """Raised when a file cannot be written. The message names the file, the reason and the size. No part of the file
+    remains."""
 
 
 @contextmanager
 def writing(path: str | Path, needed: int) -> Iterator[None]:
-    """Convert an `OSError` in the `with` block to a `NotWritten` for `path`, which needs `needed` bytes.
+    """Convert an `OSError` in the `with` block to a `NotWritten` for `path`, a file of `needed` bytes.
 
     A `NotWritten` for a part of `path` is converted too.
     """
@@ -46,7 +47,7 @@ def writing(path: str | Path, needed: int) -> Iterator[None]:
 
 
 def must_be_writable(place: str | Path, flag: str, given: str | None = None) -> None:
-    """Check, before any work, that a folder at `place` or a file in it can be written.
+    """Check, before any work is done, that a folder at `place` and files in it can be written.
 
     Args:
         place: The path of the folder.
@@ -69,9 +70,9 @@ def must_be_writable(place: str | Path, flag: str, given: str | None = None) -> 
 
 
 def sync_folder(folder: str | Path) -> None:
-    """Flush the names in a folder to the disk, so that a renamed file keeps its new name through a power cut.
+    """Flush the names in a folder to the disk, so that a renamed file keeps its new name after a power cut.
 
-    Does nothing on systems that do not support this (Windows).
+    This does nothing on systems that do not support it (Windows).
 
     Raises:
         OSError: If the disk fails.
@@ -92,8 +93,8 @@ def sync_folder(folder: str | Path) -> None:
 def replacing(*paths: Path) -> Iterator[list[Path]]:
     """Yield temporary paths to write to, in the folder of `paths`, which is created if it is missing.
 
-    If the block succeeds, all are flushed to the disk and then renamed to `paths`; otherwise all are removed. A reader
-    that uses `read_together` sees all the old files or all the new ones.
+    If the block succeeds, all files are flushed to the disk and then renamed to `paths`; otherwise all are removed. A
+    reader that uses `read_together` sees either all of the old files or all of the new ones.
     """
     folder = paths[0].parent
     folder.mkdir(parents=True, exist_ok=True)
@@ -128,7 +129,7 @@ def _rename(drafts: Sequence[Path], paths: Sequence[Path]) -> None:
 
 
 def read_together(folder: Path, read: Callable[[], T], *, seconds: float = 5.0) -> T:
-    """Return the result of `read` for a folder's .json and .safetensors files as they were at a single moment.
+    """Return the result of `read` for a consistent state of a folder's .json and .safetensors files.
 
     If `replacing` changes the files in the meantime, they are read again.
 
@@ -139,7 +140,7 @@ def read_together(folder: Path, read: Callable[[], T], *, seconds: float = 5.0) 
 
     Raises:
         ValueError: If the files are still being replaced after this time, or an interrupted process has left a mixture
-            of old and new files. Errors from `read` are passed on.
+            of old and new files. Errors from `read` are propagated.
     """
     end = time.monotonic() + seconds
     while True:
@@ -161,7 +162,7 @@ def read_together(folder: Path, read: Callable[[], T], *, seconds: float = 5.0) 
 
 
 def _versions(folder: Path) -> dict[str, tuple[int, int, int]]:
-    """Return, by file name, the properties that distinguish a file from a later one with the same name."""
+    """Return, for each file name, the properties that distinguish a file from a later one with the same name."""
     found = {}
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
@@ -173,13 +174,13 @@ def _versions(folder: Path) -> dict[str, tuple[int, int, int]]:
 
 
 def write_atomic(path: str | Path, data: bytes | str) -> None:
-    """Write `data` (text as UTF-8) to `path` so that no reader ever sees half of it, even after a crash.
+    """Write `data` (text as UTF-8) to `path` so that no reader ever sees an incomplete file, even after a crash.
 
     Missing folders are created.
 
     Raises:
-        NotWritten: If it could not be written. In this case the previous contents are unchanged, and no temporary file
-            remains.
+        NotWritten: If the file could not be written. In this case its previous contents are unchanged, and no temporary
+            file remains.
     """
     data = data.encode() if isinstance(data, str) else data
     with writing(path, len(data)), replacing(Path(path)) as (draft,):

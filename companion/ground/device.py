@@ -11,10 +11,10 @@ from companion.ground.installed import installed
 
 
 def find_device(name: str) -> torch.device:
-    """Return the device with this name, where `"auto"` is the first CUDA GPU, or the CPU without one.
+    """Return the device with this name; `"auto"` means the first CUDA GPU, or the CPU if there is no GPU.
 
     Raises:
-        ValueError: If this machine does not have it.
+        ValueError: If this machine does not have the device.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -34,7 +34,7 @@ def find_device(name: str) -> torch.device:
 
 
 def find_precision(name: str, device: torch.device) -> str:
-    """Resolve `"auto"` to bfloat16 on a GPU that supports it, and otherwise to fp32.
+    """Resolve `"auto"` to bf16 on a GPU that supports it, and otherwise to fp32.
 
     Raises:
         ValueError: If the precision is `"tf32"` and the device is not a CUDA GPU.
@@ -47,7 +47,7 @@ def find_precision(name: str, device: torch.device) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions and settings that a measurement here depends on."""
+    """Return the versions and settings that a measurement on this machine depends on."""
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,

@@ -15,7 +15,8 @@ Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 
 
 def columns(most: int = WIDTH) -> int:
-    """Return the columns available for a line: `most`, or the width of the terminal if it is narrower; at least 30."""
+    """Return the number of columns for a line: `most` or the width of the terminal, whichever is smaller, but at least
+    30."""
     return max(min(shutil.get_terminal_size().columns, most), 30)
 
 
@@ -32,9 +33,10 @@ def table(
     Args:
         rows: The cells of each row; a row may end early.
         head: The headings, if there are any.
-        left: Indices of columns with words, aligned left; the others are figures, aligned right.
+        left: Indices of columns that contain words and are aligned left; the others contain figures and are aligned
+            right.
         indent: Spaces before each line.
-        width: Maximum length of a line. Columns that do not fit are printed below in another block, which repeats the
+        width: Maximum length of a line. Columns that do not fit are printed in another block below, which repeats the
             first column. `None` means no limit.
     """
     lines = [[*row] for row in ([head] if head else [])] + [[*row] for row in rows]
@@ -60,7 +62,7 @@ def count(number: float, noun: str) -> str:
 
 def readable_bytes(size: float) -> str:
     """Format bytes in decimal units: 1 kB is 1000 bytes."""
-    if size >= 1e18:  # no machine has that much, so the order of magnitude is enough
+    if size >= 1e18:  # no machine has that much memory, so the order of magnitude is enough
         return f"1e{math.floor(math.log10(size))} B"
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000:
@@ -86,11 +88,13 @@ def many(number: float) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Replace control characters, which could control a terminal, with escapes such as \x1b; tabs and line ends stay.
+    r"""Replace control characters, which could control a terminal, with escapes such as \x1b, except tabs and line
+    ends.
 
-    Those from \x80 to \x9f are included, because some terminals obey them: \x9b is an escape with its bracket.
+    Characters from \x80 to \x9f are replaced too, because some terminals obey them: \x9b is equivalent to an escape
+    character and a bracket.
     """
     return _COMMANDS.sub(lambda found: f"\\x{ord(found.group()):02x}", text)
 
 
-_COMMANDS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|\r(?!\n)")  # a bare \r writes over its line
+_COMMANDS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|\r(?!\n)")  # a bare \r returns to the line's start

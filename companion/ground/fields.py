@@ -1,4 +1,4 @@
-"""Fields of configurations, with error messages about invalid ones and conversion from JSON.
+"""Check the fields of configurations, and convert them from JSON.
 
 A value is rejected in the same way whether it comes from Python or from a file.
 """
@@ -18,7 +18,7 @@ def shown(value: object) -> str:
     """Return a value's repr for a message, shortened if it is long."""
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # a number of thousands of digits, or endless nesting
+    except (ValueError, RecursionError):  # a number with thousands of digits, or endless nesting
         return f"a very long {type(value).__name__}"
     return cut(text)
 
@@ -26,8 +26,8 @@ def shown(value: object) -> str:
 def plain(text: str) -> str:
     """Escape a file name or a flag's text for a message.
 
-    Characters that terminals do not show are escaped. The middle of a long text is left out, because the end of a path
-    is what identifies it.
+    Characters that terminals do not show are escaped. The middle of a long text is left out rather than its end,
+    because the end of a path identifies the file.
     """
     text = repr(text)[1:-1]
     return text if len(text) <= 100 else f"{text[:30]}...{text[-67:]}"
@@ -40,7 +40,7 @@ def cut(text: str, most: int = 80) -> str:
 
 
 def why(error: BaseException) -> str:
-    """Return a library's error message in at most 200 characters, because some libraries repeat the whole file."""
+    """Return a library's error message, cut to at most 200 characters because some libraries repeat the whole file."""
     return cut(str(error) or type(error).__name__, 200)
 
 
@@ -48,7 +48,7 @@ def require(condition: bool, name: str, value: object, expected: str) -> None:
     """Check a condition on an argument.
 
     Raises:
-        ValueError: If the condition is false; the message names the argument, its value and what was expected.
+        ValueError: If the condition is false. The message names the argument, its value and what was expected.
     """
     if not condition:
         raise ValueError(f"{name}={shown(value)}: expected {expected}")
@@ -93,7 +93,7 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 
 def require_share(name: str, value: object) -> float:
-    """Return an argument that is a probability as a float.
+    """Return an argument as a float after checking that it is a probability.
 
     Raises:
         ValueError: If `value`, the argument called `name`, is not a probability.
@@ -107,11 +107,11 @@ def require_types(config: Any) -> None:
     """Check that the fields of a dataclass have their annotated types.
 
     The check is as strict as JSON: 1 is not a `bool` and True is not a number, a `float` may be an integer but must be
-    finite, and a string must be one of the choices of its `Literal`. The dataclass itself checks the limits of sizes.
-    An integer above 2^53 in a `float` field becomes a float.
+    finite, and a string must be one of the choices of its `Literal`. The limits of sizes are checked by the dataclass
+    itself. An integer above 2^53 in a `float` field becomes a float.
 
     Raises:
-        ValueError: If a field has another type; the message names the first one.
+        ValueError: If a field has the wrong type. The message names the first such field.
     """
     kind: Any = type(config)
     for name, hint in _hints(kind).items():
@@ -145,8 +145,8 @@ def parse_json(text: str | bytes) -> Any:
     """Parse a JSON text.
 
     Raises:
-        ValueError: If it is not JSON, is nested too deeply, has a number of thousands of digits, contains a field
-            twice, or has a field whose name cannot be shown in a message.
+        ValueError: If the text is not JSON, is nested too deeply, has a number with thousands of digits, contains a
+            field twice, or has a field whose name cannot be shown in a message.
     """
     try:
         return json.loads(text, object_pairs_hook=_once)
@@ -157,7 +157,7 @@ def parse_json(text: str | bytes) -> Any:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Build a JSON object.
 
-    Raises `ValueError` for duplicate fields, because all but the last would be lost silently.
+    Raises `ValueError` for duplicate fields, because otherwise all but the last would be lost silently.
     """
     value = dict(pairs)
     if len(value) < len(pairs):
@@ -174,7 +174,7 @@ def build(kind: Any, data: Any, where: str) -> Any:
     """Make an instance of the dataclass `kind` from JSON data, checking each field against its annotation.
 
     Raises:
-        ValueError: If a field is unknown, missing or invalid; the message names it, with the prefix `where`.
+        ValueError: If a field is unknown, missing or invalid. The message names the field, with the prefix `where`.
     """
     if not isinstance(data, Mapping):
         raise ValueError(f"{where}: expected an object with the fields of {kind.__name__}, got {shown(data)}")

@@ -22,7 +22,7 @@ _BROUGHT_BY = {"IPython": "ipykernel", "PIL": "pillow", "yaml": "pyyaml"}
 
 
 def installed(package: str) -> str | None:
-    """Return the version of a package by its pip name; `None` if it is not installed."""
+    """Return the version of a package, given by its pip name, or `None` if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -31,7 +31,7 @@ def installed(package: str) -> str | None:
 
 @cache
 def requirements() -> tuple[Requirement, ...]:
-    """Return the requirements of the installed package or of its checkout; empty if there is neither."""
+    """Return the requirements of the installed package or of its checkout; without either, there are none."""
     asked = None
     try:
         asked = metadata.requires(NAME)
@@ -50,7 +50,7 @@ def requirements() -> tuple[Requirement, ...]:
 
 
 def asked_by(extra: str = "") -> list[Requirement]:
-    """Return the requirements of an extra; without a name, those of the package itself."""
+    """Return the requirements of an extra or, without a name, those of the package itself."""
     return [asked for asked in requirements() if _belongs(asked, extra)]
 
 
@@ -61,7 +61,7 @@ def _belongs(asked: Requirement, extra: str) -> bool:
 
 
 def missing(extra: str = "") -> list[Requirement]:
-    """Return the requirements of an extra that are not installed, or not in an accepted version.
+    """Return the requirements of an extra that are not installed, or are installed in an unsuitable version.
 
     Without a name, these are the requirements of the package itself.
     """
@@ -83,7 +83,7 @@ def install_line(extra: str) -> str:
 
 
 def how_to_get(module: str, extras: tuple[str, ...]) -> str | None:
-    """Return advice about a module that could not be imported; `None` if none of the extras provides it."""
+    """Return advice about a module that could not be imported, or `None` if no extra provides it."""
     top = module.partition(".")[0]
     wanted = _BROUGHT_BY.get(top, top).lower().replace("_", "-")
     for extra in extras:

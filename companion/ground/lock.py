@@ -1,4 +1,4 @@
-"""Allow only one process at a time, with a lock that the system releases when its holder ends for any reason."""
+"""Allow only one process at a time, using a lock that the system releases when its holder ends for any reason."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Busy(ValueError):
 
 @contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
-    """Hold the lock of the file `path` in the `with` block; the file is created, and removed afterwards.
+    """Hold a lock on the file `path` during the `with` block; the file is created, and removed afterwards.
 
-    If the process is killed, the file stays but locks nothing, because the lock belongs to the system and ends with the
-    process. On a file system without locks (some network ones) nothing is locked.
+    If the process is killed, the file remains but no longer locks anything, because the system ends the lock together
+    with the process. On a file system without locks, such as some network file systems, nothing is locked.
 
     Raises:
-        Busy: If another process holds the lock; the message says `what` the lock is for.
+        Busy: If another process holds the lock. The message says `what` the lock is for.
         NotWritten: If the file cannot be created.
     """
     lock = FileLock(path, mode=0o644)
@@ -45,7 +45,7 @@ def locked(path: Path, what: str) -> Iterator[None]:
             if error.errno not in (errno.ENOLCK, errno.ENOTSUP):
                 raise
     try:
-        with suppress(OSError):  # the holder's name only informs people, so a full disk does not matter
+        with suppress(OSError):  # the holder's name is only informative, so a full disk does not matter
             path.write_text(f"{os.getpid()} on {socket.gethostname()}\n", "utf-8")
         yield
     finally:

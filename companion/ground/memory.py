@@ -14,9 +14,10 @@ from companion.ground.display import readable_bytes
 
 @cache
 def memory(device: torch.device | str = "cpu") -> int | None:
-    """Return the maximum memory of a process on this machine in bytes; `None` if the system does not provide it.
+    """Return the memory in bytes that a process can use on this machine, or `None` if the system does not report it.
 
-    For a GPU this is the GPU's memory, otherwise the memory of the machine or of the container around the process.
+    For a GPU this is the GPU's memory, otherwise the memory of the machine or of the container that the process runs
+    in.
     """
     device = torch.device(device)
     if device.type == "meta":  # it stores only shapes
@@ -38,10 +39,11 @@ def check_room(asked: str, what: str, needed: int, device: torch.device | str | 
         asked: The argument or flag that asks for the memory, with its value.
         what: What needs it, as in "this model".
         needed: Number of bytes.
-        device: Where they are needed (default: the CPU). Fake tensors, which have only shapes, need none.
+        device: The device on which the memory is needed (default: the CPU). Fake tensors, which have only shapes, need
+            no memory.
 
     Raises:
-        ValueError: If they do not fit.
+        ValueError: If the bytes do not fit.
     """
     if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
         return

@@ -1,4 +1,4 @@
-"""Numbers with limits, as types of flags and settings, and their descriptions in messages."""
+"""Numbers with limits, which serve as types of flags and settings, and their descriptions in messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LIMITS = {"above": operator.gt, "least": operator.ge, "below": operator.lt, "mo
 
 
 def _limited(base: type, words: str, **limits: float) -> Any:
-    """Make a type of numbers between limits, which raises `ValueError` for others; `words` describes it in messages."""
+    """Make a number type that raises `ValueError` outside its limits; `words` describes the type in messages."""
 
     def make(kind: Any, value: Any) -> object:
         part = base is int and isinstance(value, float) and not value.is_integer()
@@ -24,7 +24,7 @@ def _limited(base: type, words: str, **limits: float) -> Any:
             raise ValueError(f"{value}: expected {words}")
         try:
             number = base(value)
-        except OverflowError:  # a whole number of hundreds of digits, which no float can hold
+        except OverflowError:  # an integer with hundreds of digits, which no float can hold
             raise ValueError(f"{value}: expected {words}") from None
         if not all(_LIMITS[limit](number, bound) for limit, bound in limits.items()):
             raise ValueError(f"{value}: expected {words}")
@@ -60,7 +60,7 @@ WORDS: dict[Any, str] = {
 
 
 def kind_of(hint: Any) -> Any:
-    """Return the type of a flag without its `None`; for an annotated setting, the type with the limits."""
+    """Return the type of a flag without its `None` or, for an annotated setting, the type with the limits."""
     if get_origin(hint) in (types.UnionType, Union):
         kinds = [kind for kind in get_args(hint) if kind is not type(None)]
         return kind_of(kinds[0]) if len(kinds) == 1 else hint
@@ -68,7 +68,7 @@ def kind_of(hint: Any) -> Any:
 
 
 def flag_type(hint: Any) -> Any:
-    """Return the type of the flag for a setting with this annotation.
+    """Return the type of the flag that belongs to a setting with this annotation.
 
     An optional text accepts any text, even "null".
     """
@@ -76,7 +76,7 @@ def flag_type(hint: Any) -> Any:
 
 
 def choices(hint: Any) -> list[str]:
-    """Return the values of a `Literal` as they are typed; none for any other type."""
+    """Return the values of a `Literal` as the user types them; for any other type, there are none."""
     kind = kind_of(hint)
     return [str(value) for value in get_args(kind)] if get_origin(kind) is Literal else []
 
@@ -89,10 +89,10 @@ def expected(hint: Any) -> str:
 
 
 def check(values: Mapping[str, Any], hints: Mapping[str, Any]) -> None:
-    """Check values, by flag, against the limits of their types.
+    """Check the values of flags against the limits of their types.
 
     Raises:
-        ValueError: If a value is outside the limits of its type; the message is about the first one.
+        ValueError: If a value is outside the limits of its type. The message is about the first such value.
     """
     for flag, value in values.items():
         kind = kind_of(hints[flag])
@@ -133,7 +133,7 @@ def require_fields(config: Any) -> None:
     """Check that the numbers in a dataclass are within their annotations' limits.
 
     Raises:
-        ValueError: If a number is outside its limits; the message names the first such field.
+        ValueError: If a number is outside its limits. The message names the first such field.
     """
     kind: Any = type(config)
     for name, hint in _limits(kind).items():

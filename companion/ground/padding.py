@@ -11,5 +11,5 @@ from torch.nn.utils.rnn import pad_sequence
 
 
 def padded(rows: Sequence[Sequence[int] | Tensor], filler: int = 0) -> Int[Tensor, "batch token"]:
-    """Pad rows of at least one element each to the length of the longest row, and return them as one tensor."""
+    """Pad nonempty rows to the length of the longest row, and return them as one tensor."""
     return pad_sequence([torch.as_tensor(row) for row in rows], batch_first=True, padding_value=filler)

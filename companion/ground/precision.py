@@ -1,4 +1,4 @@
-"""Precision of sums and exponentials, which is fp32 or wider because half precision is too coarse for them."""
+"""The precision of sums and exponentials, which is fp32 or wider because half precision is too coarse."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ def wide_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def wide(x: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:
-    """Convert `x` to fp32 or wider; return the same tensor if it already is."""
+    """Convert `x` to fp32; return the same tensor if it is already fp32 or wider."""
     return x.to(wide_dtype(x.dtype))

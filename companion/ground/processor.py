@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def processor() -> str:
-    """Return the manufacturer's name of the processor, if the system provides it."""
+    """Return the manufacturer's name for the processor, if the system provides it."""
     with suppress(OSError):
         pairs = (line.partition(":") for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines())
         if name := next((value for name, _, value in pairs if name.strip() == "model name"), "").strip():

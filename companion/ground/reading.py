@@ -18,7 +18,7 @@ def read_file(path: str | Path) -> bytes:
     """Return the contents of a file.
 
     Raises:
-        OSError: If it cannot be read, or is not a regular file.
+        OSError: If the file cannot be read, or is not a regular file.
     """
     if os.path.exists(path) and not os.path.isfile(path):
         raise OSError(errno.EINVAL, "not a regular file", str(path))
@@ -26,11 +26,11 @@ def read_file(path: str | Path) -> bytes:
 
 
 def text_of(data: bytes) -> str:
-    """Decode a file in UTF-8, with line ends unchanged and without the byte order mark that some editors write.
+    """Decode a UTF-8 file, leaving line ends unchanged and dropping the byte order mark that some editors write.
 
     Raises:
-        UnicodeError: If it is not text. For UTF-16 and UTF-32, which Windows programs write, the message names the
-            encoding.
+        UnicodeError: If the file is not text. For UTF-16 and UTF-32, which Windows programs write, the message names
+            the encoding.
     """
     for mark, name in _OTHER.items():
         if data.startswith(mark):
@@ -41,7 +41,7 @@ def text_of(data: bytes) -> str:
 
 
 _OTHER = {
-    codecs.BOM_UTF32_LE: "UTF-32",  # checked first, because it begins like the mark of UTF-16
+    codecs.BOM_UTF32_LE: "UTF-32",  # check UTF-32 first, because its mark begins with that of UTF-16
     codecs.BOM_UTF32_BE: "UTF-32",
     codecs.BOM_UTF16_LE: "UTF-16",
     codecs.BOM_UTF16_BE: "UTF-16",
@@ -52,7 +52,7 @@ _POINTER = b"version https://git-lfs.github.com/spec/"
 
 
 def raise_pointer(path: str | Path) -> None:
-    """Check that a file is not a Git LFS pointer, which replaces a large file that was not fetched.
+    """Check that a file is not a Git LFS pointer, which takes the place of a large file that was not fetched.
 
     Raises:
         ValueError: If the file is such a pointer.
@@ -83,7 +83,8 @@ def read_text(path: str | Path) -> str:
 def lines_of(text: str) -> list[str]:
     """Split a text into lines at line ends only.
 
-    `str.splitlines` also splits at U+2028, form feeds and a few more, where a line of JSON or prose continues.
+    `str.splitlines` also splits at form feeds, U+2028 and a few other characters, which do not end a line of JSON or
+    prose.
     """
     return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
@@ -92,8 +93,8 @@ def read_json(path: Path) -> Any:
     """Return the value in a JSON file.
 
     Raises:
-        ValueError: If it is not JSON; the message names the file.
-        OSError: If it cannot be read.
+        ValueError: If the file is not JSON. The message names the file.
+        OSError: If the file cannot be read.
     """
     raise_pointer(path)
     try:

@@ -1,4 +1,4 @@
-"""Replace some fields of a dataclass in code that is compiled."""
+"""Replace some fields of a dataclass in compiled code."""
 
 from __future__ import annotations
 

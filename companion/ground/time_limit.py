@@ -19,9 +19,10 @@ class OutOfTime(BaseException):
 
 @contextmanager
 def at_most(seconds: float) -> Iterator[None]:
-    """Raise `OutOfTime` in a block that runs longer, if that is possible (in the main thread, and not on Windows).
+    """Raise `OutOfTime` in a block that runs for too long, where this is possible (in the main thread, not on Windows).
 
-    Processor time is measured, so that a right answer does not fail because the machine is busy.
+    Processor time is measured rather than elapsed time, so that a right answer does not fail because the machine is
+    busy.
     """
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield
@@ -42,7 +43,8 @@ def at_most(seconds: float) -> Iterator[None]:
 
 @contextmanager
 def within(size: int) -> Iterator[None]:
-    """On Linux, raise `MemoryError` in a block that allocates more than `size` bytes beyond what the process has.
+    """On Linux, raise `MemoryError` in a block that allocates more than `size` bytes in addition to what the process
+    has.
 
     During the block the limit applies to all threads of the process, so the block should be short.
     """

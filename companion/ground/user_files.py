@@ -1,7 +1,7 @@
 """Small files that are stored for a user, and size-limited folders of files that can be regenerated.
 
-Each file is a table of entries by key. The files are in the folder that `COMPANION_HOME` names, or in `.companion` of
-the home folder.
+Each file is a table of entries by key. The files are in the folder that `COMPANION_HOME` names, or else in `.companion`
+in the home folder.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ def kept_file(name: str) -> Path:
 
 
 def read_kept(name: str, what: str, made: Callable[[Any], Entry]) -> dict[str, Entry]:
-    """Read the entries of a file, by key; none if it does not exist.
+    """Return the entries of a file, keyed as in the file; a missing file has no entries.
 
     Args:
         name: Name of the file.
         what: Description of the expected contents, for the message.
-        made: Makes an entry from its JSON value; raises `ValueError`, `TypeError` or `AttributeError` for any other
+        made: Makes an entry from its JSON value; raises `ValueError`, `TypeError` or `AttributeError` for an invalid
             value.
 
     Raises:
-        ValueError: If the file cannot be read or understood; the message names it.
+        ValueError: If the file cannot be read or understood. The message names the file.
     """
     file = kept_file(name)
     try:
@@ -62,13 +62,13 @@ def write_kept(name: str, entries: Mapping[str, Any]) -> None:
 def forget(folder: Path, *, keep: Path | None = None, most: int, days: float) -> int:
     """Remove subfolders of `folder` whose contents can be regenerated.
 
-    Folders that were last used more than `days` days ago are removed, and then the least recently used ones, until at
-    most `most` bytes are left besides `keep`. Folders that another process holds open, or that no longer exist, are
-    skipped.
+    First, folders that were last used more than `days` days ago are removed. Then the least recently used ones are
+    removed until at most `most` bytes are left besides `keep`. Folders that another process holds open, or that no
+    longer exist, are skipped.
 
     Args:
         folder: The folder to clean up.
-        keep: A folder that stays, and counts as used now.
+        keep: A folder that is never removed and counts as used now.
         most: Maximum number of bytes left beside `keep`.
         days: Maximum age in days since the last use.
 

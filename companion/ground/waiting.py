@@ -1,8 +1,8 @@
 """Show progress while a person waits.
 
-A bar appears on standard error if it is a terminal and a command has requested it. Long operations report here, with
-`counted` or `counting` if they have parts to count, and with `waiting` otherwise. Nothing is shown until a command has
-entered `bars`, so that importing the package causes no unexpected output.
+A bar appears on standard error if it is a terminal and a command has requested it. Long operations report their
+progress here, with `counted` or `counting` if they have parts to count, and otherwise with `waiting`. Nothing is shown
+until a command has entered `bars`, so that importing the package causes no unexpected output.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def bars() -> Iterator[None]:
 
 
 def counted(things: Iterable[T], *, unit: str, total: int | None = None, what: str = "") -> Iterable[T]:
-    """Iterate over the items with a progress bar; `total` is their number if they have no length."""
+    """Iterate over the items with a progress bar; `total` is the number of items if they have no length."""
     return _bar(things, unit=unit, total=total, desc=what) if _seen() else things
 
 
@@ -47,10 +47,10 @@ def counting(total: int | None, *, unit: str, what: str = "", scale: bool = Fals
     """Yield a function to call with the number of parts that were just finished.
 
     Args:
-        total: Number of parts; `None` if it is unknown.
-        unit: What a part is called.
-        what: What the bar is called.
-        scale: Show large counts in k and M.
+        total: Number of parts, or `None` if it is unknown.
+        unit: The name of a part.
+        what: The title of the bar.
+        scale: Whether to show large counts in k and M.
     """
     if not _seen():
         yield lambda parts: None
@@ -76,7 +76,7 @@ def meanwhile(report: Callable[[], Any], *, first: float = EVERY) -> Iterator[No
 
     Args:
         report: The function, which must not raise.
-        first: Seconds before the first call. There are `EVERY` seconds between two calls.
+        first: Seconds before the first call. Further calls follow every `EVERY` seconds.
     """
     over = Event()
 
@@ -119,7 +119,7 @@ def loading(package: str) -> Iterator[None]:
 
 
 class _ShownImport(MetaPathFinder):
-    """A finder that finds one package where the other finders do, and wraps its import in `waiting`."""
+    """A finder that locates one package through the other finders, and wraps its import in `waiting`."""
 
     def __init__(self, package: str):
         self.package, self.asks = package, False

@@ -1,4 +1,4 @@
-"""Training: everything about a run, from its settings to its checkpoints, in one or several processes.
+"""Training: everything about a run, from its settings to its checkpoints, in a single process or in several.
 
 hyperparameters            training hyperparameters with their limits
 settings                   all settings of a run

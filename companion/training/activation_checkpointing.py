@@ -1,7 +1,8 @@
 """Activation checkpointing (Chen et al. 2016, "Training deep nets with sublinear memory cost").
 
-Only the input of each block is stored for the backward pass, which runs the block once more. Training takes a third
-longer, and a model can be several times as deep, or a batch several times as large. The gradients are the same.
+Only the input of each block is stored for the backward pass, which then runs the block a second time. Training takes a
+third longer, but the model can be several times as deep, or the batch several times as large. The gradients are the
+same.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from companion.layers.block import Block
 
 
 def recompute(model: nn.Module) -> None:
-    """Make every block of `model` run again in the backward pass, with the same dropout."""
+    """Make every block of `model` run a second time in the backward pass, with the same dropout."""
     for module in model.modules():
         if isinstance(module, Block):
             module.forward = _twice(module.forward)  # type: ignore[method-assign]
@@ -38,7 +39,7 @@ def _twice(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _contexts() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
-    """Return the contexts of the first run and of the repetition.
+    """Return the contexts for the first run and for the repetition.
 
     Some modes that are active now draw random numbers for several processes or choose kernels. They are no longer
     active in the backward pass, so the repetition enters them again.

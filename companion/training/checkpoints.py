@@ -1,4 +1,4 @@
-"""Checkpoints of a run: the last few and the best, which are complete even if the process is killed at any time.
+"""Checkpoints of a run: the last few and the best one. They are always complete, whenever the process is killed.
 
     checkpoints/
         step-00000400/            the best so far, according to state.json of the last one
@@ -9,10 +9,10 @@
             optimizer.safetensors              both moments and the count of every parameter, or its momentum
             state.json                         updates done, its score, which checkpoint is the best, checksums
 
-A checkpoint is written into a hidden folder, flushed to disk, and renamed. Only then are older ones removed, which are
-first hidden too. A folder with a visible name is therefore a complete checkpoint. If it is damaged later, its checksums
-(SHA-256) reveal that. The last checkpoint itself records which one is the best, so copying the folder breaks no link,
-and a kill cannot leave the record inconsistent.
+A checkpoint is written into a hidden folder, flushed to disk, and renamed. Only then are older checkpoints removed,
+after they have been hidden as well. A folder with a visible name is therefore a complete checkpoint. If it is damaged
+later, its checksums (SHA-256) reveal the damage. The last checkpoint records which one is the best. Unlike a link, this
+record survives copying the folder, and a killed process cannot leave it inconsistent.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ROOM = 64 * 1024
 
 
 class Saved(NamedTuple):
-    """Contents and folder of a checkpoint. `config` is the configuration of its model or of its adapters."""
+    """The contents and the folder of a checkpoint. `config` is the configuration of its model or of its adapters."""
 
     folder: Path
     config: ModelConfig | dict[str, Any]
@@ -81,7 +81,7 @@ class Checkpoints:
         """Return the folder of the best checkpoint.
 
         Raises:
-            ValueError: if none has been measured yet, or if it no longer exists.
+            ValueError: if no checkpoint has been measured yet, or if the best one no longer exists.
         """
         last = self.last()
         if last is None or (best := _state(last)["best"]) is None:
@@ -91,7 +91,7 @@ class Checkpoints:
         return folder
 
     def model(self, folder: Path) -> Transformer:
-        """Load the model of a checkpoint without adapters. Raises `ValueError` if it is damaged."""
+        """Load the model in a checkpoint that has no adapters. Raises `ValueError` if the checkpoint is damaged."""
         model = load_model(folder)
         _check(folder, _state(folder), (WEIGHTS, CONFIG))
         return model
@@ -117,13 +117,14 @@ class Checkpoints:
             model: the model, for its configuration.
             weights: its weights by name.
             optimizer: the optimizer state by name.
-            done: number of updates made.
+            done: number of updates made so far.
             keep: number of recent checkpoints to keep.
-            error: score of the model, smaller is better; `None`: not measured, so it cannot be the best.
+            error: score of the model, where smaller is better; a checkpoint with `None` was not measured and cannot be
+                the best.
             seals: digests of the run's other files.
 
         Raises:
-            NotWritten: if the disk is full, or writing fails for another reason; nothing is lost then.
+            NotWritten: if the disk is full, or writing fails for another reason. Older checkpoints are not affected.
         """
         final = self.home / _name(done)
         before = self.last()
@@ -158,7 +159,7 @@ class Checkpoints:
         return final
 
     def newest_whole(self) -> tuple[Saved | None, list[str]]:
-        """Return the last complete checkpoint (`None` if there is none), and the faults of each later one.
+        """Return the last complete checkpoint (or `None`), and the faults of each later checkpoint.
 
         Raises:
             ValueError: if there are checkpoints and all of them are damaged.
@@ -178,7 +179,7 @@ class Checkpoints:
         return None, faults
 
     def load(self, folder: Path) -> Saved:
-        """Read a checkpoint. Raises `ValueError` naming the damaged file."""
+        """Read a checkpoint. Raises a `ValueError` that names the damaged file."""
         file, about = _files(folder)
         weights, optimizer = load_tensors(folder / file), load_tensors(folder / OPTIMIZER)
         config: ModelConfig | dict[str, Any] = read_config(folder, about)
@@ -216,7 +217,7 @@ class Checkpoints:
     def _better(self, done: int, error: float | None, best: dict[str, Any] | None) -> dict[str, Any] | None:
         """Return the best checkpoint so far.
 
-        If several are equally good, it is the latest of them, which was trained longest.
+        If several are equally good, the result is the latest of them, which was trained longest.
         """
         if error is None or not math.isfinite(error):
             return best
@@ -230,8 +231,8 @@ class Checkpoints:
         spared = {_name(best["update"])} if best else set()
         for folder in old[: len(old) - (keep - 1)]:
             if folder.name not in spared:
-                with suppress(OSError):  # the disk may be too full to rename it
-                    # Hidden first, so that a visible checkpoint is complete even if removing it is interrupted.
+                with suppress(OSError):  # the disk may be too full for renaming
+                    # Hide it first, so that every visible checkpoint is complete even if the removal is interrupted.
                     folder = folder.rename(self.home / f".{folder.name}.old")
                 shutil.rmtree(folder)
 
@@ -242,7 +243,7 @@ def config_of(model: Transformer) -> ModelConfig | dict[str, Any]:
 
 
 def _files(folder: Path) -> tuple[str, str]:
-    """Return the names of the file with a checkpoint's weights and of the one that describes them."""
+    """Return the names of two files: the one with a checkpoint's weights, and the one that describes them."""
     adapters = any((folder / name).is_file() for name in (ADAPTER, ADAPTER_WEIGHTS))
     return (ADAPTER_WEIGHTS, ADAPTER) if adapters else (WEIGHTS, CONFIG)
 
@@ -252,7 +253,7 @@ def _name(done: int) -> str:
 
 
 def _best(folder: Path | None) -> dict[str, Any] | None:
-    """Return a checkpoint's record of the best one, or nothing if it cannot be read."""
+    """Return a checkpoint's record of the best checkpoint, or `None` if the record cannot be read."""
     with suppress(ValueError):
         return None if folder is None else _state(folder)["best"]
     return None
@@ -266,7 +267,7 @@ def _state(folder: Path) -> dict[str, Any]:
         run = folder.parent.parent / "run.json"
         digest = seal_of(read_sealed(run, "restore it from a backup")) if run.is_file() else None
         state = read_sealed(path, "the checkpoint is damaged", digest)
-        done, best = state["done"], state.get("best")  # earlier versions stored neither the best one nor checksums
+        done, best = state["done"], state.get("best")  # earlier versions stored neither this nor checksums
         if type(done) is not int or _name(done) != folder.name:
             raise ValueError(f"done={shown(done)}: expected the number in the name {folder.name}")
         if best is not None and not (type(best["update"]) is int and isinstance(best["error"], (int, float))):

@@ -1,4 +1,4 @@
-"""Log-likelihood scoring: how probable a model finds each of several answers to a prompt."""
+"""Log-likelihood scoring: measure how probable each of several answers to a prompt is for a model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def log_likelihoods(
     """Return the log-likelihood, in nats, of each choice as a continuation of its prompt.
 
     The log-likelihood is the sum of the log-probabilities of the choice's tokens, each given the prompt and the tokens
-    before it. It is therefore never above the log-likelihood of a choice that is a prefix of this one. To compare
+    before it. It is therefore never above the log-likelihood of another choice that is a prefix of this one. To compare
     choices of different lengths, divide by their tokens or bytes, or subtract their log-likelihoods after a prompt
     without the question.
 
@@ -34,10 +34,10 @@ def log_likelihoods(
     Args:
         model: A decoder, in evaluation mode.
         prompts: Token ids of each prompt.
-        choices: For each prompt, the token ids of its choices. If the tokenizer joins a space to the word that follows
-            it, encode the space between prompt and choice as part of the choice.
-        read: Cache of one row with text that comes before every prompt, such as the examples of a few-shot prompt, and
-            with room for the longest prompt and choice. It is not changed.
+        choices: For each prompt, the token ids of its choices. If the tokenizer joins a space to the following word,
+            encode the space between prompt and choice as part of the choice.
+        read: A one-row cache that already holds the text preceding every prompt (such as few-shot examples), with room
+            for the longest prompt and choice. It is not changed.
         batch: Number of prompts that are read together.
 
     Raises:
@@ -87,7 +87,7 @@ def _scored(
     ends = stream[torch.arange(len(prompts), device=weight.device), lengths - 1]
     first = model.head(ends).float().log_softmax(-1)
     found = [[first[row, choice[0]].item() for choice in several] for row, several in enumerate(choices)]
-    # the last token of a choice is predicted but not read, so choices of one token are done
+    # the last token of a choice is predicted but not read, so one-token choices are finished
     longer = [(row, at) for row, several in enumerate(choices) for at, one in enumerate(several) if len(one) > 1]
     if longer:
         sums = _later(model, cache, [row for row, _ in longer], [choices[row][at] for row, at in longer])
@@ -97,7 +97,7 @@ def _scored(
 
 
 def _later(model: Transformer, cache: KVCache, rows: list[int], choices: Sequence[Ids]) -> list[float]:
-    """Return the log-likelihood of each choice without its first token, after the text in its row of the cache."""
+    """Return the log-likelihood of each choice, without its first token, given the text in its row of the cache."""
     device = model.embedding.weight.device
     stream, _, _ = read_rows(
         model, [choice[:-1] for choice in choices], cache.select(torch.tensor(rows, device=device))

@@ -1,7 +1,7 @@
 """Present a GGUF file as a published folder.
 
-The folder's configuration and tokenizer files are temporary and exist only as long as the process. The tensors are read
-from the GGUF file itself. Therefore all code that reads published folders can read GGUF files too, without copying
+The folder's configuration and tokenizer files are temporary, and are removed when the process ends. The tensors are
+read from the GGUF file itself. Therefore all code that reads published folders can read GGUF files too, without copying
 gigabytes.
 """
 
@@ -35,10 +35,10 @@ def is_gguf(path: str | Path) -> bool:
 
 
 def published_folder(path: str | Path) -> Path:
-    """Return a temporary folder that represents a GGUF file. It is removed when the process ends.
+    """Return a temporary folder that represents a GGUF file. The folder is removed when the process ends.
 
     Raises:
-        ValueError: If the file is damaged, or its architecture or one of its keys is not known.
+        ValueError: If the file is damaged, or its architecture or one of its keys is unknown.
     """
     path = Path(path).absolute()
     found = path.stat()
@@ -58,9 +58,10 @@ def _made(path: Path, size: int, modified: int) -> Path:
 
 
 def text_files(file: GGUFFile) -> dict[str, str]:
-    """Return the text files of a published folder by name: the configuration and the tokenizer.
+    """Return the text files of a published folder (the configuration and the tokenizer), keyed by name.
 
-    If the tokenizer cannot be read, the file `UNREADABLE` says why, because a model can run on ids without a tokenizer.
+    If the tokenizer cannot be read, there is no error, because a model can run on ids without one; the file
+    `UNREADABLE` gives the reason.
     """
     architecture = architecture_of(file)
     fields = {"architectures": [architecture.published_class], **architecture.fields(file)}
@@ -96,12 +97,12 @@ def origin(folder: Path) -> Path | None:
 def published_tensors(
     path: Path, device: torch.device | str | None = None, *, dtype: torch.dtype | None = None, headers: bool = False
 ) -> dict[str, Tensor]:
-    """Return the tensors of a GGUF file by their published names.
+    """Return the tensors of a GGUF file, keyed by their published names.
 
     Args:
         path: Path of the file.
         device: The device of the tensors (default: the CPU).
-        dtype: Their dtype (default: `GGUFFile.dtype`).
+        dtype: The dtype of the tensors (default: `GGUFFile.dtype`).
         headers: Whether to return only shapes and dtypes, as tensors on the device "meta".
     """
     file = opened(path)
@@ -110,7 +111,7 @@ def published_tensors(
         given = {name: torch.empty(shape, dtype=dtype, device="meta") for name, shape in file.shapes.items()}
     else:
         given = dict(file.tensors(dtype, device))
-    for name in (ROPE_FREQS, ROPE_LONG, ROPE_SHORT):  # config.json has them already
+    for name in (ROPE_FREQS, ROPE_LONG, ROPE_SHORT):  # config.json already has them
         given.pop(name, None)
     return architecture.read_layout(given, architecture.fields(file))
 

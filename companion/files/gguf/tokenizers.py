@@ -1,8 +1,8 @@
 """Convert the tokenizer in a GGUF file's metadata to a tokenizer.json, and back (lesson 01).
 
-Two kinds are supported: byte-level BPE with a named pre-tokenizer ("gpt2"), and SentencePiece's BPE, whose merges
-follow from the scores of its pieces ("llama"). The names of pre-tokenizers, and the tokens that each adds before a text
-by default, follow llama.cpp.
+Two kinds are supported: byte-level BPE with a named pre-tokenizer ("gpt2"), and SentencePiece's BPE, whose merges are
+determined by the scores of its pieces ("llama"). The names of pre-tokenizers, and the tokens that each of them adds
+before a text by default, are those of llama.cpp.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ UNREADABLE = "tokenizer.unreadable"
 
 
 class Vocabulary:
-    """The tokens of a GGUF file, with the ids of special tokens.
+    """The tokens in a GGUF file, and the ids of special tokens.
 
     Raises:
-        ValueError: If the tokenizer is of another kind, the pre-tokenizer is unknown, or the lists in the metadata do
-            not match.
+        ValueError: If the tokenizer is of an unsupported kind, the pre-tokenizer is unknown, or the lists in the
+            metadata do not match.
     """
 
     def __init__(self, file: GGUFFile) -> None:
@@ -96,11 +96,11 @@ class Vocabulary:
 
     @property
     def stops(self) -> list[int]:
-        """The ids that end a text, beginning with the file's own."""
+        """The ids that end a text, beginning with those that the file's keys name."""
         named = [self.special(f"{one}_token_id") for one in ("eos", "eot", "eom")]
         names = [one for one in _ENDS if one in self.ids and self.types[self.ids[one]] in (CONTROL, USER)]
         if {"<|return|>", "<|call|>"} <= {*names} and "<|end|>" in names:
-            names.remove("<|end|>")  # in gpt-oss it ends a message, but the model continues
+            names.remove("<|end|>")  # in gpt-oss, this token ends a message, but the model continues
         found = [one for one in named if one is not None] + [self.ids[one] for one in names]
         return list(dict.fromkeys(found))
 
@@ -121,7 +121,7 @@ class Vocabulary:
         return value
 
     def files(self) -> dict[str, str]:
-        """Return the tokenizer and the chat template as the files of a published folder, by name."""
+        """Return the tokenizer and the chat template as the files of a published folder, keyed by name."""
         named = {
             "bos_token": self.special("bos_token_id"),
             "eos_token": self.special("eos_token_id"),
@@ -191,7 +191,8 @@ class Vocabulary:
         return left, right
 
     def _pieces(self) -> dict[str, Any]:
-        """Return SentencePiece's BPE, which first merges the pair that forms the piece with the highest score."""
+        """Return SentencePiece's BPE, which at each step merges the pair that forms the piece with the highest
+        score."""
         scores = self._list("scores", float)
         if self.file.take("general.architecture", str).startswith("gemma"):  # ranked by id, not by score
             scores = [-float(i) for i in range(len(self.tokens))]
@@ -265,7 +266,7 @@ def _bpe(vocab: Mapping[str, int], merges: Sequence[tuple[str, str]], **further:
 
 
 def tokenizer_metadata(text: str, vocab: int) -> dict[str, Any]:
-    """Return the keys of `tokenizer.ggml` for a tokenizer.json.
+    """Return the keys of `tokenizer.ggml` that represent a tokenizer.json.
 
     Args:
         text: The contents of the file.
@@ -312,7 +313,7 @@ def tokenizer_metadata(text: str, vocab: int) -> dict[str, Any]:
 
 
 def _parts(data: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
-    """Return a step of a tokenizer.json as the list of its parts."""
+    """Return a processing step in a tokenizer.json as a list of its parts."""
     step = data.get(name)
     if step is None:
         return []
@@ -335,7 +336,7 @@ def _pre_of(data: Mapping[str, Any]) -> str:
 
 
 def _around_of(data: Mapping[str, Any], added: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the keys for the special tokens at the beginning and the end of a text."""
+    """Return the keys for the special tokens that are added at the beginning and the end of a text."""
     ids = {one["content"]: i for i, one in added.items()}
     for part in _parts(data, "post_processor"):
         if part.get("type") == "TemplateProcessing":

@@ -1,7 +1,7 @@
 """Export one of our models as a GGUF file, for llama.cpp, Ollama and LM Studio.
 
-`companion.families.export` first reads the metadata back from an `Unwritten` file. Therefore a part of the model that
-the architecture cannot represent is rejected by name before anything is written.
+`companion.families.export` first reads the metadata back from an `Unwritten` file. Therefore, if the architecture
+cannot represent a part of the model, an error names this part before anything is written.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ BLOCK = 32
 
 
 def metadata_of(config: ModelConfig, architecture: Architecture) -> dict[str, Any]:
-    """Return a model's metadata, by keys without the architecture's name as a prefix."""
+    """Return a model's metadata; the keys lack the prefix with the architecture's name."""
     return shared_keys(config) | architecture.writes(config)
 
 
 class Unwritten(GGUFFile):
-    """A GGUF file that has not been written, with the metadata and the shapes that it would have.
+    """A GGUF file that has not been written yet, with the metadata and the shapes that it will contain.
 
     Args:
         path: The path that error messages name.
         architecture: The architecture of llama.cpp to export as.
         config: The model's configuration.
-        published: The shapes of its tensors by their published names.
+        published: The shapes of the model's tensors, keyed by their published names.
     """
 
     def __init__(
@@ -75,10 +75,10 @@ def write_gguf(
     Args:
         path: Path of the file.
         config: The model's configuration.
-        kind: Its `model_type` as a published model.
-        fields: The fields of its config.json.
-        tensors: Its tensors by their published names.
-        type: The type of its matrices in the file.
+        kind: The `model_type` of the model when it is published.
+        fields: The fields of the model's config.json.
+        tensors: The model's tensors, keyed by their published names.
+        type: The GGUF type of the model's matrices in the file.
         tokenizer: The keys of `tokenizer.ggml`, as `tokenizer_keys` returns them.
         template: The chat template.
         name: The model's name.
@@ -110,7 +110,7 @@ def write_gguf(
 
 
 def converted(tensor: Tensor, type: GGUFType, *, always_plain: bool = False) -> tuple[np.ndarray[Any, Any], Any]:
-    """Return a tensor's data in the format of a file, and its type there."""
+    """Return a tensor's data in the format of a GGUF file, and its GGUF type."""
     gguf = library()
     plain = tensor.detach().to("cpu", torch.float32).contiguous().numpy()
     if plain.ndim < 2 or always_plain:

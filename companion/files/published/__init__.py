@@ -1,4 +1,4 @@
-"""The parts that published checkpoints of all families share.
+"""Code that is shared by the published checkpoints of all families.
 
 family             a family of published models, and a preset
 config_fields      the policy for every field: tables, and the rows that all families share

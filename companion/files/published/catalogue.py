@@ -1,7 +1,7 @@
 """Published models that have a short name here. Each has two sources.
 
-The hub has the original, and the Python package index has a package that contains it. Every machine that can install
-PyTorch can download the package too.
+The original of each model is on the hub, and the Python package index has a package that contains it. Every machine
+that can install PyTorch can download the package too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Known:
         folder: The model's folder in the package.
         files: The files that are taken from that folder, each with its SHA-256. A GGUF file is converted.
         fetched: The size of the package in bytes.
-        takes: The size of the folder in the cache in bytes.
+        takes: The size in bytes of the model's folder in the cache.
         then: Commands that use the model.
     """
 

@@ -1,7 +1,7 @@
-"""The folder of a published checkpoint, with the fields of its configuration and its tensors.
+"""Read the folder of a published checkpoint: the fields of its configuration, and its tensors.
 
-This module does not depend on any layout. The modules in `companion/families` define the layouts, and their tables have
-a row with the policy for each field.
+This module does not depend on any layout. The modules in `companion/families` define the layouts. Each has a table with
+a row for each field, which gives the policy for it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Became:
         name: The field.
         value: Its value in the file, or the default if the file leaves it out.
         words: The outcome in one line.
-        refused: The reason why the field cannot be honored, or `None` if it can.
+        refused: The reason why the field cannot be honored, or `None` if it can be.
     """
 
     name: str
@@ -61,13 +61,13 @@ class Became:
 
 
 class Fields:
-    """The fields of a published config.json, which are read by the policies in a table.
+    """The fields of a published config.json, read according to the policies in a table.
 
     Args:
         folder: The folder with config.json.
         kind: The expected `model_type`.
         table: The policy of each field.
-        given: The fields, if they have been read already.
+        given: The fields, if they have already been read.
 
     Raises:
         ValueError: If the file is missing or damaged, or belongs to another kind of model.
@@ -108,14 +108,14 @@ class Fields:
         return value
 
     def activation(self, name: str) -> Any:
-        """Return our name of the activation in a field."""
+        """Return our name for the activation in a field."""
         value = self.take(name)
         if not isinstance(value, str) or value not in ACTIVATIONS:
             raise self.refuse(name, value, "one of " + ", ".join(map(repr, ACTIVATIONS)))
         return ACTIVATIONS[value]
 
     def became(self) -> list[Became]:
-        """Return the result for every field of the file, and for required fields that it leaves out."""
+        """Return the result for each field of the file, and for each required field that the file leaves out."""
         found = [self._became(name, value) for name, value in self.given.items()]
         for name, policy in self.table.items():
             if name not in self.given and policy.kind == "must equal" and not policy.required:
@@ -128,7 +128,7 @@ class Fields:
         ]
 
     def usual(self) -> dict[str, Any]:
-        """Return the defaults of all fields that become part of the model but are left out of the file."""
+        """Return the default of each field that becomes part of the model but is left out of the file."""
         taken = (policy for name, policy in self.table.items() if policy.kind == "taken" and name not in self.given)
         return {policy.name: policy.default for policy in taken if not policy.required}
 
@@ -162,7 +162,7 @@ class Fields:
             if policy.kind == "taken" and ours and (policy.name in self.given or not policy.required):
                 value = shown(self.given.get(policy.name, policy.default))
                 name = rf"(?<![\w.]){re.escape(f'{ours}={value}')}(?![\w.])"
-                written = f"{policy.name}={value}".replace("\\", r"\\")  # because `re.sub` interprets escapes in it
+                written = f"{policy.name}={value}".replace("\\", r"\\")  # `re.sub` interprets escapes
                 message = re.sub(name, written, message)
         return message
 
@@ -186,7 +186,7 @@ def became_by(path: Path, name: str, value: Any, policy: Policy | None, harm: st
         path: Path of the file.
         name: The field.
         value: Its value.
-        policy: Its policy, or `None` for a field without a row.
+        policy: The policy for the field, or `None` if the table has no row for it.
         harm: A clause about the possible effect of an unknown field, for the message.
     """
     policy = policy or left_behind(name, value)
@@ -216,11 +216,12 @@ def became_by(path: Path, name: str, value: Any, policy: Policy | None, harm: st
 
 
 def weight_files(folder: Path) -> dict[str, list[str] | None]:
-    """Return the files with a folder's tensors, and for each the tensors that the index lists, or `None` without one.
+    """Return the files that contain a folder's tensors and, for each file, the tensors listed in the index (`None`
+    without an index).
 
     Raises:
-        ValueError: If the index is damaged, names a file in another folder, or does not name a model.safetensors that
-            is beside it.
+        ValueError: If the index is damaged, names a file in another folder, or leaves out a model.safetensors in the
+            same folder.
     """
     index = folder / f"{WEIGHTS}.index.json"
     if not index.is_file():
@@ -255,7 +256,7 @@ def load_published(
 
     Args:
         folder: The published folder.
-        device: The device of the tensors (`None`: the CPU).
+        device: The device of the tensors (`None` means the CPU).
         dtype: The dtype that floating-point tensors are converted to (default: as stored).
         headers: Whether to read only shapes and dtypes, as tensors on the device "meta".
 
@@ -296,7 +297,7 @@ _HEAD = re.compile(r"(score|classifier|pre_classifier|classification_head|qa_out
 
 
 def check_unquantized(folder: Path, names: Iterable[str]) -> None:
-    """Raise `ValueError` for tensors that only quantized folders have."""
+    """Raise `ValueError` if there are tensors that only quantized folders have."""
     for name in names:
         for ending, how in _QUANTIZED.items():
             if name.endswith(ending):

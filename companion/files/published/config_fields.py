@@ -1,6 +1,6 @@
-"""Policies for every field of a published folder, which loading, error messages and `companion inspect` follow.
+"""Policies for the fields of a published folder. Loading, error messages and `companion inspect` follow them.
 
-A row has a field, its policy, and a note that says where the value goes or who wrote the field:
+A row contains a field, its policy, and a note that says where the value goes or who wrote the field:
 
     taken                the value becomes part of the model; the file must have it
     taken = DEFAULT      likewise, but a file may leave it out, which means DEFAULT
@@ -10,10 +10,11 @@ A row has a field, its policy, and a note that says where the value goes or who 
     writing              has no effect on logits, but on how text is generated from them (see `WRITING`)
 
 The policy depends on how a field can affect the generated text. A field without a row may change the model, so it is
-rejected by name. The exceptions are fields that are null and those that `left_behind` recognizes, such as metadata of
-the tools that wrote the file and dropout rates, which matter only in training. The rows of each family are in its file
-in `companion/families`, and they take precedence over the rows for every release, which are here. The rows about
-generation are here too. They apply to generation_config.json or, if there is no such file, to config.json.
+rejected with an error that names it. The exceptions are fields that are null and fields that `left_behind` recognizes,
+such as dropout rates, which matter only in training, and metadata of the tools that wrote the file. The rows of each
+family are in its file in `companion/families`. They take precedence over the rows in this file, which apply to every
+release. The rows about generation are in this file too. They apply to generation_config.json or, without such a file,
+to config.json.
 
 The two versions after a neutral field are the first and the last version of `transformers` known to write it, among
 2.2, 2.9, 3.0, 3.5, 4.0, 4.6, 4.10, 4.18, 4.22, 4.26, 4.30, 4.33, 4.36, 4.40, 4.44, 4.46, 4.48, 4.51, 4.53, 4.55, 4.57
@@ -43,10 +44,10 @@ class Policy:
     Attributes:
         name: The field.
         kind: The kind of policy (see the table at the top of this module).
-        note: Where a taken value goes, or who wrote a neutral field.
+        note: For a taken field, where its value goes; for a neutral field, who wrote it.
         values: The allowed values if the kind is "must be".
         equals: The other field if the kind is "must equal".
-        default: The meaning of leaving the field out. Without one, the field is required.
+        default: The value that a missing field stands for. Without a default, the field is required.
     """
 
     name: str
@@ -70,7 +71,7 @@ _VERSION = re.compile(r"v?\d+(\.\d+)+\S*")
 def left_behind(name: str, value: Any) -> Policy | None:
     """Return the policy of a field that does not affect the text of any model, or `None` for any other field.
 
-    Such fields are metadata of the tools that wrote the file, version numbers of libraries, and dropout rates.
+    Examples are metadata of the tools that wrote the file, version numbers of libraries, and dropout rates.
     """
     if _TOOLS.fullmatch(name):
         return Policy(name, "neutral", "a note of the tool that wrote it")
@@ -107,12 +108,12 @@ def is_dropout(name: str) -> bool:
 
 
 def alike(value: Any, other: Any) -> bool:
-    """Return whether two JSON values are equal: 1 equals 1.0, but not true."""
+    """Return whether two JSON values are equal, where 1 equals 1.0 but not true."""
     return isinstance(value, bool) == isinstance(other, bool) and value == other
 
 
 def rows(table: str) -> dict[str, Policy]:
-    """Parse a table with one policy in each line, and return the policies by field."""
+    """Parse a table with one policy per line, and return the policies keyed by field."""
     found = {}
     for line in filter(str.strip, table.splitlines()):
         name, _, rest = line.strip().partition(" ")
@@ -133,7 +134,8 @@ def _row(name: str, says: str, note: str) -> Policy:
 
 
 def of_a_family(own: Mapping[str, Policy]) -> dict[str, Policy]:
-    """Return all rows for a family's config.json: its own rows and, for other fields, the rows for every release."""
+    """Return all rows for a family's config.json: its own rows and, for other fields, the rows that apply to every
+    release."""
     return {**{name: Policy(name, "writing") for name in WRITING}, **EVERY, **own}
 
 

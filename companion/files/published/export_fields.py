@@ -1,9 +1,9 @@
 """Convert one of our configurations to the fields of a published config.json (lesson 18).
 
 For this purpose, the tables of `companion.families` are read from right to left. The note of a taken field begins with
-the part of a `ModelConfig` that the field sets, so it also says where the field's value comes from. `VALUES` and
-`NAMED` have functions for fields whose value differs from that part. This module does not check that the fields are
-complete. `export_model` does that, by reading them back and comparing the configurations.
+the part of a `ModelConfig` that the field sets, so it also says where to find the value to export. `VALUES` and `NAMED`
+contain functions for fields whose value differs from this part. This module does not check that the fields are
+complete. `export_model` checks this by reading the fields back and comparing the configurations.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _shared_width(config: ModelConfig) -> int | None:
 
 
 def _interval(config: ModelConfig) -> int | None:
-    """Return n if exactly every n-th layer attends, else `None`."""
+    """Return n if exactly every n-th layer uses attention, otherwise `None`."""
     every = next(iter(config.attending), config.layers) + 1
     same = all(config.linear(layer) == bool((layer + 1) % every) for layer in range(config.layers))
     return every if same else None
@@ -97,8 +97,8 @@ LEFT_OUT = {
 
 
 def said(config: ModelConfig, table: Mapping[str, Policy]) -> dict[str, Any]:
-    """Return the config.json fields for a configuration, to the extent that a family's table can express it."""
-    config = config.with_(attention=replace(config.attention, linear=config.memory))  # with every size filled in
+    """Return the config.json fields for a configuration, as far as a family's table can express it."""
+    config = config.with_(attention=replace(config.attention, linear=config.memory))  # fill in every size
     fields: dict[str, Any] = {}
     for name, policy in table.items():
         if policy.kind == "taken" and name not in LEFT_OUT:
@@ -112,7 +112,7 @@ def said(config: ModelConfig, table: Mapping[str, Policy]) -> dict[str, Any]:
 
 
 def _value(config: ModelConfig, name: str, table: Mapping[str, Policy]) -> Any:
-    """Return the value of a field for a configuration, or `None` if it has none."""
+    """Return the value of a field for a configuration, or `None` if the field has no value."""
     if name in NAMED:
         return NAMED[name](config)
     if name in ("rope_scaling", "rope_parameters"):

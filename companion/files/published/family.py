@@ -1,4 +1,4 @@
-"""Families of published models, with the code that reads their folders, and presets, which are named releases."""
+"""Families of published models, the code that reads their folders, and presets, which are named releases."""
 
 from __future__ import annotations
 
@@ -30,20 +30,21 @@ def _nothing(config: ModelConfig) -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class Family:
-    """Published models with the same `model_type`, and the conversion between their folders and our models.
+    """The published models with one `model_type`, and the conversion between their folders and our models.
 
     The attributes from `architecture` on, except `pieces`, are needed only to write such a folder.
 
     Attributes:
         kind: The `model_type`.
-        own: The policies for this family's fields of config.json, in addition to those of every release.
-        config: Builds our configuration from the fields and from the tensors by the names that `ours` returns.
-        place: Moves every tensor.
-        rename: Removes the parts of a tensor's name in which releases of the same layout differ.
-        writes: Whether these models write text.
-        architecture: The class of `transformers` that reads such a folder.
-        spelled: Adds to a tensor's name the parts that `rename` removes.
-        says: Returns the fields for one of our configurations that do not follow from the notes in the table.
+        own: The policies for the fields of config.json that are specific to this family.
+        config: Builds our configuration from the fields and from the tensors, which are keyed by the names that `ours`
+            returns.
+        place: Moves every tensor between the published names and ours.
+        rename: Removes the parts of a tensor's name that differ between releases of the same layout.
+        writes: Whether these models generate text.
+        architecture: The class in `transformers` that reads such a folder.
+        spelled: Adds the parts that `rename` removes to a tensor's name.
+        says: Returns those fields for one of our configurations that do not follow from the notes in the table.
         ends: Returns the tensors, on the device "meta", from which `config` infers which parts a model has.
         pieces: Parts of names and their replacements, applied in this order before `rename` and undone after `spelled`.
         unread: Whether embedding tables have rows that no token reads, which are written as zeros. `export_model`
@@ -70,7 +71,7 @@ class Family:
         return self.rename(name)
 
     def theirs(self, name: str) -> str:
-        """Return the published name of a tensor that `place` knows by `name`, the inverse of `ours`."""
+        """Return the published name of a tensor that `place` knows as `name`; this is the inverse of `ours`."""
         name = self.spelled(name)
         for theirs, known in reversed([*self.pieces.items()]):
             name = name.replace(known, theirs)
@@ -151,7 +152,7 @@ class Family:
 
 
 def heads_left_out(names: list[str]) -> str:
-    """Return the warning about the head of a classifier, which is not read."""
+    """Return the warning that the head of a classifier is not read."""
     return f"the head of a classifier is ignored ({', '.join(names)}); the layers below it are loaded"
 
 
@@ -162,7 +163,7 @@ class Preset:
     Attributes:
         year: The year of publication.
         parameters: The published number of parameters, which a test compares with ours.
-        config: Its configuration.
+        config: Our configuration of the model.
         taught: Whether the course teaches it.
     """
 

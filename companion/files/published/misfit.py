@@ -1,4 +1,4 @@
-"""Explain why a folder's tensors do not match its config.json, with the names of the file's own tensors and fields.
+"""Explain why a folder's tensors do not match its config.json, in terms of the file's own tensors and fields.
 
 This code only runs after an error has been found. To find the field that determines a size, each field is changed in
 turn.
@@ -54,11 +54,11 @@ def explained(
     """Return an error that explains why tensors could not be loaded into a model.
 
     Args:
-        error: The original message, which may have our names.
+        error: The original message, which may contain our names.
         family: The family of the folder.
         fields: The fields of its config.json.
         config: The configuration built from them.
-        there: The tensors by the names that `places` was given, on the device "meta".
+        there: The tensors on the device "meta", keyed by the names that `places` received.
         places: The tensors that were moved, and those that were missing.
         called: The name in the file of each tensor in `there`.
     """
@@ -83,7 +83,7 @@ def explained(
 
 
 class _Others:
-    """Search for the fields that are responsible for an error, by the shapes that other values would require."""
+    """Search for the fields that are responsible for an error by trying which shapes other values would require."""
 
     def __init__(self, family: Layout, fields: Fields, there: Mapping[str, Tensor]) -> None:
         self.family, self.fields, self.there = family, fields, there
@@ -93,7 +93,7 @@ class _Others:
         """Describe a tensor of the wrong shape.
 
         Returns:
-            The description, and the part of it that names the fields that decide the shape.
+            The description, and the part of the description that names the fields that determine the shape.
         """
         shape = wanted[name]
         if self.deciding is None:
@@ -118,20 +118,20 @@ class _Others:
     def asking(self, name: str, which: str, *, missing: bool) -> str:
         """Return a clause that names the field responsible for a missing or unexpected tensor.
 
-        A field is responsible for a missing tensor if another value does not require it and leaves nothing in the
-        folder unexpected. It is responsible for an unexpected tensor if another value requires it and leaves nothing
-        missing. If no single field is responsible, the clause is empty.
+        A field is responsible for a missing tensor if another value of the field does not require that tensor and makes
+        no tensor in the folder unexpected. A field is responsible for an unexpected tensor if another value requires
+        that tensor and leaves no tensor missing. If no single field is responsible, the clause is empty.
 
         Args:
             name: The tensor.
-            which: The words for that tensor in the clause.
-            missing: Whether it is missing.
+            which: The words that refer to the tensor in the clause.
+            missing: Whether the tensor is missing rather than unexpected.
         """
         there, numbers = self.there.keys(), [int(digits) for digits in re.findall(r"\d+", name)]
         for field, value in self._values() if len(self.there) <= MOST else ():
             if isinstance(value, bool):
                 tried: Sequence[Any] = [not value]
-            else:  # layers and experts are counted from 0, so the number of the missing one is a possible count
+            else:  # layers and experts are numbered from 0, so the number of the missing one may be the right count
                 tried = [n for n in (value - 1, *numbers) if 0 < n < value] if missing else [value + 1, 2 * value]
             for shapes in filter(None, (self._with(field, other) for other in tried)):
                 fits = there <= shapes.keys() if missing else shapes.keys() <= there
@@ -166,7 +166,7 @@ class _Others:
 
 
 def _shapes(family: Layout, config: ModelConfig) -> Shapes | None:
-    """Return the shape of each tensor in a folder of this configuration, by the names that `spelled` completes.
+    """Return the shapes of the tensors in a folder of this configuration, keyed by the names that `spelled` completes.
 
     Returns `None` if the family's tensors cannot be moved back to published names, or if the model is too large to try.
     """
@@ -186,7 +186,7 @@ def _sizes(shape: tuple[int, ...]) -> list[int]:
 
 
 def _listed(told: Sequence[tuple[str, str, str]]) -> str:
-    """List some of the tensors: first one for each cause, then further ones."""
+    """List some of the tensors: one per cause first, then others."""
     causes = [cause for _, _, cause in told]
     order = sorted(range(len(told)), key=lambda i: causes[:i].count(causes[i]) if i < 200 else i)
     first = "; ".join(f"{told[i][0]} {told[i][1]}" for i in sorted(order[:TOLD]))

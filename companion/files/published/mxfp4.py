@@ -1,4 +1,4 @@
-"""Dequantization of MXFP4 weights, which take four bits each, as in gpt-oss (lesson 19)."""
+"""Dequantize MXFP4 weights, which take four bits each, as in gpt-oss (lesson 19)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def dequantized(
     """Return the dequantized matrices, transposed.
 
     Each row is stored in blocks of 32 elements that share a scale (Open Compute Project 2023, Microscaling formats,
-    sections 5 and 6). Element i of a block is LEVELS[code_i] 2^(scale - 127). A byte holds two codes, the first in its
-    lower half. The result is exact in bf16 and in fp32.
+    sections 5 and 6). Element i of a block is LEVELS[code_i] 2^(scale - 127). A byte holds two codes, with the first
+    one in the lower half. The result is exact in bf16 and in fp32.
     """
     experts, rows, count, width = blocks.shape
     made = torch.empty(experts, 2 * count * width, rows, dtype=dtype, device=blocks.device)

@@ -1,7 +1,7 @@
-"""Rotary positions, their scaling, and windows in the configurations of LLaMA and its relatives (lesson 13).
+"""Read rotary positions, their scaling, and windows from the configurations of LLaMA and related models (lesson 13).
 
 Up to version 4 of `transformers`, the base is in `rope_theta` and a scaling in `rope_scaling`. From version 5 on, both
-are in `rope_parameters`; Gemma 3 and OLMo 3 have one for each kind of layer. Meanings and defaults follow
+are in `rope_parameters`; Gemma 3 and OLMo 3 have such an object for each kind of layer. Meanings and defaults follow
 `modeling_rope_utils` in `transformers`.
 """
 
@@ -50,16 +50,16 @@ _ORIGINAL, _SHARE = "original_max_position_embeddings", "partial_rotary_factor"
 def positions(
     fields: Fields, turning: Sequence[bool] = (True,), local_base: str | None = None
 ) -> tuple[PositionConfig, float | None]:
-    """Return the rotary positions of a configuration, and the base of its local layers if that differs.
+    """Return the rotary positions of a configuration, and the base of its local layers if that base is different.
 
     Args:
         fields: The fields of config.json.
         turning: Whether each layer rotates queries and keys.
-        local_base: The field with the base of local layers outside of `rope_parameters`. Their frequencies are then
-            not scaled. If it is `None`, all layers rotate in the same way.
+        local_base: The field outside of `rope_parameters` that contains the base of local layers, whose frequencies are
+            then not scaled. If it is `None`, all layers rotate in the same way.
 
     Raises:
-        ValueError: If the scaling is not known, lacks a key, or contradicts itself. The message names the field.
+        ValueError: If the scaling is unknown, lacks a key, or contradicts itself. The message names the field.
     """
     said = [name for name in ("rope_scaling", "rope_parameters") if fields.given.get(name) is not None]
     if len(said) == 2 and fields.given["rope_scaling"] != fields.given["rope_parameters"]:
@@ -85,7 +85,7 @@ def positions(
 
 
 def window(fields: Fields, types: Sequence[str], width: Any, base: float | None) -> WindowConfig | None:
-    """Return the window of the local layers, or `None` if there are none.
+    """Return the window of the local layers, or `None` if there are no local layers.
 
     Args:
         fields: The fields of config.json.
@@ -105,10 +105,10 @@ def window(fields: Fields, types: Sequence[str], width: Any, base: float | None)
 
 
 def layer_types(fields: Fields, usual: Sequence[str], other: str = LOCAL) -> Sequence[str]:
-    """Return the kind of each layer from the field `layer_types`, or `usual` if that is null or left out.
+    """Return the kind of each layer from the field `layer_types`, or `usual` if the field is null or left out.
 
     Raises:
-        ValueError: If the field does not name the kind of every layer, as `GLOBAL` or `other`.
+        ValueError: If the field does not name the kind of every layer as either `GLOBAL` or `other`.
     """
     said = fields.take("layer_types")
     if said is None:
@@ -125,7 +125,7 @@ def shortest(pattern: Sequence[bool]) -> tuple[bool, ...]:
 
 
 def _row(table: Mapping[str, Policy], part: str, usual: str) -> str:
-    """Return the field whose value becomes `part` of our configuration, or `usual` if the table has none."""
+    """Return the field whose value becomes `part` of our configuration, or `usual` if the table has no such field."""
     return next((name for name, one in table.items() if one.kind == "taken" and one.note.startswith(part)), usual)
 
 
@@ -138,7 +138,7 @@ def _part(
         fields: The fields of config.json.
         name: The object's name, for messages.
         values: The object.
-        outer: The field that has the base outside of the object.
+        outer: The field that contains the base if it is outside of the object.
         kinds: The allowed kinds of scaling, each with its keys.
     """
     if not isinstance(values, Mapping):
@@ -182,7 +182,7 @@ def _part(
 
 
 def _share(fields: Fields, name: str, values: dict[str, Any]) -> float:
-    """Return the fraction of each head that is rotated, and remove it from `values` if it is there."""
+    """Return the fraction of each head that is rotated, and remove its entry from `values` if there is one."""
     field = _row(fields.table, "positions.share", _SHARE)
     if field not in fields.table or fields.table[field].kind != "taken":
         if (share := values.pop(_SHARE, 1.0)) != 1.0:
@@ -220,7 +220,7 @@ def _scaling(fields: Fields, name: str, kind: Any, values: Mapping[str, Any]) ->
 
 
 def _longrope(fields: Fields, original: Any, values: Mapping[str, Any]) -> RotaryScaling:
-    """Return a longrope scaling. Its factor is at least 1, regardless of the fields."""
+    """Return a longrope scaling. The factor is at least 1, regardless of the fields."""
     context = fields.take("max_position_embeddings")
     for name, length in ((_ORIGINAL, original), ("max_position_embeddings", context)):
         if not isinstance(length, int) or isinstance(length, bool) or length < 2:
@@ -236,7 +236,7 @@ def _longrope(fields: Fields, original: Any, values: Mapping[str, Any]) -> Rotar
 
 
 def _magnitude(values: Mapping[str, Any]) -> float | None:
-    """Return the factor of cosines and sines, or `None` for the one in YaRN's paper."""
+    """Return the factor that multiplies cosines and sines, or `None` for the factor in the YaRN paper."""
     if "attention_factor" in values:
         return values["attention_factor"]
     above, below = values.get("mscale"), values.get("mscale_all_dim")
@@ -250,13 +250,13 @@ def _grown(factor: float, share: float) -> float:
 
 
 def scaled(config: ModelConfig, table: Mapping[str, Policy], *, parameters: bool) -> dict[str, Any] | None:
-    """Return the value of `rope_parameters` or `rope_scaling` for a configuration, the inverse of `positions`.
+    """Return `rope_parameters` or `rope_scaling` for a configuration; this is the inverse of `positions`.
 
     Args:
         config: The configuration of the model.
-        table: The family's policies, which decide on the keys.
-        parameters: Whether to return `rope_parameters`. `rope_scaling` is `None` if nothing is scaled, or if local
-            layers have a base of their own in the family.
+        table: The family's policies, which determine the keys.
+        parameters: Whether to return `rope_parameters` instead of `rope_scaling`, which is `None` if nothing is scaled
+            or if the family gives local layers a base of their own.
     """
     order, window = config.positions, config.attention.window
     if order.kind != "rotary":
@@ -291,7 +291,8 @@ def _scaling_said(config: ModelConfig, scaling: RotaryScaling) -> dict[str, Any]
         said |= {"beta_fast": high, "beta_slow": low, "truncate": scaling.whole}
     attention, width = config.attention, config.attention.score_width
     if attention.latent is not None and width is not None and scaling.kind == "yarn" and scaling.factor > 1:
-        # DeepSeek multiplies scores (see `sharpened`); the rest of the magnitude multiplies cosines and sines.
+        # DeepSeek multiplies scores by one factor (see `sharpened`), and cosines and sines by the rest of the
+        # magnitude.
         sharper = ((config.sizes.d_head + attention.latent.d_rope) / width) ** 0.25
         grown = magnitude_of(scaling) * sharper
         share, all_dim = ((x - 1) / (0.1 * math.log(scaling.factor)) for x in (grown, sharper))
@@ -300,10 +301,10 @@ def _scaling_said(config: ModelConfig, scaling: RotaryScaling) -> dict[str, Any]
 
 
 def sharpened(fields: Fields) -> float:
-    """Return DeepSeek's factor for attention scores when frequencies are scaled.
+    """Return the factor by which DeepSeek multiplies attention scores when frequencies are scaled.
 
     It is m^2 with m = 0.1 mscale_all_dim ln(factor) + 1, as in the released code, and 1 without `mscale_all_dim`. Call
-    `positions` first, because this does not check the fields.
+    `positions` first, because this function does not check the fields.
     """
     values = fields.given.get("rope_parameters") or fields.given.get("rope_scaling") or {}
     share = values.get("mscale_all_dim")

@@ -1,4 +1,4 @@
-"""Convert published tensors to our names, and back. Every tensor must be used, and none may be missing."""
+"""Convert published tensors to our names, and back. Every tensor must be used, and no tensor may be missing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Places:
     """Published tensors that are moved to our names, each exactly once.
 
     Args:
-        given: The tensors by published names. They are taken out as they are moved.
+        given: The tensors, keyed by their published names. Each tensor is removed from it when it is moved.
         folder: The folder that error messages name.
     """
 
@@ -26,10 +26,10 @@ class Places:
         self.moved: dict[str, Tensor] = {}
         self.source: dict[str, str] = {}  # the name that each moved tensor has in the file
         self.missing: list[str] = []
-        self.awaited: set[str] = set()  # parts of missing tensors, which are not reported again
+        self.awaited: set[str] = set()  # parts of missing tensors, which are not reported themselves
 
     def move(self, old: str, *new: str, transpose: bool = False) -> None:
-        """Move `old` to `new`. With several new names, divide its rows equally among them."""
+        """Move `old` to `new`. With several new names, divide the rows of `old` equally among them."""
         if old not in self.given:
             self._absent(old)
             return
@@ -42,14 +42,14 @@ class Places:
             self.move(f"{old}.{part}", f"{new}.{part}")
 
     def split(self, old: str, parts: Mapping[str, int]) -> None:
-        """Replace `old` with the tensors named in `parts`, each with the given number of its rows."""
+        """Replace `old` with the tensors named in `parts`, each of which gets the given number of rows."""
         self.groups(old, 1, parts)
 
     def groups(self, old: str, count: int, parts: Mapping[str, int]) -> None:
         """Replace `old` with the tensors named in `parts`.
 
-        The rows of `old` form `count` groups, and each group has the given number of rows for each part. A part gets
-        its rows from all groups, one group after the other.
+        The rows of `old` form `count` groups, and each group has the given number of rows for each part. Each part
+        collects its rows from all groups, one group after another.
         """
         if old not in self.given:
             self._absent(old)
@@ -67,9 +67,9 @@ class Places:
         """Concatenate several tensors.
 
         Args:
-            old: Their names and published shapes. A file may have more or fewer axes of size 1.
-            new: The name of the result, of shape (rows, *width).
-            width: The shape of a row; without it, the result is a vector.
+            old: The names and published shapes of the tensors. A file may have more or fewer axes of size 1.
+            new: The name of the result, whose shape is (rows, *width).
+            width: The shape of a row (default: the result is a vector).
         """
         absent = [name for name in old if name not in self.given]
         for name in absent:
@@ -83,7 +83,8 @@ class Places:
         self._moves(new, _cat([tensor.reshape(-1, *width) for tensor in tensors]), next(iter(old)))
 
     def columns(self, old: str, *new: str, in_turn: bool = False) -> None:
-        """Divide the last axis of `old` among `new`, in equal contiguous parts or, with `in_turn`, interleaved."""
+        """Divide the last axis of `old` equally among `new`, into contiguous parts or, if `in_turn` is true,
+        interleaved ones."""
         if old not in self.given:
             self._absent(old)
             return
@@ -98,7 +99,7 @@ class Places:
     def unpack(self, old: str) -> None:
         """Dequantize `old` if the file stores it in MXFP4, as blocks and scales.
 
-        The result has the dtype of its bias, or bf16 without a bias.
+        The result has the dtype of the layer's bias, or bf16 without a bias.
         """
         names = f"{old}_blocks", f"{old}_scales"
         there = [name for name in names if name in self.given]
@@ -180,11 +181,11 @@ class Places:
             raise_faults(self.folder, [f"{name}={count}, expected at most the number of tensors, {len(self.given)}"])
 
     def drop(self, computed: Callable[[str], bool]) -> None:
-        """Leave out the tensors whose names `computed` accepts, which our models compute or do not need."""
+        """Drop the tensors whose names `computed` accepts, because our models compute or do not need them."""
         self.given = {name: tensor for name, tensor in self.given.items() if not computed(name)}
 
     def finish(self) -> dict[str, Tensor]:
-        """Return the tensors by our names.
+        """Return the tensors, keyed by our names.
 
         Raises:
             ValueError: If tensors are missing or left over. The message lists them.
@@ -197,7 +198,7 @@ class Places:
         return self.moved
 
     def _elsewhere(self) -> str | None:
-        """Return why tensors are missing if the file has them under longer or shorter names."""
+        """Explain missing tensors if the file has the same tensors under longer or shorter names."""
         for wanted in self.missing:
             if (name := wanted.removeprefix("model.")) in self.given:
                 return (
@@ -212,7 +213,7 @@ class Places:
         return None
 
     def _absent(self, name: str) -> None:
-        """Note that a tensor is missing. Give up after a thousand missing tensors, because the number of layers must
+        """Record that a tensor is missing. Give up after a thousand missing tensors, because the number of layers must
         then be wrong."""
         if name not in self.awaited:
             self.missing.append(name)
@@ -252,7 +253,7 @@ class WayBack(Places):
     """The inverse of `Places`, which lets a family's `place` function move our tensors to published names.
 
     Args:
-        ours: The tensors by our names. Each is taken exactly once.
+        ours: The tensors, keyed by our names. Each tensor is taken exactly once.
         folder: The folder that error messages name.
     """
 
@@ -267,7 +268,7 @@ class WayBack(Places):
         self.back[old] = tensor.T if transpose and tensor.ndim == 2 else tensor
 
     def groups(self, old: str, count: int, parts: Mapping[str, int]) -> None:
-        """Let `finish` assemble `old` from `parts`, with its rows in `count` groups."""
+        """Let `finish` assemble `old` from `parts`, where the rows of `old` form `count` groups."""
         self._grouped[old] = count, list(parts)
 
     def joined(self, old: Mapping[str, tuple[int, ...]], new: str, *width: int) -> None:
@@ -309,13 +310,13 @@ class WayBack(Places):
         """Do nothing, because the model exists already."""
 
     def drop(self, computed: Callable[[str], bool]) -> None:
-        """Do nothing, because our tensors include none of these."""
+        """Do nothing, because our models have no such tensors."""
 
     def finish(self) -> dict[str, Tensor]:
-        """Return the tensors by published names.
+        """Return the tensors, keyed by published names.
 
         Raises:
-            ValueError: If tensors of ours have no published name. The message lists them.
+            ValueError: If any of our tensors has no published name. The message lists them.
         """
         for old, (count, names) in reversed(self._grouped.items()):
             parts = [self.back.pop(name).unflatten(0, (count, -1)) for name in names]

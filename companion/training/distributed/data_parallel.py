@@ -1,10 +1,10 @@
-"""`Processes`, the `Parallel` of a run in several processes: how they divide the rows and add the gradients.
+"""`Processes`, the `Parallel` of a run in several processes, which divide the rows and add the gradients.
 
-A micro-batch is the same as with one process. Each process computes its ids from its number, which costs almost
-nothing, and takes its own rows. Each gradient is a sum over tokens divided by the total number of tokens, so the
-gradients of all processes can simply be added. Therefore the losses and weights of a run do not depend on the number of
-processes, up to the order of floating-point additions: `torchrun --nproc-per-node N -m companion train` resumes where
-`companion train` stopped, and vice versa.
+A micro-batch is the same as with one process. Each process computes all ids from the number of the micro-batch, which
+costs almost nothing, and takes its own rows. Each gradient is a sum over tokens divided by the total number of tokens,
+so the gradients of all processes can simply be added. Therefore the losses and weights of a run do not depend on the
+number of processes, up to the order of floating-point additions: `torchrun --nproc-per-node N -m companion train`
+resumes where `companion train` stopped, and vice versa.
 
     data parallel     the default: each process has the whole model; gradients are summed (PyTorch's DDP)
     sharded           each process has a shard of each weight, gradient and moment, and gathers the rest of a block's
@@ -13,9 +13,9 @@ processes, up to the order of floating-point additions: `torchrun --nproc-per-no
                       outputs are sent back (all-to-all; Lepikhin et al. 2021, section 3); all other weights are
                       data parallel, or sharded
 
-On a CPU, random numbers are the same as with one process: each process draws them for the whole micro-batch and uses
-those for its own rows. On a GPU each process draws its own numbers, so a different number of processes draws different
-numbers from the same distribution. Compiled code draws its own numbers on any device.
+On a CPU, random numbers are the same as with one process, because each process draws them for the whole micro-batch and
+uses those for its own rows. On a GPU each process draws its own numbers, so a different number of processes draws
+different numbers from the same distribution. Compiled code draws its own numbers on any device.
 
 Nothing is pickled: processes exchange tensors, or JSON as bytes.
 """
@@ -44,14 +44,15 @@ from companion.training.losses import Scored
 
 
 class Processes(Parallel):
-    """Several processes, one per device, which divide the work as described in the module.
+    """Several processes, one per device, which divide the work as described at the top of this module.
 
     Use `launch.start_processes`.
 
     Args:
         device: this process's device.
-        shard: FSDP instead of DDP.
-        experts: number of processes that share the experts of a layer; `None`: each process has all of them.
+        shard: whether to use FSDP instead of DDP.
+        experts: number of processes that divide the experts of a layer among them (default: each process has all
+            experts).
 
     Raises:
         ValueError: if the number of processes is not a multiple of `experts`.
@@ -64,7 +65,7 @@ class Processes(Parallel):
         self.keeps_whole = not shard and experts is None
         self.rows = 0
         self._ddp: Any = None
-        self._slices: set[int] = set()  # ids of parameters that hold only some of a layer's experts
+        self._slices: set[int] = set()  # ids of the parameters that hold only some of a layer's experts
         self._sharded_kind: tuple[type[Any], ...] = ()
         if experts is not None:
             if experts < 2 or self.world % experts:
@@ -149,13 +150,13 @@ class Processes(Parallel):
             raise ValueError(f"--expert-parallel {self.experts}: expected a model with experts, got one without")
         self._draws_whole = self.device.type == "cpu" and not compile
         if compile:
-            compile_blocks(model)  # block by block, so that a block's gradients are sent while the next are computed
+            compile_blocks(model)  # separate blocks send gradients while the next block runs
         blocks = [module for module in model.modules() if isinstance(module, Block)]
         objective = _Objective(model, loss)
         if self.shard:
             return self._sharded(self.device, objective, blocks)
         others = [name for name, p in objective.named_parameters() if id(p) in self._slices]
-        others += [name for name, _ in objective.named_buffers()]  # all processes change them in the same way
+        others += [name for name, _ in objective.named_buffers()]  # all processes change these in the same way
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(objective.to(self.device), others)
         self._ddp = DistributedDataParallel(objective, gradient_as_bucket_view=True)
         self._ddp.register_comm_hook(None, lambda state, bucket: _sum(bucket.buffer()))
@@ -228,7 +229,7 @@ class Processes(Parallel):
                 copies.append(p.grad)
         squares = [torch.nn.utils.get_total_norm(part).double().square().to(self.device) for part in (shards, slices)]
         if self.experts is not None:
-            squares[1] = squares[1] * self.experts / self.world  # every group has one copy of each slice
+            squares[1] = squares[1] * self.experts / self.world  # every group of processes has one copy of each slice
         apart = sum(self.total(squares)) if shards or slices else 0.0
         norm = (torch.nn.utils.get_total_norm(copies).double().to(self.device).square() + apart).sqrt().float()
         torch._foreach_mul_([*shards, *slices, *copies], (largest / (norm + 1e-6)).clamp(max=1.0))
@@ -255,7 +256,8 @@ class Processes(Parallel):
         return tensor
 
     def rows_of_all(self, rows: Int[Tensor, "batch *axes"]) -> Int[Tensor, "whole_batch *axes"]:
-        """Gather the rows of the current micro-batch from all processes, given each one's own (a collective)."""
+        """Gather the rows of the current micro-batch from all processes, given each process's own rows (a
+        collective)."""
         start, stop = self.bounds(self.rows)
         whole = rows.new_zeros((self.rows, *rows.shape[1:]))
         whole[start:stop] = rows
@@ -271,7 +273,7 @@ class Processes(Parallel):
 class _Objective(nn.Module):
     """The loss as a module around the model.
 
-    DDP and FSDP then see one forward pass, no matter what it calls in the model.
+    DDP and FSDP then see a single forward pass, no matter which parts of the model it calls.
     """
 
     def __init__(self, model: nn.Module, loss: Callable[..., Scored]) -> None:

@@ -1,4 +1,4 @@
-"""Experts in a run with several processes, whose tokens share the capacity and are sent to remote experts.
+"""Experts in a run with several processes: all tokens share the capacity, and tokens are sent to remote experts.
 
 Expert parallelism and its all-to-all: Lepikhin et al. 2021, section 3.
 """
@@ -23,8 +23,9 @@ class Spread(Dispatch):
     """Token dispatcher for data parallelism: every process has all experts, and their capacity is shared by all tokens.
 
     Args:
-        rows_of_all: collective that gathers the rows of the current micro-batch from all processes, given this one's.
-        own_rows: selects the rows of this process from those of all.
+        rows_of_all: collective that gathers the rows of the current micro-batch from all processes, given the rows of
+            this one.
+        own_rows: selects the rows of this process from those of all processes.
     """
 
     def __init__(self, rows_of_all: Callable[[Tensor], Tensor], own_rows: Callable[[Tensor], Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""Process launch and exit: join the processes that `torchrun` started, and end when another process is gone."""
+"""Process launch and exit: join the processes that `torchrun` started, and exit if another process is lost."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ def launched() -> bool:
 class Alone(ValueError):
     """Raised when this process cannot reach the others of its run.
 
-    Every process reports it, because none knows whether another process can.
+    Every process reports this error, because no process knows whether another one can.
     """
 
 
 def processes_launched() -> int:
-    """Return how many processes the launcher started, or 1."""
+    """Return how many processes the launcher started, or 1 without a launcher."""
     return int(os.environ["WORLD_SIZE"]) if launched() else 1
 
 
 def check_launch() -> None:
-    """Check the launcher's variables: this process's number, how many there are, and the address of the first one.
+    """Check the launcher's variables: this process's number, the number of processes, and the first one's address.
 
     Raises:
         ValueError: if the variables contradict each other or are not valid numbers.
@@ -85,7 +85,8 @@ def check_launch() -> None:
 
 
 def _reach(address: str, port: int) -> None:
-    """Wait until something listens at the address of the first process. PyTorch also waits, but prints warnings."""
+    """Wait until something listens at the address of the first process. PyTorch would also wait, but it prints
+    warnings."""
     end, why = time.monotonic() + PATIENCE.total_seconds(), "it does not answer"
     while time.monotonic() < end:
         try:
@@ -133,17 +134,17 @@ def only_main_speaks() -> Iterator[None]:
 def start_processes(
     device: torch.device, *, shard: bool = False, expert_parallel: int | None = None, arguments: Sequence[str] = ()
 ) -> Iterator[Parallel]:
-    """Yield this process's view of its run, which may be one of several processes started by `torchrun`.
+    """Yield this process's view of its run; the process may be one of several that `torchrun` started.
 
     Args:
-        device: the type of device; with several processes, each takes its own GPU, or the CPU.
+        device: the type of device; if there are several processes, each uses its own GPU, or the CPU.
         shard: FSDP instead of DDP.
         expert_parallel: number of processes that share the experts of a layer.
         arguments: arguments of the command, for error messages.
 
     Raises:
         ValueError: if flags do not match the number of processes, or if there are fewer GPUs than processes.
-        Lost: if another process is gone; it replaces the error that a collective in the `with` block raises.
+        Lost: if another process is lost. This error replaces the one that a collective in the `with` block raises.
     """
     if not launched():
         if shard or expert_parallel is not None:
@@ -173,7 +174,7 @@ def start_processes(
         lost = is_lost(error)
         if not lost:
             raise
-        # Threads that wait for the lost process would keep this one from ending.
+        # Threads that wait for the lost process would keep this process from exiting.
         atexit.register(_leave, 1)
         raise Lost(_is_first(store)) from error
     finally:
@@ -185,7 +186,7 @@ def start_processes(
 
 
 def _meet() -> tuple[dist.Store, int, int]:
-    """Wait for all processes, and return the store that they share, this one's number, and how many there are."""
+    """Wait for all processes, and return their shared store, this process's number and the number of processes."""
     world = os.environ["WORLD_SIZE"]
     try:
         store, rank, size = next(dist.rendezvous("env://", timeout=PATIENCE))
@@ -203,7 +204,7 @@ def _meet() -> tuple[dist.Store, int, int]:
 
 
 def _own_device(device: torch.device) -> torch.device:
-    """Return this process's device, of the requested type."""
+    """Return this process's device, which has the requested type."""
     if device.type == "cpu":
         return device
     if device.type != "cuda" or device.index is not None:
@@ -219,7 +220,7 @@ def _own_device(device: torch.device) -> torch.device:
 
 
 def is_lost(error: BaseException) -> bool:
-    """Return whether `error` is the failure of a collective when another process is gone or does not answer for
+    """Return whether `error` is a collective's failure because another process is lost or has not answered for
     `TIMEOUT`."""
     return isinstance(error, dist.DistNetworkError) or any(sign in str(error).lower() for sign in _SIGNS)
 

@@ -1,6 +1,6 @@
-"""`Parallel`, the interface between training and its processes (here, a single one), and process failures.
+"""`Parallel`, the interface between training and its processes (in this module, a single one), and process failures.
 
-Everything about parallelism is in this folder; the rest of the package only uses `Parallel`.
+All parallelism is implemented in this folder; the rest of the package only uses `Parallel`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Made = TypeVar("Made")
 
 
 class Lost(RuntimeError):
-    """Raised when another process of this run has ended, so that this one cannot continue.
+    """Raised when another process of this run has ended and this process therefore cannot continue.
 
     Attributes:
-        speaks: whether this process noticed first, and so should report it.
+        speaks: whether this process noticed first and should therefore report the failure.
     """
 
     def __init__(self, speaks: bool) -> None:
@@ -31,7 +31,7 @@ class Lost(RuntimeError):
 
 
 class Elsewhere(RuntimeError):
-    """Raised when another process of this run failed and reports why.
+    """Raised when another process of this run has failed and reports why.
 
     This process only has to exit with the same `code`.
     """
@@ -52,13 +52,13 @@ def compile_blocks(model: nn.Module) -> None:
 
 
 class Parallel:
-    """The processes of a run, as seen by one of them. This class is a run in a single process.
+    """The processes of a run, as seen by one of them. This class represents a run in a single process.
 
-    A *collective* has to be called by all processes, in the same order; it waits for the last of them.
+    A *collective* is an operation that all processes have to call, in the same order; it waits for the last of them.
 
     Attributes:
         rank, world: this process's number, and the number of processes.
-        device: the device to compute on; `None`: the model's device.
+        device: the device to compute on (`None` means the model's device).
     """
 
     rank = 0
