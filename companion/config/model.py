@@ -72,7 +72,7 @@ class RotaryScaling:
         fast: For yarn and llama3: pairs that make more rotations in C are left unchanged. `None` means 32 for yarn, 4
             for llama3.
         magnitude: For yarn and longrope. `None` means 0.1 ln(s) + 1 for yarn, sqrt(1 + ln(s) / ln(C)) for longrope.
-        whole: For yarn: round the ends of the ramp outward to whole pairs.
+        whole: For yarn: round the two indices between which g falls outward to whole pairs.
         short: For longrope: one divisor above 0 for each rotated pair, starting with the fastest pair.
         long: As `short`, but for texts of more than C tokens.
 
@@ -144,9 +144,9 @@ class WindowConfig:
     Args:
         width: Number of tokens that a token sees, including itself. In an encoder, an even width is rounded up to the
             next odd number.
-        pattern: Which layers are local, starting with the first; the pattern repeats. (True,): all (Mistral 7B). (True,
-            False): every second layer is global (Gemma 2). Five times True, then False: every sixth layer is global
-            (Gemma 3).
+        pattern: Which layers are local, starting with the first; the pattern repeats. (True,): all layers are local
+            (Mistral 7B). (True, False): every second layer is global (Gemma 2). Five times True, then False: every
+            sixth layer is global (Gemma 3).
         base: Base of the rotary frequencies in local layers. If it is given, these frequencies are not scaled. `None`
             means the same as in the global layers.
 
@@ -274,11 +274,11 @@ class AttentionConfig:
             `heads`.
         d_head: Width of a query and of a key (d_k). `None` means `d_model / heads`.
         d_v: Width of a value. `None` means `d_head`.
-        bias: Add a bias in the projections to queries, keys and values.
-        output_bias: Add a bias in the output projection. `None` means the same as `bias` (Qwen2 has biases only in the
+        bias: Add biases to the projections that compute queries, keys and values.
+        output_bias: Add a bias to the output projection. `None` means the same as `bias` (Qwen2 has biases only in the
             first three).
-        qk_norm: Normalize queries and keys before they are rotated (Henry et al. 2020), with norms of the model's kind
-            and epsilon. `"head"`: the d_head components of each head separately, with one gain shared by all heads
+        qk_norm: Normalize queries and keys before they are rotated (Henry et al. 2020), using the model's kind of norm
+            and its epsilon. `"head"`: the d_head components of each head separately, with one gain shared by all heads
             (Qwen3, Gemma 3). `"width"`: all heads of a token together (OLMo 2). `"unit"`: divide each head's components
             by their root mean square, without a gain and only in layers that rotate them (Llama 4). `None` means no
             norm.
@@ -399,9 +399,9 @@ class PositionConfig:
             (rotates queries and keys, Su et al. 2021), `"relative"` (adds a learned bias to each score, which depends
             on the head and the distance between query and key; Raffel et al. 2020, T5, section 2.1) or `"none"`.
         base: Base of the sinusoidal and rotary frequencies.
-        layout: Which two components make a pair: `"half"` i and i + width/2 (NeoX style: LLaMA as published by Hugging
-            Face; Marian's sinusoids), `"interleaved"` 2i and 2i + 1 (GPT-J style: both papers). `None` means `"half"`
-            for rotary, otherwise `"interleaved"`.
+        layout: Which two components form a pair: with `"half"`, i and i + width/2 (NeoX style, as in LLaMA as published
+            by Hugging Face and in Marian's sinusoids); with `"interleaved"`, 2i and 2i + 1 (GPT-J style, as in both
+            papers). `None` means `"half"` for rotary, otherwise `"interleaved"`.
         share: Only for rotary: the fraction of each head's width that is rotated (`partial_rotary_factor`). This means
             its first int(share d_head) components, which must be an even number. The other components are left
             unchanged, and frequencies are computed from the rotated width (Black et al. 2022, GPT-NeoX).
@@ -464,10 +464,10 @@ class NormConfig:
             `"parallel"`:        x + a(norm(x)) + f(norm'(x)) (Black et al. 2022, GPT-NeoX, section 2.1).
             `"parallel_shared"`: x + a(norm(x)) + f(norm(x)), with one norm (GPT-J; Cohere's Command R).
         eps: Epsilon.
-        unit_offset: Use 1 + weight as the gain, with weights that begin at zero (Gemma). Only for `"rms"`.
-        bias: Add a bias in layer norms (Cohere's have none). RMS norms never have one.
-        first: Put a norm before the first block's attention (ModernBERT, which normalizes embeddings, has none).
-            `False` requires `placement="pre"`.
+        unit_offset: Use 1 + weight as the gain, where the weights start at zero (Gemma). Only for `"rms"`.
+        bias: Add a bias to layer norms (Cohere's layer norms have none). RMS norms never have one.
+        first: Put a norm before the first block's attention (ModernBERT, which already normalizes the embeddings, has
+            none there). `False` requires `placement="pre"`.
     """
 
     kind: Literal["layer", "rms"] = "rms"
@@ -547,9 +547,9 @@ class MoEConfig:
         groups: Number of equal groups of experts; a token chooses only among the experts of its best groups
             (DeepSeek-AI 2024, DeepSeek-V2, section 2.2.2). With 1 group it chooses among all experts.
         top_groups: Number of groups that a token chooses from.
-        group_best: A group's score is the sum of this many of its best scores, with the bias of `balanced` included
+        group_best: A group's score is the sum of this many of its best scores, including the bias from `balanced`
             (DeepSeek-V3: 2; DeepSeek-V2: 1).
-        scale: Factor for all weights (DeepSeek-V3: 2.5).
+        scale: Factor that multiplies all weights (DeepSeek-V3: 2.5).
         weighted: `"output"`: the weights multiply the experts' outputs. `"input"`: the weights multiply the experts'
             inputs (Llama 4).
         pattern: Which layers have experts, starting with the first; the pattern repeats. The other layers have one
@@ -642,11 +642,11 @@ class EmbeddingConfig:
             square root of 640 becomes 25.25 instead of 25.298. It makes no difference in fp32.
         logit_cap: Final logit softcapping: logits z become cap tanh(z / cap) (Bello et al. 2017, section 5.1; Gemma 2).
             `None` means no cap.
-        multiplier: Factor for embeddings (Granite).
+        multiplier: Factor that multiplies the embeddings (Granite).
         logit_divisor: Divisor of the logits, applied before they are capped (Granite).
         apart: Give the two stacks of an encoder-decoder separate learned positions and input norms (BART). Otherwise
             they share both.
-        dense_bias: Add a bias in the dense layer of the `"masked"` head (ModernBERT's has none).
+        dense_bias: Add a bias to the dense layer of the `"masked"` head (ModernBERT's dense layer has none).
     """
 
     tied: bool = True
@@ -694,7 +694,7 @@ class ModelConfig:
         moe: A mixture of experts. `None` means a plain feed-forward network in each block.
         stack: `"decoder"` (causal), `"encoder"` (bidirectional) or `"encoder_decoder"`.
         dropout: Dropout probability in training, for embeddings, attention weights and each sub-layer's output.
-        residual: Factor for what each sub-layer adds to the stream (Granite).
+        residual: Factor that multiplies what each sub-layer adds to the stream (Granite).
         later_heads: Number of Medusa heads of a decoder, which predict the tokens after the next one (see
             `companion.layers.medusa_heads`).
 

@@ -4,7 +4,7 @@ Units: a FLOP is one multiplication or one addition, so a product of (m, k) and 
 products are counted, as in PyTorch's `FlopCounterMode`: norms, softmax, activations and rotations cost a few FLOPs per
 element and are left out. Sizes are in bytes, not in kB or KiB.
 
-`forward_flops` agrees with that counter, which counts every pair of query and key that attention computes, including
+`forward_flops` agrees with PyTorch's counter, which includes every query-key pair that attention computes, including
 those that a causal mask discards; `causal=True` counts only the pairs that are used.
 """
 

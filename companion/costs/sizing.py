@@ -124,7 +124,7 @@ def kept(config: ModelConfig, tokens: int) -> Kept:
 
 
 def _saved(config: ModelConfig, tokens: int, rows: int) -> int:
-    """Return the bytes that autograd saves in one forward pass with its loss, without the parameters themselves."""
+    """Return the bytes that autograd saves in one forward pass and its loss, not counting the parameters."""
     with FakeTensorMode():
         model = Transformer(config)
         for layer in model.modules():
@@ -336,7 +336,7 @@ def memories() -> dict[float, list[Chip]]:
 def _by_place(config: ModelConfig) -> tuple[int, int]:
     """Return the number of parameters of the largest layer, and of everything outside the layers.
 
-    In an encoder-decoder, a layer is one of each stack.
+    In an encoder-decoder, a layer means one layer of each stack together.
     """
     kinds = [config]
     if config.moe is not None and config.mixtures < config.layers:

@@ -118,8 +118,8 @@ def devices_table(models: Mapping[str, ModelConfig], question: Question) -> Tabl
     """Tabulate the smallest number of devices that can train each model, for each size of memory or for the given chip.
 
     `1` means that each device can hold the whole model, so that any number of devices can train it with data
-    parallelism. Otherwise it is the number that `--shard` needs, followed in brackets by the number with activation
-    checkpointing if that is smaller. A dash means that no number of devices is enough.
+    parallelism. Otherwise the entry is the number that `--shard` needs, followed in brackets by the number with
+    activation checkpointing if that is smaller. A dash means that no number of devices is enough.
     """
     sizes = [question.named_chip.memory] if question.chip is not None else list(memories())
     rows = []

@@ -63,12 +63,13 @@ def beam_search(
 ) -> list[list[Beam]]:
     """Return the best continuations of every prompt, at most `width` each, found with a beam of size `width`.
 
-    They are sorted, with the best one first.
+    The continuations of a prompt are sorted, with the best one first.
 
-    At every step each live candidate is continued by every token. The `width` most probable results that have not ended
-    stay alive. A candidate that ends (with a `stop` id, or because it was the last step) is stored if it is among the
-    `width` most probable of its step and among the `width` best that have ended so far. The score of an ended candidate
-    is log_probability / length^length_penalty, where the length is the number of new tokens, including the stop id.
+    At every step, each live candidate is extended by every possible token. The `width` most probable extensions that
+    have not ended stay alive. A candidate that ends (with a `stop` id, or because it was the last step) is stored if it
+    is among the `width` most probable of its step and among the `width` best that have ended so far. The score of an
+    ended candidate is log_probability / length^length_penalty, where the length is the number of new tokens, including
+    the stop id.
 
     The cost is one pass over the sources and one over the prompts, and then in each step a one-token pass for each live
     candidate.

@@ -1,8 +1,8 @@
 """Blocks of a paged cache: a free list, reference counts, and prefix caching (lesson 18).
 
-Blocks are numbered from 1. A full block can be registered under its contents: its tokens, and all those before it. A
-text that begins with the same tokens reuses the block, so that it is stored only once, no matter how many texts use it
-(Kwon et al. 2023, section 4.4; Zheng et al. 2024, "SGLang", section 3). The texts need not overlap in time. A
+Blocks are numbered from 1. A full block can be registered under its contents: its tokens, and all the tokens before
+them. A text that begins with the same tokens reuses the block, so that it is stored only once, no matter how many texts
+use it (Kwon et al. 2023, section 4.4; Zheng et al. 2024, "SGLang", section 3). The texts need not overlap in time. A
 registered block whose last user has left is free, but keeps its contents until all other free blocks have been used.
 
 Linear layers have one recurrent state of fixed size per text, which cannot be split into blocks; `Places` manages these

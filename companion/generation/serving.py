@@ -146,7 +146,7 @@ class Handle:
 def serve(request: Request, at_once: int) -> list[list[int]]:
     """Implement `complete(..., at_once=...)`: return the new tokens for each prompt, with `at_once` texts in the batch.
 
-    Raises as `complete` does.
+    Raises the same exceptions as `complete`.
     """
     require_whole("at_once", at_once)
     rows = min(at_once, len(request.prompts))

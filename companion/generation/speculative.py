@@ -180,7 +180,7 @@ class _Reader:
 
     Attributes:
         stream: the residual stream at the positions that were verified last.
-        last: for each row, the index in `stream` that its last token was drawn from.
+        last: for each row, the index in `stream` of the state that its last token was drawn from.
     """
 
     stream: Float[Tensor, "place d_model"]

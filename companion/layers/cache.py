@@ -72,7 +72,7 @@ class LayerCache:
         slots: Slot of each new token, which is also its position, (batch, token).
         filled: Number of columns in use before this call if it is the same for every row, otherwise `None`.
         visible: Number of slots that a mask covers.
-        mask: Which of the keys each new token may attend to; `None` if causality and the layer's window determine that.
+        mask: Which of the keys each new token may attend to; `None` if causality and the layer's window determine this.
         first: First column that attention reads.
         end: One past the last column that attention reads.
         gone: Number of tokens of each row that a rolling layer has dropped, so that its column c is slot c + gone. If
@@ -215,7 +215,7 @@ class KVCache:
             slots: Capacity of each row, in tokens.
             dtype: Type of keys and values.
             device: Device of the tensors.
-            bucket: See the class.
+            bucket: See `KVCache`.
 
         Raises:
             ValueError: If `config` is not a ModelConfig, a size is below 1, or the cache does not fit in memory.
@@ -299,8 +299,8 @@ class KVCache:
     def ready(self, tokens: int, ends: Int[Tensor, "batch"] | None = None) -> KVCache:
         """Make room for `tokens` more tokens in the local and linear layers.
 
-        Returns this cache if there is room, or otherwise a new one, whose local and linear layers have moved their last
-        columns to new tensors; this cache is then unchanged.
+        If there is room, returns this cache. Otherwise returns a new cache whose local and linear layers have moved
+        their last columns to new tensors; this cache is then unchanged.
 
         Args:
             tokens: Number of new tokens in each row.

@@ -2,9 +2,10 @@
 
 Let c be the latent of a token, k its rotated key, and q' the rotated part of a query. The score of a head is (q . U_k c
 + q' . k) / sqrt(width). The *expanded* form computes the key U_k c and the value U_v c of every head. The *absorbed*
-form moves the matrices to the other side: q . U_k c = (U_k^T q) . c, and the weighted sum of values is U_v times that
-of latents. The cached vectors [c, k] then serve as a single key head that all query heads share, and c is its value.
-Both forms give the same result, up to rounding. `companion.layers.cache.LayerCache` stores the cached vectors.
+form moves the matrices to the other side: q . U_k c = (U_k^T q) . c, and the weighted sum of values is U_v times the
+weighted sum of latents. The cached vectors [c, k] then serve as a single key head that all query heads share, and c is
+its value. Both forms give the same result, up to rounding. `companion.layers.cache.LayerCache` stores the cached
+vectors.
 """
 
 from __future__ import annotations

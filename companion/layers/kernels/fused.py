@@ -35,8 +35,9 @@ def fused(
 ) -> Float[Tensor, "batch head query d_v"]:
     """Compute `attend` without softcapping.
 
-    Causality that is not part of the mask's table never requires a table of all pairs. PyTorch needs none for equally
-    many queries and keys, and has a GPU kernel for fewer queries than keys. Otherwise queries are computed in chunks.
+    Causality that is not part of the mask's table never requires a table of all pairs. PyTorch needs no table if there
+    are as many queries as keys, and it has a GPU kernel for fewer queries than keys. Otherwise queries are computed in
+    chunks.
     """
     if sinks is not None:
         return _with_sinks(q, k, v, mask, sinks, partial(fused, dropout=dropout), score_width)
@@ -65,7 +66,7 @@ def fused(
         return operator(q, k, v, is_causal=True)  # aligned top-left by PyTorch, which is right only for equal lengths
     recording = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))  # the next kernel has no gradient
     if table is None and window is None and queries < keys and q.is_cuda and not recording and not is_compiling():
-        from torch.nn.attention.bias import causal_lower_right  # loads the compiler, two seconds for every process
+        from torch.nn.attention.bias import causal_lower_right  # loads the compiler, which takes two seconds
 
         return operator(q, k, v, attn_mask=causal_lower_right(queries, keys))
     return in_chunks(partial(fused, dropout=dropout, score_width=score_width), q, k, v, mask)
