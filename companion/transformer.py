@@ -37,7 +37,7 @@ class Output(NamedTuple):
     Attributes:
         logits: One score per token id, (batch, token, vocab).
         routing: The routing of each layer with experts; empty without a mixture of experts.
-        cache: The cache after this call, to be passed to the next one; `None` if none was passed in.
+        cache: The cache after this call, to be passed to the next one; `None` if no cache was passed in.
     """
 
     logits: Float[Tensor, "batch token vocab"]

@@ -494,7 +494,7 @@ class NormConfig:
 
 @dataclass(frozen=True)
 class FeedForwardConfig:
-    """A feed-forward network; with a mixture of experts, the network of each expert.
+    """A feed-forward network, or in a mixture of experts, the network of each expert.
 
     Args:
         d_ff: Hidden width.
@@ -634,7 +634,7 @@ class EmbeddingConfig:
             2); 0 means that there are no segments.
         head: Layers between the last block and the logits: `"linear"`; `"biased"`, the same with one bias per token id
             (Marian); `"masked"`, BERT's dense layer, activation and norm, then the table and a bias.
-        pooled: Compute a vector for the sequence from the first token's last state, with a dense layer and a tanh
+        pooled: Compute a vector for the sequence from the first token's last state, using a dense layer and a tanh
             (BERT).
         classes: Number of outputs of a classifier that reads this vector (BERT has 2 for next-sentence prediction); 0
             means no classifier.

@@ -98,7 +98,7 @@ def forward_flops(
         config: configuration of the model.
         tokens: number of new tokens per row.
         batch: number of rows.
-        cached: number of tokens already in the KV cache; the new ones also attend to these.
+        cached: number of tokens already in the KV cache; the new tokens also attend to them.
         source: the length of the source, for an encoder-decoder. With `cached > 0` the source is assumed to be encoded
             already.
         logits: the tokens that the head is applied to.
@@ -127,7 +127,7 @@ def forward_flops(
     keys_values = 0 if sizes.latent else 2 * config.d_model * sizes.kv_heads * (sizes.d_head + sizes.d_v)
     queries_output = 2 * attention_weights(config) - keys_values
     scores, expanded = _of_the_decoder(config, written, cached, causal) if decoder else (0, 0)
-    visits = encoder * read + decoder * written  # pairs of a token and a layer
+    visits = encoder * read + decoder * written  # number of (token, layer) pairs
     linear = config.linears  # number of layers, all in the decoder
     plain = (visits - linear * written) * (keys_values + queries_output) + linear * written * 2 * linear_weights(config)
     asked = ((encoder > 0) * read + (decoder > 0) * written) * config.mixtures  # those with experts

@@ -175,7 +175,7 @@ def peak_share(flops: float, seconds: float, peak: float) -> float:
 
     Args:
         flops: number of operations.
-        seconds: their duration.
+        seconds: their total duration.
         peak: the chip's maximum FLOPs per second.
 
     Raises:

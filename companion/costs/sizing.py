@@ -159,9 +159,9 @@ class DeviceBytes:
     Attributes:
         state: the device's share of the weights, the gradients and the two moments, which together take 16 bytes per
             parameter.
-        copies: half-precision copies of weights, see `Kept`.
+        copies: half-precision copies of weights (see `Kept`).
         gathered: whole weights and gradients that `--shard` gathers temporarily.
-        activations: see `Kept`.
+        activations: activations of the micro-batch (see `Kept`).
     """
 
     state: int
@@ -241,7 +241,7 @@ def fewest_devices(
     tokens: int | None = None,
     recompute: bool = False,
 ) -> int | None:
-    """Return the smallest number of devices with `memory` bytes each that can hold `device_bytes`; `None` if none can.
+    """Return the fewest devices with `memory` bytes each that can hold `device_bytes`; `None` if no number is enough.
 
     Args:
         config: configuration of the model.

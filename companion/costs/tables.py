@@ -44,7 +44,7 @@ class Question:
         devices: number of devices that train each model.
         chip: short name of the chip in `CHIPS`, or `None` for a table with all memory sizes.
         share: fraction of the chip's peak in matrix products that training reaches: an assumption, not a prediction.
-        tokens: number of training tokens. `None`: `TOKENS_PER_PARAMETER` for each active parameter.
+        tokens: number of training tokens. `None` means `TOKENS_PER_PARAMETER` for each active parameter.
         context: length of a training row and of the cache. `None` means `row_tokens` for the row and the model's
             context for the cache.
         batch: rows in a device's micro-batch, and rows served at once.

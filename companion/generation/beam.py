@@ -214,7 +214,7 @@ def _reordered(cache: KVCache, parents: Sequence[int], trails: Sequence[_Trail])
 
 @dataclass
 class _Search:
-    """The search for one prompt: live candidates, most probable first, and the best ended ones, best first.
+    """The search for one prompt, which keeps the live candidates and the best ended ones, both in descending order.
 
     When the search is over, no candidate is live.
     """

@@ -263,7 +263,7 @@ def _here() -> tuple[object, ...]:
 
 
 def _read(file: Path) -> Program | None:
-    """Load the program in a file, or return `None` if there is none or it is damaged.
+    """Load the program in a file, or return `None` if the file is missing or damaged.
 
     The file is a zip archive without pickles, and PyTorch's loader does not verify its checksums.
     """

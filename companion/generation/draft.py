@@ -95,7 +95,7 @@ class Draft:
             )
 
     def function(self) -> Propose:
-        """Return the function that proposes tokens for one text. Unused if a model or its heads propose them."""
+        """Return the function that proposes tokens for one text (unused if a model or its heads propose them)."""
         return Lookup() if isinstance(self.proposer, (str, Transformer)) else self.proposer
 
     @property

@@ -49,10 +49,11 @@ def generate(
         source: for an encoder-decoder, the token ids of each row's source, also of unequal lengths. They are encoded
             once, in one batch; each row depends only on its own source.
         start: for an encoder-decoder, the id that begins every target, in place of `prompts`.
-        max_new_tokens: maximum number of steps. `None`: until the longest row fills `model.config.context`.
-        sampling: how to choose the next token. `None`: `Sampling()`, the model's own distribution.
+        max_new_tokens: maximum number of steps. `None` means as many as it takes for the longest row to fill
+            `model.config.context`.
+        sampling: how to choose the next token. `None` means `Sampling()`, the model's own distribution.
         stop: ids that end a row. The stop id itself is still yielded; after that the row yields `None`.
-        rules: which tokens are forbidden or forced. `None`: all tokens are allowed.
+        rules: which tokens are forbidden or forced. `None` means that all tokens are allowed.
         until: a stopping criterion. It receives a row's number and its new tokens so far and returns whether they
             end the row, as a stop id would.
         seed: seed of the random streams (default: 0).
@@ -69,8 +70,8 @@ def generate(
         weights: the format of the weights that decode steps read (`companion.quantization.weights`): fp32, fp16, bf16,
             int8, int4, or auto, the fastest on this machine. `"fast"` (default): the format of the weights' own dtype,
             which gives the same results up to rounding. It is used only where it saves time: with at least a million
-            weights, at least 16 steps and at most six tokens per step, on a processor where it is faster. `None`: the
-            weights unchanged. The weights are converted when the second token is requested. Prompts are always read
+            weights, at least 16 steps and at most six tokens per step, on a processor where it is faster. `None` leaves
+            the weights unchanged. The weights are converted when the second token is requested. Prompts are always read
             with the original weights, so the first new token is the same as with `None`.
         draft: the source of proposed tokens, several of which the model verifies at a time. It is `"ngram"`, `"own"`
             for the model's own multi-token-prediction heads, a smaller model with the same vocabulary, or a `Draft`,
@@ -104,7 +105,8 @@ def complete(
 
     Args:
         at_once: batch size for many prompts of a decoder. When one text ends, the next takes its slot in a
-            `companion.generation.serving.Server`. `None`: all prompts in one batch, until the longest has ended.
+            `companion.generation.serving.Server`. `None` means all prompts in one batch, which runs until the longest
+            text has ended.
 
     The other arguments are the same as for `generate`.
 
@@ -180,8 +182,8 @@ def _generate(request: Request, texts: Sequence[Text]) -> Iterator[list[int | No
         return
     model, prompts, steps = request.model, request.prompts, request.max_new_tokens
     bucket = BUCKET if request.compile else 1
-    # A compiled step never reads all slots, because a view of all of them is contiguous, unlike the others, and the
-    # compiler would need a second program for it.
+    # A compiled step never reads all slots, because a view of all slots is contiguous, unlike a view of some of them,
+    # and the compiler would need a second program for it.
     slots = -(-(max(map(len, prompts)) + steps - 1) // bucket) * bucket + (bucket if request.compile else 0)
     stopped = [False] * len(prompts)
     cache: KVCache | None = None
@@ -191,7 +193,7 @@ def _generate(request: Request, texts: Sequence[Text]) -> Iterator[list[int | No
     modules = list(model.modules())  # list them once, because the walk costs as much as a layer's arithmetic
     anew = stretched_after(model)
     for i in range(steps):
-        # Both are entered anew for each step, because a suspended generator must not leave its caller without
+        # Both contexts are entered again for each step, because a suspended generator must not leave its caller without
         # gradients.
         with torch.inference_mode(), evaluating(modules):
             if cache is None:

@@ -172,7 +172,8 @@ def _compiled() -> Callable[..., tuple[Tensor, KVCache]]:
     step = torch.compile(decode)
 
     def run(*given: Any) -> tuple[Tensor, KVCache]:
-        # A Python number is traced as a constant, and again as a variable when it changes. This one is sure to change.
+        # A Python number is traced as a constant, and again as a variable when it changes. This number is sure to
+        # change.
         with torch.compiler.config.patch(dynamic_sources=r"L\['cache'\]\.filled"):  # type: ignore[attr-defined]
             return step(*given)
 

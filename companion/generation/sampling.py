@@ -46,9 +46,9 @@ def temperature(logits: Float[Tensor, "*batch vocab"], t: float) -> Float[Tensor
     require_limits("temperature", t, NonNegative)
     if t == 0:
         return top_k(logits, 1)
-    if t < 1e-6:  # the quotients could be infinite, except for the largest logit
+    if t < 1e-6:  # every quotient except the largest logit's could be infinite
         logits, t = logits - logits.amax(-1, keepdim=True), max(t, finfo(logits.dtype).tiny)
-    return logits / min(float(t), finfo(logits.dtype).max)  # a larger t would be infinite, and -inf / t NaN
+    return logits / min(float(t), finfo(logits.dtype).max)  # a larger t is infinite, and -inf / t is NaN
 
 
 def top_k(logits: Float[Tensor, "*batch vocab"], k: int) -> Float[Tensor, "*batch vocab"]:

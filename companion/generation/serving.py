@@ -67,7 +67,7 @@ class Handle:
     """A text requested from a `Server`.
 
     Attributes:
-        number: counted from 0 in order of arrival.
+        number: number of the text, counted from 0 in order of arrival.
         state: `"waiting"`, `"running"`, and at the end `"done"`, `"cancelled"` or `"failed"`.
         error: the exception that made the text fail: `NotFinite` if the logits were not finite, `ValueError` if its
             rules left no token, or whatever its `until` raised.
@@ -183,9 +183,9 @@ class Server:
     Args:
         model: a decoder.
         rows: maximum batch size; further texts wait until one has ended.
-        tokens: capacity of the pool, in tokens of all texts together. `None`: enough for `rows` texts as long as the
-            context.
-        block: tokens per block.
+        tokens: capacity of the pool, in tokens of all texts together. `None` means enough for `rows` texts that are as
+            long as the context.
+        block: number of tokens per block.
         budget: maximum number of tokens that a step reads, at least `rows`.
         weights: the format of the weights that steps read, as in `generate`. Weights are converted when the first text
             arrives, and stay converted as long as there is any text.
@@ -270,7 +270,7 @@ class Server:
 
         Args:
             prompt: token ids.
-            max_new_tokens: maximum number of new tokens. `None`: until the text fills the context or the pool.
+            max_new_tokens: maximum number of new tokens. `None` means that the text may fill the context or the pool.
             sampling, stop, rules: as in `generate`.
             until: a stopping criterion that receives the text's number and its new tokens so far.
             seed, stream: identify the random stream; the text is the same as that of row `stream` in `generate(...,

@@ -269,7 +269,7 @@ class _Drafter(ABC):
                 if token != NOTHING:
                     proposals[r].append(token)
                 elif bool(logits[place].isfinite().all()):
-                    counts[r] = i  # the rules leave no token; if the text gets here, the model will raise
+                    counts[r] = i  # the rules leave no token; if the text gets this far, the model will raise
                 else:
                     raise NotFinite(
                         f"draft: logits of row {rows[r].text.row}: expected finite numbers, got NaN or infinity"
@@ -292,8 +292,9 @@ class _SmallModel(_Drafter):
         self, i: int, rows: Sequence[_Row], proposals: Sequence[list[int]], counts: Sequence[int], going: list[int]
     ) -> Float[Tensor, "going vocab"]:
         """Return the logits after each row and its proposals so far."""
-        # First it reads the last two tokens, because it has not read its own last proposal, which may have been
-        # accepted. After that it reads the newest. A row that has enough proposals reads its last one again.
+        # First the small model reads the last two tokens, because it has not read its own last proposal, which may have
+        # been accepted. After that it reads only the newest token. In a row that has enough proposals, it reads the
+        # last one again.
         starts = [len(row.ids) - 2 if i == 0 else len(row.ids) - 1 + min(i, max(count - 1, 0))
                   for row, count in zip(rows, counts, strict=True)]  # fmt: skip
         read = [
@@ -370,7 +371,7 @@ def _keep(
             row.stream.random(added)  # now consume the random numbers that were used
         if first:
             draft.passes += 1
-            draft.proposed += added if added <= accepted else len(proposed)  # tokens after an end are not verified
+            draft.proposed += added if added <= accepted else len(proposed)  # tokens after the end are not verified
             draft.accepted += min(added, accepted)
         last_places[r] = at + accepted
         at = end

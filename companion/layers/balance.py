@@ -92,7 +92,7 @@ def update_bias(moe: MoE, counts: Int[Tensor, "expert"], rate: float) -> None:
 
 
 def _tokens(counts: Tensor, routing: RoutingStats) -> Tensor:
-    """Return the number of tokens that were counted, at least one."""
+    """Return the number of tokens that were counted, but at least one."""
     return (counts.sum() / routing.experts.shape[-1]).clamp(min=1)
 
 

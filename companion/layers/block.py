@@ -38,7 +38,7 @@ class Block(nn.Module):
         after      x <- x + norm(s(x))         (OLMo Team 2025, section 3)
 
     In a parallel block, attention a and the network f read the same state, and both results are added to it: x <- x +
-    a(norm(x)) + f(norm'(x)) (Black et al. 2022, section 2.1). If they share a norm, norm' is norm.
+    a(norm(x)) + f(norm'(x)) (Black et al. 2022, section 2.1). If the two share a norm, norm' is the same as norm.
 
     Whatever a sub-layer adds to the stream is first multiplied by `config.residual`.
 

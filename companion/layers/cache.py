@@ -156,7 +156,7 @@ def layer_mask(
     if mask is not None:
         table = table_of(mask, (*shape, cache.visible), cache.slots)
         mask = over_columns(table, cache.first, cache.end, cache.visible, cache.gone)
-    if cache.mask is not None:  # none of its rows is empty, because a token sees itself
+    if cache.mask is not None:  # no row of this mask is empty, because a token sees itself
         return AttentionMask(cache.mask) if mask is None else AttentionMask.from_table(joined(mask, cache.mask))
     return AttentionMask.of(mask, (*shape, cache.end - cache.first), x.device, causal=True, window=window)
 

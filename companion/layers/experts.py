@@ -135,7 +135,7 @@ def _in_turn(networks: Networks, rows: Float[Tensor, "visit d_model"], ends: Int
     """Run the experts one after the other, each on its own rows."""
     sizes = ends.diff(prepend=ends.new_zeros(1)).tolist()
     *pieces, dropped = rows.split([*sizes, len(rows) - sum(sizes)])
-    # unbind, because with inner[e] each expert's gradient would be as large as the whole of inner
+    # unbind, because the gradient of each inner[e] would be as large as inner itself
     gates, b1, b2, b3 = (
         [None] * len(pieces) if tensor is None else tensor.unbind() for tensor in (networks.gate, *networks.biases)
     )

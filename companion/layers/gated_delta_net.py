@@ -164,7 +164,7 @@ class LinearAttention(nn.Module):
             mask: Must be `None`.
             cache: The layer's part of a cache, which this call updates.
             real: Which tokens are not padding. Padding neither decays a matrix nor writes to it, and the convolution
-                skips it, wherever it is.
+                skips it, wherever the padding is.
             document: Document ids of a packed row, whose tokens are contiguous; each document is read as if it were the
                 only one.
 

@@ -19,7 +19,7 @@ and by substituting that in (2), where the sum ends before t,
     (6)  u_t + b_t sum_(j<t) A_tj u_j = b_t (v_t - S_0^T (exp(c_t) k_t)),     A_tj = sum_d k_td exp(c_td - c_jd) k_jd,
 
 a unit lower triangular system for all u of the chunk at once (Yang et al. 2024, section 3; with decay: Yang, Kautz and
-Hatamizadeh 2024, section 3.3). By (4) and (5) the rest is a set of matrix products:
+Hatamizadeh 2024, section 3.3). By (4) and (5), the outputs then follow from matrix products:
 
     (7)  o_t = S_0^T (exp(c_t) q_t) + sum_(j<=t) B_tj u_j,                    B_tj = sum_d q_td exp(c_td - c_jd) k_jd.
 

@@ -51,7 +51,7 @@ def causal(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
 
 
 def window(width: int) -> Predicate:
-    """Let a query attend to the last `width` tokens, including its own, and to nothing after it.
+    """Let a query attend to the last `width` tokens, including its own, and to no later token.
 
     Raises:
         ValueError: If width < 1.

@@ -42,7 +42,7 @@ class Dispatch:
         kept: Bool[Tensor, "*batch top_k"] | None,
         way: Way,
     ) -> Float[Tensor, "row top_k d_model"]:
-        """Compute the output of each chosen expert for each token, without weights.
+        """Compute the output of each chosen expert for each token, without applying the routing weights.
 
         The output is undefined for a visit that was dropped.
         """

@@ -64,7 +64,7 @@ class PagedLayer(LayerCache):
     def put(
         self, store: Float[Tensor, "block slot kv_head wide"], new: Float[Tensor, "batch kv_head token wide"]
     ) -> Float[Tensor, "batch kv_head key wide"]:
-        """Write into one of the two stores, and return a copy of every row's blocks in it, one after the other.
+        """Write into one of the two stores, and return a copy of the blocks of every row in that store, in order.
 
         Raises:
             ValueError: If a gradient is being recorded, because in-place writes would break it.

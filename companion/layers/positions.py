@@ -229,7 +229,7 @@ def rotate(
     Args:
         x: Queries or keys, (batch, head, token, d_head).
         angles: (token, pair) or (batch, token, pair), or their `Rotation`.
-        layout: Which components make a pair: `"half"` i and i + d_head/2 (NeoX style), `"interleaved"` 2i and 2i + 1
+        layout: Which components form a pair: `"half"` i and i + d_head/2 (NeoX style), `"interleaved"` 2i and 2i + 1
             (GPT-J style).
 
     Returns:
@@ -342,11 +342,11 @@ class Rotary:
 
     Args:
         d_head: Width of a query and of a key.
-        base: Base of the frequencies, see `rotary_angles`.
-        layout: Which components make a pair, see `rotate`.
+        base: Base of the frequencies (see `rotary_angles`).
+        layout: Which components form a pair (see `rotate`).
         width: Number of components that are rotated, beginning with the first of each head; the others are unchanged.
             `None` means all.
-        scaling: Scaling of the frequencies, see `companion.config.model.RotaryScaling`.
+        scaling: Scaling of the frequencies (see `companion.config.model.RotaryScaling`).
 
     Raises:
         ValueError: If the rotated width is odd.

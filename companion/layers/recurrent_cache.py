@@ -182,7 +182,7 @@ class States:
         layers: Which layers of the model are linear.
         matrices: One tensor per linear layer, (batch, head, d_head, d_v).
         tails: The convolution's earlier inputs per linear layer, (batch, convolution - 1, channel).
-        logs: One log per linear layer, (batch, column, wide), see `Log`.
+        logs: One log per linear layer, (batch, column, wide) (see `Log`).
         slots: Capacity of each row, in tokens.
         columns: Number of columns in use in the logs: an upper bound, exact if the cache is uniform.
         gone: Number of tokens of each row that are folded into the matrices, (batch,).

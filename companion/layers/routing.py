@@ -35,7 +35,8 @@ class RoutingStats(NamedTuple):
         logits: The router's score of each expert, (batch, token, expert), with the noise of training if there is any.
         experts: The experts that each token visits, best first, (batch, token, top_k).
         weights: The weight of each of these experts, (batch, token, top_k); see `route` for their sum.
-        real: Which tokens are not padding, (batch, token); `None` means all. The statistics below count only these.
+        real: Which tokens are not padding, (batch, token); `None` means all. The statistics below count only these
+            tokens.
         kept: Which visits take place, (batch, token, top_k); the others are dropped because their expert is full.
             `None` means all.
     """
@@ -137,7 +138,7 @@ def route(
             above 0.
     """
     z = wide(logits)
-    scores = z  # the same order as probabilities, and logits do not saturate
+    scores = z  # logits have the same order as probabilities, but do not saturate
     if bias is not None or groups > 1:
         scores = (z.sigmoid() if gating.startswith("sigmoid") else z.softmax(-1)) + (0 if bias is None else bias)
     if groups > 1:
@@ -150,7 +151,7 @@ def route(
         case "softmax_topk":
             weights = (best - z.logsumexp(-1, keepdim=True)).exp()
         case "sigmoid":
-            weights = F.logsigmoid(best).softmax(-1)  # s_e / sum(s), also where every s is too small for a float
+            weights = F.logsigmoid(best).softmax(-1)  # s_e / sum(s), even if every s is too small for a float
         case "sigmoid_topk":
             weights = best.sigmoid()
     return RoutingStats(logits, experts, weights if scale == 1 else scale * weights)
@@ -182,7 +183,7 @@ def within_capacity(routing: RoutingStats, capacity: float) -> Bool[Tensor, "*ba
         chosen = chosen.masked_fill(~real, experts)  # an index after the last expert
         visits = routing.real.sum() * top_k
     # A fraction is exact: 1.1 * 10 tokens make a capacity of 11, not 12. A capacity of `experts` or more has room for
-    # all tokens, and one below a billionth for one, so the bounds keep these products within 64 bits.
+    # all tokens, and one below a billionth has room for one token, so these bounds keep the products within 64 bits.
     share = Fraction(str(min(max(capacity, 1e-9), experts))).limit_denominator(10**9)
     places = -(-(share.numerator * visits) // (share.denominator * experts))
     order = chosen.argsort(stable=True)

@@ -204,7 +204,7 @@ def calibrate(model: Transformer, tokens: Int[Tensor, "batch token"], **inputs: 
         tokens: windows of a text like those that the model will write, containing a few tens of thousands of tokens in
             total. With fewer tokens than a layer has inputs, H is singular, and the chosen levels overfit these
             windows.
-        inputs: further arguments of `Transformer.features`, such as the `source` of an encoder-decoder.
+        inputs: additional arguments of `Transformer.features`, such as the `source` of an encoder-decoder.
 
     Raises:
         ValueError: if there are no tokens, if `check_weights` rejects int4 for this model, or if the model rejects the

@@ -70,7 +70,7 @@ class Product(nn.Module):
         make = PACKED[form] if packed else PLAIN[form]
         if form == "int4" and rounded is not None:
             levels, scale, middle = map(torch.cat, zip(*(one[:3] for one in rounded), strict=True))
-            factor = rounded[0].factor  # all layers that read one x share it
+            factor = rounded[0].factor  # all layers that read the same x share it
             make = partial(_int4, rounded=FourBits(levels, scale, middle, factor))
         self.function, stored, self.bytes, self.numbers = make(weight)
         self.compute: Compute = partial(self.function, *stored)
@@ -194,7 +194,7 @@ def _half(dtype: torch.dtype) -> Callable[[Tensor], Made]:
 
 def _int8(weight: Tensor) -> Made:
     levels, scale = in_eight_bits(_whole_blocks(weight))
-    # The kernel only takes scales in bf16, which is too coarse for a factor of a whole row.
+    # The kernel only takes scales in bf16, which is too coarse for a factor that applies to a whole row.
     ones = torch.ones_like(scale, dtype=torch.bfloat16)
 
     out = len(weight)

@@ -29,10 +29,10 @@ class FourBits(NamedTuple):
 
     Attributes:
         levels: quantized values from 0 to 15, (out, d_in), which take one byte each until they are packed.
-        scale, middle: an element is (level - 8) scale + middle, with the scale and middle of its group; both are (out,
-        group) in bf16, as in the kernel.
-        factor: (d_in), powers of two in bf16 that multiply the inputs of the columns before the product.
-            `None`: 1.
+        scale, middle: an element is (level - 8) scale + middle, with the scale and middle of its group; both are
+            (out, group) in bf16, as in the kernel.
+        factor: (d_in), powers of two in bf16 that multiply the inputs of the columns before the product. `None` means
+            that all factors are 1.
     """
 
     levels: Int[Tensor, "out d_in"]

@@ -5,7 +5,7 @@ differently (`companion.quantization.matmul_kernels`). `prepared` replaces each 
 everything else unchanged: the same attention, feed-forward networks and blocks run, including any wrappers and hooks of
 a layer.
 
-    fp32    the same elements, laid out for one row, summed in another order
+    fp32    the same elements, laid out for one row, summed in a different order
     fp16    half the bytes
     bf16    half the bytes, and an eighth of fp16's precision
     int8    a quarter: each row of a matrix divided by its largest element / 127 (Dettmers et al. 2022, section 2.1)
@@ -13,7 +13,7 @@ a layer.
             `calibrate`, in `companion.quantization.calibration`, chooses levels that preserve the outputs on a
             calibration text, with the same number of bytes
     auto    whichever of these, except int4, takes the least time per step on this machine, measured once
-    fast    the format of the weights' own dtype where that pays off, see `fast_form`; otherwise unchanged
+    fast    the format of the weights' own dtype where that pays off (see `fast_form`); otherwise unchanged
 
 Prompts are read with the original weights, which stay in memory together with the copy, because the kernels here are
 made for a few rows and because prompts should be read exactly. So the first new token, and the keys and values of the

@@ -63,7 +63,7 @@ def fused(
         return out if empty is None else out.masked_fill(empty, 0.0)
     queries, keys = q.shape[2], k.shape[2]
     if table is None and window is None and queries == keys:
-        return operator(q, k, v, is_causal=True)  # aligned top-left by PyTorch, which is right only for equal lengths
+        return operator(q, k, v, is_causal=True)  # PyTorch aligns this top-left, which is right only for equal lengths
     recording = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))  # the next kernel has no gradient
     if table is None and window is None and queries < keys and q.is_cuda and not recording and not is_compiling():
         from torch.nn.attention.bias import causal_lower_right  # loads the compiler, which takes two seconds

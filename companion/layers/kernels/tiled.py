@@ -61,8 +61,8 @@ def tiled_attention(
         q: Queries, (batch, head, query, d_head).
         k: Keys, (batch, kv_head, key, d_head).
         v: Values, (batch, kv_head, key, d_v).
-        mask: Boolean tensor with four axes, True = may attend; or a predicate, which is evaluated tile by tile, so that
-            the mask takes no memory.
+        mask: Boolean tensor with four axes, where True means that the query may attend to the key; or a predicate,
+            which is evaluated tile by tile, so that the mask takes no memory.
         causal: As in `attend`, the last query is aligned with the last key. Tiles without an allowed pair are skipped.
         tile: Number of queries and of keys in a tile.
 
@@ -157,7 +157,7 @@ def _tiles(
 ) -> Iterator[tuple[slice, Iterator[tuple[slice, Tensor | None]]]]:
     """Yield each tile of queries, with the tiles of keys to visit and their allowed pairs (`None` means all)."""
     batch, heads, n, _ = queries
-    offset = keys[2] - n  # the last query is at the last key
+    offset = keys[2] - n  # the last query is aligned with the last key
     predicate = None if isinstance(mask, Tensor) else mask
     if causal:
         predicate = causal_predicate if predicate is None else both(causal_predicate, predicate)

@@ -88,7 +88,7 @@ def _forward(
     total = tl.zeros((TILE_Q,), tl.float32)
     weighted = tl.zeros((TILE_Q, WIDTH_V), tl.float32)
 
-    offset = keys - queries  # the last query is at the last key
+    offset = keys - queries  # the last query is aligned with the last key
     end = keys
     if CAUSAL:  # no query of the tile sees a key beyond the last query
         end = tl.minimum(keys, (tile + 1) * TILE_Q + offset)
@@ -178,7 +178,8 @@ def triton_attention(
     out = q.new_empty(batch, heads, queries, d_v)
     if out.numel() == 0:
         return out
-    # A grid's first axis allows 2^31 - 1 programs, the others 65,535, which is four million tokens in tiles of 64.
+    # The first axis of a grid allows 2^31 - 1 programs, the other axes only 65,535, which is enough for four million
+    # tokens in tiles of 64.
     _forward[(batch * heads, triton.cdiv(queries, tile[0]))](
         q,
         k,

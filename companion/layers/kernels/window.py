@@ -63,7 +63,8 @@ def sliding_window_attention(
     block = min(block, n)
     blocks = -(-n // block)
     span = block + width - 1
-    # Pad so that query i sees keys i ... i + width - 1: in front as far as query 0 looks back, behind to whole blocks.
+    # Pad so that query i sees keys i ... i + width - 1: in front as far as query 0 looks back, and at the end up to a
+    # whole number of blocks.
     behind = blocks * block - n
     front = n + width - 1 - k.shape[2]  # negative if no query reaches the first keys, which are then cut off
     q = F.pad(q, (0, 0, 0, behind))
