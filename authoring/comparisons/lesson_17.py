@@ -14,25 +14,27 @@ Found = dict[tuple[str, int], list[float]]
 
 
 def recall() -> Found:
-    """Read the percentage of correct answers with 32 pairs from the record's runs, by kind and number of updates.
+    """Read the percentage of correct answers with 4 and 32 pairs from the record's runs, by kind and updates.
 
     Each pair is shown once, or half of them a second time.
     """
     run, found = Runs(Path("build/records/recall")), Found()
     for updates in BUDGETS:
         for kind in KINDS:
-            for again, words in ((0, "once"), (16, "half again")):
-                setting = f"{kind}, {words}"
-                right = [run(kind, start)["right"][str(updates)] for start in STARTS]
-                found[setting, updates] = [
-                    share for of in right for pairs, twice, share in of if (pairs, twice) == (32, again)
-                ]
-                print(row(setting, f"{updates} updates", "right in 100", found[setting, updates]), flush=True)
+            right = [run(kind, start)["right"][str(updates)] for start in STARTS]
+            for pairs in (4, 32):
+                for again, words in ((0, "once"), (pairs // 2, "half again")):
+                    setting = f"{kind}, {pairs} {words}"
+                    found[setting, updates] = [
+                        share for of in right for told, twice, share in of if (told, twice) == (pairs, again)
+                    ]
+                    print(row(setting, f"{updates} updates", "right in 100", found[setting, updates]), flush=True)
     return found
 
 
 def signs() -> Found:
-    """Measure how many signs in 100 are correct, of all pairs and of the last four, by adding and by the delta rule."""
+    """Measure how many signs in 100 are correct, for all pairs and the last four, with adding and with the delta
+    rule."""
     lesson, found = names_of("17", "setup", "sets-up-signs"), Found()
     for pairs in (16, 32):
         for name, delta in (("adding", False), ("delta rule", True)):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from authoring.comparisons.cells import names_of, row
 from authoring.records.heads import AHEAD, BUDGETS, STARTS, Runs
+from companion.transformer import Transformer
 
 Found = dict[tuple[str, int], list[float]]
 
@@ -23,18 +26,37 @@ def heads() -> Found:
 
 
 def modules() -> Found:
-    """Train MTP modules on the frozen model, reading the sampled token or the one before it, and measure acceptance."""
-    lesson, found = names_of("18", "setup", "sets-up-text", "module", "teach"), Found()
+    """Measure how often guesses of modules on the frozen model are accepted.
+
+    An MTP module reads the sampled token or the previous one. One of the lesson's own heads reads the model's row only.
+    """
+    lesson, found = names_of("18", "setup", "sets-up-text", "rung-heads", "module", "teach"), Found()
+    config = lesson["writer"].config
+    kinds: dict[str, Callable[[], nn.Module]] = {
+        "row only": lambda: _RowOnly(lesson["OwnHeads"](config.d_model, 1)),
+        "previous token": lambda: lesson["NextModule"](config, drawn=False),
+        "drawn token": lambda: lesson["NextModule"](config, drawn=True),
+    }
     for updates in (100, 250):
-        for drawn in (False, True):
-            setting = f"{'drawn' if drawn else 'previous'} token"
+        for setting, kind in kinds.items():
             found[setting, updates] = []
             for start in STARTS:
                 torch.manual_seed(start)
-                module = lesson["NextModule"](lesson["writer"].config, drawn)
-                found[setting, updates].append(lesson["teach"](module, updates, start))
+                found[setting, updates].append(lesson["teach"](kind(), updates, start))
             print(row(setting, f"{updates} updates", "accepted", found[setting, updates]), flush=True)
     return found
+
+
+class _RowOnly(nn.Module):
+    """The first of the lesson's own heads, called like its MTP module."""
+
+    def __init__(self, heads: nn.Module) -> None:
+        super().__init__()
+        self.heads = heads
+
+    def forward(self, stream: torch.Tensor, ids: torch.Tensor, model: Transformer) -> torch.Tensor:
+        logits: torch.Tensor = self.heads(stream[:, :-1], model.head)[0]
+        return logits
 
 
 def full_server() -> Found:
