@@ -248,7 +248,7 @@ class Transformer(nn.Module):
         return Memory(layers, real, routing)
 
     def head(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
-        """Compute the logits of states of the stream.
+        """Compute the logits for states of the stream.
 
         The logits are stream @ E^T if the head is tied. `config.embedding` may add a bias, and divide and cap the
         logits.

@@ -270,8 +270,8 @@ class AttentionConfig:
 
     Args:
         heads: Number of query heads.
-        kv_heads: Number of key and value heads; `heads / kv_heads` query heads share one. `None` means as many as
-            `heads`.
+        kv_heads: Number of key and value heads; each is shared by `heads / kv_heads` query heads. `None` means as many
+            as `heads`.
         d_head: Width of a query and of a key (d_k). `None` means `d_model / heads`.
         d_v: Width of a value. `None` means `d_head`.
         bias: Add biases to the projections that compute queries, keys and values.

@@ -81,9 +81,9 @@ def forward_flops(
     """Count the FLOPs of one forward pass over `tokens` new tokens in each of `batch` rows.
 
     With latents, keys and values are expanded if there are no cached tokens. With cached tokens,
-    `companion.layers.latent.absorbs` decides. In the expanded form, each visible key costs its expansion, and each pair
-    costs 2 h (d_head + d_rope + d_v). In the absorbed form, each new token costs as much as an expansion, and each pair
-    costs 2 h (2 rank + d_rope).
+    `companion.layers.latent.absorbs` decides whether they are. In the expanded form, every visible key must be
+    expanded, and each pair costs 2 h (d_head + d_rope + d_v). In the absorbed form, each new token costs as much as an
+    expansion, and each pair costs 2 h (2 rank + d_rope).
 
     Linear layers are computed in chunks, by equations (6) and (7) of `companion.layers.linear_attention`. In each head,
     a chunk of n tokens costs 2 n^2 (2 d_k + d_v) + n (n - 1) d_v, where the terms with d_k are left out if each channel

@@ -252,7 +252,7 @@ COLUMNS = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}
 
 
 def account_data(config: ModelConfig) -> dict[str, Any]:
-    """Return the account of a model as numbers.
+    """Return the account of a model as a dictionary of numbers.
 
     It contains the parameters by part, the FLOPs per token, and the bytes needed to hold, train and serve the model.
 
@@ -326,7 +326,7 @@ def account_table(config: ModelConfig, width: int = WIDTH) -> str:
 
 
 def decoding_data(config: ModelConfig, chip: Chip) -> dict[str, Any]:
-    """Return the maximum number of tokens per second that one row can get on a chip, as numbers.
+    """Return the maximum decoding speed of one row on a chip, in tokens per second, as a dictionary.
 
     The memory bandwidth sets this limit. It is given for an empty and for a full context. The result also contains the
     number of chips that can hold the weights and the cache (`None` for a machine whose memory is not known). In the

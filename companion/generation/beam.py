@@ -162,9 +162,9 @@ def beam_search(
 class _Trail(NamedTuple):
     """Origin of a cache row's contents.
 
-    The contents are described by the number of prompt tokens, `given`, and for the prompt and each later token by a
-    number that identifies the row and step that computed it. Two rows contain the same bits as long as their numbers
-    agree.
+    A row is described by `given`, the number of its prompt tokens, and by one number for the prompt and one for each
+    later token. Each number identifies the row and the step that computed these contents. Two rows contain the same
+    bits up to the point where their numbers differ.
     """
 
     given: int

@@ -54,7 +54,7 @@ class Blocks:
         return taken
 
     def leave(self, blocks: Sequence[int]) -> None:
-        """Remove one user from each of a text's blocks, given in order: the last block is the first to be reused."""
+        """Remove one user from each block of a text. The blocks are given in order; the last one is reused first."""
         for block in reversed(blocks):
             self._users[block] -= 1
             if not self._users[block]:
@@ -87,7 +87,7 @@ class Blocks:
         return found, numbers
 
     def known(self, block: int, before: int, ids: Sequence[int]) -> tuple[int, int]:
-        """Register a full block under its contents: `ids` after the prefix with number `before`.
+        """Register a full block under its contents: the tokens `ids` after the prefix with number `before`.
 
         Returns:
             The block to use from now on (a different one if these contents are already stored), and the number that
@@ -143,7 +143,7 @@ class Places:
         return number in self._kept
 
     def keep(self, number: int) -> int:
-        """Return a slot for the state after the prefix with this number.
+        """Return a slot in which to store the state after the prefix with this number.
 
         If no slot is left, the least recently used state is evicted.
         """

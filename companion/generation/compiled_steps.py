@@ -2,9 +2,9 @@
 
 A program is an AOTInductor package, which contains a library of machine code. It is a function of tensors only: the
 weights, the tensors of the cache and the inputs of a step. Therefore one program works for every checkpoint of the same
-shape, texts of any length and all buckets. Its name encodes everything that it depends on (see `_name`). If no program
-has this name, it is compiled. Steps that PyTorch cannot export, and those on devices other than a CPU, are compiled by
-`torch.compile` as usual.
+shape, texts of any length and all buckets. Its name encodes everything that it depends on (see `_name`). If there is no
+program with the required name yet, one is compiled. Steps that PyTorch cannot export, and those on devices other than a
+CPU, are compiled by `torch.compile` as usual.
 
 The folder must belong to the user, because anyone who can write to it can run programs as that user.
 """

@@ -46,7 +46,7 @@ class Lookup:
         self._seen = 1
 
     def __call__(self, ids: Sequence[int], count: int) -> list[int]:
-        """Return `count` tokens that may follow `ids`, or none."""
+        """Return `count` tokens that may follow `ids`, or an empty list."""
         for place in range(self._seen, len(ids)):
             for n in range(1, min(self.longest, place) + 1):
                 self._after[tuple(ids[place - n : place])] = place
@@ -60,7 +60,7 @@ class Lookup:
 
 @dataclass
 class Draft:
-    """Settings and statistics of speculative decoding: a value for `generate(..., draft=...)`.
+    """Settings and statistics of speculative decoding, to be passed as `generate(..., draft=...)`.
 
     Args:
         proposer: `"ngram"`, `"own"`, a smaller `Transformer`, or a function of a text's ids and a number of tokens.

@@ -38,7 +38,7 @@ class Rules:
     Args:
         never: ids that are never chosen (in `transformers`: `bad_words_ids` of one token each, `suppress_tokens`).
             Marian's models need this for their padding id, which also begins every target.
-        min_new_tokens: number of tokens before the first stop id is allowed (`transformers` has the same name).
+        min_new_tokens: number of tokens before the first stop id is allowed (it has the same name in `transformers`).
         last: the id that the last permitted step writes if the text has not stopped by then (`forced_eos_token_id`). It
             takes precedence over all other rules.
         repetition_penalty: scores of tokens already in the text, prompt included, are divided by it if they are

@@ -74,7 +74,7 @@ def speculate(request: Request, texts: Sequence[Text], draft: Draft) -> Iterator
     """Yield the same steps as `generate`, computed in passes over the tokens that `draft` proposes.
 
     Each row advances by as many tokens as are accepted for it. A row that is ahead of the others keeps writing, and its
-    tokens are yielded when the others have caught up. `texts` are extended.
+    tokens are yielded when the others have caught up. `texts` are extended in place.
     """
     model, prompts, source, steps = request.model, request.prompts, request.source, request.max_new_tokens
     rows = [_Row(list(ids), len(ids), text, s) for ids, text, s in zip(prompts, texts, request.streams, strict=True)]

@@ -1,7 +1,7 @@
 """Attention: every query takes a weighted average of values (lessons 02 and 03).
 
-`attend` is the operation on projected heads. `Attention` is the layer around it, with projections, positions and a
-cache. The same layer is used for self-attention and cross-attention, causal or not, cached or not, with or without
+`attend` is the operation on projected heads. `Attention` is the layer around it, which adds projections, positions and
+a cache. The same layer is used for self-attention and cross-attention, causal or not, cached or not, with or without
 grouped queries.
 """
 

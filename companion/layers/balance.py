@@ -1,4 +1,4 @@
-"""Balance the load of experts, with two losses for the router or with a bias that needs no loss (lesson 11).
+"""Balance the load of experts, using losses for the router or a bias that needs no loss (lesson 11).
 
 Without balancing, a router sends more and more tokens to the experts that are already good, because only those improve.
 These functions have no state. They take the `RoutingStats` that a forward pass returned.
@@ -52,8 +52,8 @@ def switch_loss(routing: RoutingStats, counts: Int[Tensor, "expert"] | None = No
 def z_loss(routing: RoutingStats, counts: Int[Tensor, "expert"] | None = None) -> Float[Tensor, ""]:
     """Compute the mean over the tokens of (ln sum over e of exp(z_e))^2 (Zoph et al. 2022, eq. 5).
 
-    This loss keeps the logits z small, where they are precise in half precision and the softmax has a gradient. Padding
-    is left out.
+    This loss keeps the logits z small, so that half precision represents them precisely and the softmax has a gradient.
+    Padding is left out.
 
     Args:
         routing: The routing of one layer.
@@ -73,7 +73,7 @@ def update_bias(moe: MoE, counts: Int[Tensor, "expert"], rate: float) -> None:
     """Update b_e <- b_e + rate * sign(mean of the counts - counts_e) in place (Wang et al. 2024, algorithm 1).
 
     In a layer with `balanced`, an expert that was chosen less often than average in this step becomes easier to choose
-    in the next. Call it once after each update of the weights.
+    in the next one. Call this function once after each update of the weights.
 
     Args:
         moe: The mixture of experts.

@@ -43,7 +43,7 @@ class CrossCache:
     values: Float[Tensor, "batch kv_head key d_v"]
 
     def check(self, batch: int, sizes: ResolvedAttention) -> None:
-        """Check that this cache matches a batch and a model.
+        """Check that this cache fits the batch size and the model.
 
         Raises:
             ValueError: If the source has a different batch size, or comes from a model with different sizes.

@@ -31,9 +31,9 @@ from companion.layers.positions import Rotary, Rotation
 def absorbs(sizes: ResolvedAttention, tokens: int, keys: int) -> bool:
     """Return whether the absorbed form is used for `tokens` new tokens that attend to `keys` cached ones.
 
-    The absorbed form is used if it takes no more floating-point operations than expanding all cached latents, which is
-    the case for one or a few tokens. Let r be the rank and w = d_head + d_v. The costs per head that the two forms do
-    not share are
+    The absorbed form is used if it takes at most as many floating-point operations as expanding all cached latents,
+    which is the case for one or a few tokens. Let r be the rank and w = d_head + d_v. The costs per head that the two
+    forms do not share are
 
         expanded    2 r w for each key, and 2 w for each pair of token and key;
         absorbed    2 r w for each token, and 4 r for each pair.
@@ -52,9 +52,9 @@ class LatentAttention(nn.Module):
     the expanded form; with a cache, the absorbed form is used if `absorbs` returns True.
 
     The module `down` maps the stream to [c, k], (rank + d_rope). `latent_norm` normalizes c, and k is rotated if the
-    positions are rotary. `up` maps c to the key and then the value of each head, (heads (d_head + d_v)). `query` maps
-    to every head's query, whose rotated part comes last, (heads (d_head + d_rope)). With `query_rank`, the stream first
-    passes through `query_down` and `query_norm`.
+    positions are rotary. `up` maps c to the key and the value of each head, in this order, (heads (d_head + d_v)).
+    `query` maps the stream to the query of every head, whose rotated part comes last, (heads (d_head + d_rope)). With
+    `query_rank`, the stream first passes through `query_down` and `query_norm`.
 
     Raises:
         ValueError: If `config.latent` is missing, `d_rope` is odd with rotary positions, or there is a window without

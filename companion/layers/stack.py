@@ -78,8 +78,8 @@ class Stack(nn.Module):
 
         Args:
             x: The stream, (batch, token, d_model).
-            positions: Position of each token. Rotary angles are computed from them once for all blocks that rotate in
-                the same way. With a cache, distances are measured between slots.
+            positions: Position of each token. Rotary angles are computed from the positions once for all blocks that
+                rotate in the same way. With a cache, distances are measured between slots.
             real: Which keys are not padding: no query attends to padding, and the routing statistics do not count it.
                 `None` means all.
             counted: Which tokens the routing statistics count, if `real` is not given.

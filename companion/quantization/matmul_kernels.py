@@ -31,8 +31,8 @@ from companion.quantization.rounding import GROUP, FourBits, in_eight_bits, in_f
 HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
 LARGEST_FP16 = torch.finfo(torch.float16).max
 LEVELS = 63
-"""Levels on either side of zero in each of the two digits of an input to int8 weights. With 7 bits, sums of two
-products stay below 2^15, above which processors without integer dot products would saturate.
+"""Number of levels on either side of zero in each of the two digits into which the input of an int8 product is split.
+With 7 bits, sums of two products stay below 2^15, above which processors without integer dot products would saturate.
 """
 
 

@@ -50,14 +50,14 @@ from companion.quantization.rounding import GROUP, FourBits
 from companion.transformer import Transformer
 
 Weights = Literal["fast", "fp32", "fp16", "bf16", "int8", "int4", "auto"]
-"""The weight formats, see above."""
+"""The weight formats (see above)."""
 FORMS = tuple(form for form in get_args(Weights) if form not in ("auto", "fast"))
 AUTO: tuple[Weights, ...] = ("fp32", "fp16", "bf16", "int8")
 """Candidates for `"auto"`: formats that change the bits per byte of a text by less than 0.2 %."""
 OWN = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
-"""The format of each dtype that computes the same, up to rounding."""
+"""For each dtype, the weight format that gives the same results up to rounding."""
 PAYS_FROM_STEPS = 16
-"""Steps from which a copy pays off; making the copy takes as long as two to four steps."""
+"""Minimum number of steps for which a copy pays off; making the copy takes as long as two to four steps."""
 PAYS_FROM_WEIGHTS = 2**20
 """Weights from which a copy pays off; in smaller models the products take less time than everything around them."""
 
@@ -145,7 +145,7 @@ def prepared(model: Transformer, weights: Weights, *, together: bool = True) -> 
 
 
 def check_weights(model: Transformer, weights: str | None) -> None:
-    """Raise `ValueError` as `prepared` does, without computing anything."""
+    """Raise the same `ValueError` as `prepared`, without computing anything."""
     if weights is None:
         return
     if weights not in get_args(Weights):

@@ -18,9 +18,8 @@ from companion.layers.masks import AttentionMask, Mask, addable
 FEW = 16
 """Maximum number of queries for which scores are computed a second time instead of copying keys."""
 LEAST = 2**12
-"""Minimum number of pairs of a query and a key for which it pays to pad q, k and v to the same width, because fused
-kernels support only equal widths. On two cores, fused kernels are four to fourteen times as fast for 256 to 1,024
-tokens."""
+"""Minimum number of query-key pairs for which it pays to pad q, k and v to the same width, because fused kernels
+support only equal widths. On two cores, fused kernels are four to fourteen times as fast for 256 to 1,024 tokens."""
 
 
 def fused(
@@ -75,7 +74,7 @@ def fused(
 def _with_sinks(
     q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, sinks: Tensor, kernel: Kernel, score_width: float | None
 ) -> Tensor:
-    """Compute attention with sinks by adding one more key before all others, with a value of zero.
+    """Compute attention with sinks by adding one more key, whose value is zero, before all others.
 
     Queries and keys get one more component: s sqrt(width) in the queries, 1 in the key of the sink and 0 in all other
     keys. The operator then needs no mask for the sink, and its backward pass computes the sink's gradient.
