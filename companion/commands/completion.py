@@ -34,8 +34,7 @@ def parser() -> Parser:
 
 
 def run(flags: Namespace, whole: Parser) -> int:
-    """Print the script and return the exit code. `whole` is the parser of all commands, including the flags of each
-    command."""
+    """Print the script and return the exit code. `whole` is the parser of all commands, including all their flags."""
     import shtab
 
     _tell(whole, shtab)
@@ -44,8 +43,7 @@ def run(flags: Namespace, whole: Parser) -> int:
 
 
 def _tell(parser: Any, shtab: Any) -> None:
-    """Set the values that a shell may offer for each flag of a parser and its commands, in the form that shtab
-    expects."""
+    """Set the values that a shell may offer for each flag of a parser and its commands, in shtab's form."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for inner in action._name_parser_map.values():

@@ -1,5 +1,4 @@
-"""`companion tune`: fine-tune a chat model, or resume such a run, and continue until it is finished or stopped with
-Ctrl-C."""
+"""`companion tune`: fine-tune a chat model, or resume such a run, until it is finished or stopped with Ctrl-C."""
 
 from __future__ import annotations
 

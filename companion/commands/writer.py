@@ -182,8 +182,7 @@ def from_run(
     best: bool = False,
     dtype: torch.dtype | None = None,
 ) -> Writer:
-    """Return a writer with the model of a run. For a fine-tuned run, the adapters are merged and the writer has a chat
-    template.
+    """Return a writer with the model of a run; for a fine-tuned run, with merged adapters and a chat template.
 
     Args:
         folder: The folder of the run.

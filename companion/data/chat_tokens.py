@@ -195,8 +195,7 @@ _END = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
 def dialect_in(files: Mapping[str, str]) -> Dialect:
-    """Return the conversation format of `TEXT_FILES` that have not been written to a folder yet. Raises `ValueError` as
-    `Dialect.of` does."""
+    """Return the format of `TEXT_FILES` that are not in a folder yet. Raises the same errors as `Dialect.of`."""
     with TemporaryDirectory() as folder:
         for name, text in files.items():
             Path(folder, name).write_text(text, "utf-8")

@@ -165,8 +165,7 @@ class Language:
 
 
 class _Tables(NamedTuple):
-    """Names of 0 to 999, names of 0 to 999,000 in steps of 1,000, and the texts that 0 to 999 append to the
-    thousands."""
+    """Names of 0 to 999 and of 0 to 999,000 in steps of 1,000, and the texts that 0 to 999 append to the thousands."""
 
     small: list[str]
     thousands: list[str]

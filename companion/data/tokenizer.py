@@ -202,8 +202,7 @@ class StreamDecoder:
 
 @contextmanager
 def library_faults(sentence: str) -> Iterator[None]:
-    """Convert an error of the `tokenizers` library to a `ValueError` that contains `sentence` and the library's
-    message.
+    """Convert an error of the `tokenizers` library to a `ValueError` with `sentence` and the library's message.
 
     The library raises bare `Exception`s. If its own code fails, it raises a `PanicException`, which is not an
     `Exception` and has no public name.

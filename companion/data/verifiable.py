@@ -59,8 +59,7 @@ class Checkable(ABC):
         """Return a wrong answer in the same form."""
 
     def problems(self, count: int, seed: int, *, held_out: bool = False) -> list[Problem]:
-        """Draw `count` problems, either only held-out ones or only training ones; the same seed gives the same
-        problems."""
+        """Draw `count` held-out problems or `count` training problems; the same seed gives the same problems."""
         random = np.random.default_rng(seed)
         found: list[Problem] = []
         while len(found) < count:

@@ -142,8 +142,7 @@ class NgramModel:
         return p
 
     def next_byte(self, context: bytes) -> npt.NDArray[np.float64]:
-        """Return the probability of each of the 256 bytes that could follow `context`; the shape is (256,) and the sum
-        is 1."""
+        """Return the probability of each of the 256 bytes that could follow `context`, (256,); they sum to 1."""
         tail = context[-(self.order - 1) :] if self.order > 1 else b""
         return np.array([self.probabilities(tail + bytes([byte]))[-1] for byte in range(256)])
 

@@ -1,5 +1,4 @@
-"""Published models, with one file per family for its configuration fields, tensor names, rejected settings and
-releases.
+"""Published models. Each family has a file with its configuration fields, tensor names, rejected settings and releases.
 
 llama                 LLaMA, and the code that its relatives share: mistral (and Mixtral), qwen, gemma, olmo, smollm,
                       glm, phi, granite, olmoe, exaone, ernie, seed_oss, deepseek, gpt_oss, llama4, starcoder2,

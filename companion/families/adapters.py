@@ -69,8 +69,7 @@ Their names in published files differ from those of the modules, so peft would n
 
 @dataclass(frozen=True)
 class Part:
-    """One of our layers as a part of a published layer: row `places[i]` of the published layer is row `rows[i]` of
-    ours."""
+    """One of our layers as a part of a published layer, whose row `places[i]` is row `rows[i]` of ours."""
 
     layer: str
     places: Tensor

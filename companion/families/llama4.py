@@ -86,8 +86,7 @@ def _llama4(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
 
 
 def _check_one_chunk(fields: Fields, turning: list[bool]) -> None:
-    """Raise `ValueError` if the context is so long that layers would see only a chunk of the text or sharpen their
-    scores."""
+    """Raise `ValueError` if the context is so long that layers would see only a chunk of it or sharpen their scores."""
     context, chunk, tuned = (
         fields.take(name) for name in ("max_position_embeddings", "attention_chunk_size", "attn_temperature_tuning")
     )

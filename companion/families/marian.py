@@ -84,8 +84,7 @@ def _place(places: Places, config: ModelConfig) -> None:
 
 
 def place_stacks(places: Places, config: ModelConfig) -> None:
-    """Map the embedding table that the encoder and the decoder share, the bias of the logits, and the blocks of
-    both."""
+    """Map the table that the encoder and the decoder share, the bias of the logits, and the blocks of both."""
     tables = ["model.shared", "model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head"]
     places.same([f"{name}.weight" for name in tables], "embedding.weight")
     if config.embedding.head == "biased":

@@ -72,8 +72,7 @@ def _config(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
 
 
 def _place(places: Places, config: ModelConfig) -> None:
-    """Map all tensors, except the layers for multi-token prediction after the last ordinary layer, which are
-    dropped."""
+    """Map all tensors, but drop the layers for multi-token prediction, which follow the last ordinary layer."""
     places.drop(lambda name: name.startswith(("model.mtp", f"model.layers.{config.layers}.")))
     mistral.place(places, config, names={"gate": "w1", "inner": "w3", "outer": "w2"})
 

@@ -253,8 +253,7 @@ def _load_model(folder: Path, dtype: torch.dtype | None, device: torch.device | 
 
 
 def read_config(folder: Path, name: str = CONFIG) -> dict[str, Any]:
-    """Return the fields of a folder's JSON file. Raises `ValueError` if the file is missing, damaged or not an
-    object."""
+    """Return the fields in a JSON file. Raises `ValueError` if the file is missing, damaged or not an object."""
     path = folder / name
     if not os.path.isdir(folder):  # also False for a name that is too long to be a path
         raise ValueError(f"{folder}: expected a folder with {CONFIG} and {WEIGHTS}, found none")
@@ -337,8 +336,7 @@ _COMPUTED = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 def _check_dtypes(
     tensors: Mapping[str, Tensor], folder: Path, dtype: torch.dtype | None, remedy: str = "dtype= to convert to"
 ) -> None:
-    """Raise `ValueError` unless all tensors have the same dtype, and one that models compute in, or `dtype` converts
-    them.
+    """Raise `ValueError` unless all tensors have, or `dtype` gives them, a single dtype that models can compute in.
 
     Tensors that are not floating-point are always rejected.
     """

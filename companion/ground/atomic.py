@@ -20,8 +20,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class NotWritten(OSError):
-    """Raised when a file cannot be written. The message names the file, the reason and the size. No part of the file
-    remains."""
+    """Raised when a file cannot be written. The message names the file, the reason and the size; no part remains."""
 
 
 @contextmanager

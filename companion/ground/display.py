@@ -15,8 +15,7 @@ Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 
 
 def columns(most: int = WIDTH) -> int:
-    """Return the number of columns for a line: `most` or the width of the terminal, whichever is smaller, but at least
-    30."""
+    """Return the columns available for a line: the smaller of `most` and the terminal's width, but at least 30."""
     return max(min(shutil.get_terminal_size().columns, most), 30)
 
 
@@ -88,11 +87,10 @@ def many(number: float) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Replace control characters, which could control a terminal, with escapes such as \x1b, except tabs and line
-    ends.
+    r"""Replace control characters, except tabs and line ends, with escapes such as \x1b.
 
-    Characters from \x80 to \x9f are replaced too, because some terminals obey them: \x9b is equivalent to an escape
-    character and a bracket.
+    Otherwise a text could control the terminal. Characters from \x80 to \x9f are replaced too, because some terminals
+    obey them: \x9b is equivalent to an escape character and a bracket.
     """
     return _COMMANDS.sub(lambda found: f"\\x{ord(found.group()):02x}", text)
 

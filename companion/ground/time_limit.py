@@ -43,8 +43,7 @@ def at_most(seconds: float) -> Iterator[None]:
 
 @contextmanager
 def within(size: int) -> Iterator[None]:
-    """On Linux, raise `MemoryError` in a block that allocates more than `size` bytes in addition to what the process
-    has.
+    """On Linux, raise `MemoryError` in a block that allocates more than `size` additional bytes.
 
     During the block the limit applies to all threads of the process, so the block should be short.
     """

@@ -1,4 +1,4 @@
-"""Loss over a whole text, without gradients: nats, tokens, perplexity and bits per byte."""
+"""Measure the loss over a whole text, without gradients: nats, tokens, perplexity and bits per byte."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Evaluation:
 
     @property
     def bits_per_byte(self) -> float:
-        """Loss in bits per byte of text, see `losses.bits_per_byte`; comparable between tokenizers."""
+        """Loss in bits per byte of text (see `losses.bits_per_byte`), which can be compared between tokenizers."""
         return bits_per_byte(self.nats, self.bytes)
 
     @property
     def perplexity(self) -> float:
-        """Exponential of the mean nats per token; comparable only between models with the same tokenizer."""
+        """Exponential of the mean nats per token, which can be compared only between models with the same tokenizer."""
         return math.exp(self.nats / self.tokens)
 
     @property

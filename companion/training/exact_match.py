@@ -1,4 +1,4 @@
-"""Exact match: how many answers are entirely right, with confidence intervals."""
+"""Exact match: count the answers that are entirely right, with confidence intervals."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def wilson(right: int, total: int, confidence: float = 0.95) -> tuple[float, flo
     """Return the interval that contains the true fraction of right answers with probability `confidence` (Wilson 1927).
 
     It consists of all fractions p that are at most z standard deviations sqrt(p (1 - p) / total) away from the observed
-    fraction, right / total. Unlike the observed fraction plus or minus z of *its* standard deviations, it stays within
-    0 and 1, and it is informative even if none or all are right: with 20 out of 20, the true fraction may still be as
-    low as 84 %.
+    fraction, right / total. Unlike the observed fraction plus or minus z of *its* standard deviations, this interval
+    stays within 0 and 1, and it is informative even if all answers or none are right: with 20 out of 20, the true
+    fraction may still be as low as 84 %.
 
     Raises:
         ValueError: unless 0 <= right <= total, total >= 1 and 0 < confidence < 1.
@@ -37,13 +37,13 @@ def wilson(right: int, total: int, confidence: float = 0.95) -> tuple[float, flo
 
 @dataclass(frozen=True)
 class ExactMatch:
-    """Numbers of right answers and of all answers, by the number of digits."""
+    """The numbers of right answers and of all answers, for each number of digits."""
 
     by_digits: Mapping[int, tuple[int, int]]
 
     @classmethod
     def of(cls, answers: Iterable[tuple[int, bool]]) -> ExactMatch:
-        """Count answers, given as (digits, right or not). Raises `ValueError` if there are none."""
+        """Count answers, given as pairs (digits, whether it is right). Raises `ValueError` if there are no answers."""
         counts: dict[int, tuple[int, int]] = {}
         for digits, right in answers:
             before = counts.get(digits, (0, 0))
@@ -54,7 +54,7 @@ class ExactMatch:
 
     @classmethod
     def from_result(cls, result: Mapping[str, Any]) -> ExactMatch:
-        """Restore an instance from its `result`."""
+        """Restore an instance from the value of its `result`."""
         return cls({int(digits): (right, total) for digits, (right, total) in result["by_digits"].items()})
 
     @property
@@ -89,7 +89,7 @@ class ExactMatch:
         return {**self.scores, "low": low, "high": high, "by_digits": counts}
 
     def table(self) -> str:
-        """Return a table with a line for each length and one for all, each with its 95 % interval."""
+        """Return a table with a line for each length and one for all lengths, each with a 95 % confidence interval."""
         rows = []
         pairs = {count(digits, "digit"): pair for digits, pair in self.by_digits.items()}
         for name, (right, total) in {**pairs, "all": (self.right, self.total)}.items():

@@ -18,7 +18,7 @@ from companion.transformer import Transformer
 
 
 class Tuner(Trainer):
-    """A `Trainer` in one process whose batches may depend on the current model, such as texts that it writes itself.
+    """A single-process `Trainer` whose batches may depend on the current model, such as texts that the model generates.
 
     An update still depends only on the weights, the optimizer's state and the number of the update, so a killed run can
     be resumed from its last checkpoint. With adapters, `weights` returns only the adapters, under peft's names.
@@ -26,7 +26,7 @@ class Tuner(Trainer):
     Args:
         model, batches, config: as in `Trainer`.
         steps: number of optimizer steps per update, on the same batches.
-        options: further arguments of `Trainer`.
+        options: additional arguments of `Trainer`.
 
     Raises:
         ValueError: in the same cases as `Trainer`.
@@ -43,12 +43,13 @@ class Tuner(Trainer):
     ) -> None:
         super().__init__(model, batches, config, **options)
         self.steps = steps
-        self._batches = lambda number: self.batches(number)  # not prefetched, because the model may write them
+        self._batches = lambda number: self.batches(number)  # not prefetched, because the model may generate them
 
     def update(self) -> Update:
-        """Make `steps` optimizer steps, all with the learning rate of this update, and return the results of the first.
+        """Make `steps` optimizer steps, all with this update's learning rate, and return the results of the first step.
 
-        Raises as `Trainer.update` does; if there are several steps, the earlier ones may have reached the weights.
+        Raises the same errors as `Trainer.update`. If there are several steps, earlier ones may already have changed
+        the weights.
         """
         if self.steps == 1:
             return super().update()

@@ -1,4 +1,4 @@
-"""Training hyperparameters with their defaults and limits, for the trainer and the flags of `companion train`."""
+"""Training hyperparameters, with defaults and limits, for the trainer and for the flags of `companion train`."""
 
 # ruff: noqa: RUF009  (each default is a dataclasses.field, made by setting)
 
@@ -29,9 +29,10 @@ LARGEST = 3.4028234663852886e38
 
 
 def setting(group: str, default: Any, help: str, *, flag: str | None = None) -> Any:
-    """Define a field that is a flag of `companion train`.
+    """Define a field that becomes a flag of `companion train`.
 
-    The field has a default and a help text. `flag` is the flag's name if Python does not allow it as a field name.
+    The field has a default and a help text. `flag` is the name of the flag, if Python does not allow that name for a
+    field.
     """
     made = {"default_factory": lambda: list(default)} if isinstance(default, list) else {"default": default}
     return field(**made, metadata={"group": group, "help": help, "flag": flag})
@@ -76,7 +77,7 @@ class Learning:
     seed: CountFromZero = setting(TRAINING, 0, "seed of the initial weights, the batches and dropout")
 
     def learning(self) -> dict[str, Any]:
-        """Return these fields by name."""
+        """Return the fields of this class, keyed by name."""
         return {f.name: getattr(self, f.name) for f in fields(Learning)}
 
     def unused(self) -> tuple[str, str] | None:
@@ -97,28 +98,29 @@ class TrainingConfig(Learning):
 
     Args:
         updates: number of optimizer steps in the whole run; the schedule ends exactly there.
-        accumulate: number of micro-batches per update. More of them give a larger batch without using more memory.
+        accumulate: number of micro-batches per update. More micro-batches give a larger batch without using more
+            memory.
         optimizer: `"adamw"`, or `"muon"` for the hidden matrices (see `optimizer.MuonWithAdamW`).
         learning_rate: the peak learning rate, reached after `warmup` updates.
         warmup: number of updates until the peak.
         schedule: how the rate falls after the peak. `"cosine"` (half a cosine) and `"linear"` fall to `last_share` of
             the peak at the last update; `"inverse_sqrt"` falls with the inverse square root of the update; `"wsd"`
-            stays at the peak and falls to `last_share` in the last updates.
-        decay_share: for `"wsd"`: fraction of the updates in which the rate falls.
-        decay_shape: for `"wsd"`: `"linear"` or `"1-sqrt"`.
+            stays at the peak, and falls to `last_share` of it only in the last updates.
+        decay_share: for `"wsd"`, fraction of the updates in which the rate falls.
+        decay_shape: for `"wsd"`, how the rate falls: `"linear"` or `"1-sqrt"`.
         width_base: d_model of a narrower model for which the rate was tuned; the rate of hidden matrices is then scaled
-            (see `mup`, whose `wide_model` makes the model). `None`: one rate for all.
+            (see `mup`, whose `wide_model` makes the model). By default, all parameters have the same rate.
         weight_decay: decay of the matrices (see `optimizer.decayed`).
-        beta1, beta2: decay of AdamW's two moving averages per update.
+        beta1, beta2: decay per update of AdamW's two moving averages.
         clip: maximum norm of the whole gradient.
         seed: seed of dropout and of a router's noise.
         last_share: final learning rate as a fraction of the peak.
         balance_loss: weight of the Switch loss of each mixture of experts, which encourages an even load.
         z_loss: weight of each router's z-loss, which keeps its logits small.
-        bias_rate: step of the selection bias of experts with `balanced`, made after each update.
+        bias_rate: step size of the selection bias of `balanced` experts, which changes after each update.
 
     Raises:
-        ValueError: if a field is invalid; the message names it, its value and what was expected.
+        ValueError: if a field is invalid. The message names the field, its value and what was expected.
     """
 
     updates: Count
@@ -138,7 +140,7 @@ class TrainingConfig(Learning):
 
     @property
     def betas(self) -> tuple[float, float]:
-        """Both decays, as optimizers expect them."""
+        """Both decay rates, in the form that optimizers expect."""
         return float(self.beta1), float(self.beta2)  # optimizers reject integers
 
 

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 
 class Limits(NamedTuple):
-    """Maximum number of logits whose cross-entropy is computed at once, and the sizes of chunks if there are more.
+    """The maximum number of logits whose cross-entropy is computed at once, and the sizes of chunks beyond that number.
 
     Attributes:
-        whole: maximum number of logits without chunks.
-        chunk: logits whose exponentials are computed at once.
-        made: logits that the head computes at once, where they are not all stored.
+        whole: maximum number of logits that are processed without chunks.
+        chunk: number of logits whose exponentials are computed at once.
+        made: number of logits that the head computes at once when they are not all stored.
     """
 
     whole: int
@@ -56,9 +56,9 @@ class Scored(NamedTuple):
     Attributes:
         nats: sum of the loss over the scored tokens, in nats.
         tokens: number of scored tokens.
-        routing: the routing of each layer with experts; empty without a mixture of experts.
+        routing: the routing of each layer with experts; empty in a model without experts.
         beside: an auxiliary loss that is minimized together with `nats`.
-        told: further metrics for the log by name, each also a sum over what is scored.
+        told: additional metrics for the log by name; each is a sum over the scored tokens or examples.
     """
 
     nats: Float[Tensor, ""]
@@ -71,16 +71,17 @@ class Scored(NamedTuple):
 def cross_entropy_sum(
     logits: Float[Tensor, "batch token vocab"], targets: Int[Tensor, "batch token"], *, smoothing: float = 0.0
 ) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
-    """Return the sum of -ln p(target) over the scored positions, in nats, and their number.
+    """Return the sum of -ln p(target) over the scored positions, in nats, and the number of these positions.
 
-    It returns a sum and a count rather than a mean, because means of batches with unequal numbers of tokens must not be
-    averaged: the sum over several batches is divided once, by the number of all tokens. It is computed in fp32 or
-    better, whatever the dtype of `logits`. Positions with the target `IGNORE` do not count and get no gradient.
+    The result is a sum and a count rather than a mean, because means of batches with unequal numbers of tokens must not
+    be averaged. Instead, the sum over several batches is divided once, by the total number of tokens. The sum is
+    computed in fp32 or better, whatever the dtype of `logits`. Positions with the target `IGNORE` do not count and get
+    no gradient.
 
-    More than `Limits.whole` logits are processed in chunks of tokens. Besides the logits and their gradient, in their
-    own dtype, this creates no (token, vocab) tensor, whereas the plain formula makes five in fp32 (at 16 x 1,024 tokens
-    and 50,257 ids 3.3 GB each). The sum is the same up to rounding, but differentiating its gradient again raises
-    `RuntimeError`.
+    More than `Limits.whole` logits are processed in chunks of tokens. In this case, no (token, vocab) tensors are
+    created other than the logits and their gradient, in their own dtype. The plain formula would make five such tensors
+    in fp32 (of 3.3 GB each for 16 x 1,024 tokens and 50,257 ids). The sum is the same up to rounding, but
+    differentiating its gradient again raises `RuntimeError`.
 
     Args:
         logits: unnormalized scores.
@@ -91,12 +92,12 @@ def cross_entropy_sum(
             p - q, and its minimum is the entropy of q, not zero.
 
     Raises:
-        ValueError: unless 0 <= smoothing < 1, and targets are whole numbers, one for each token.
+        ValueError: unless 0 <= smoothing < 1, and `targets` contains one integer for each token.
     """
     large = logits.numel() > _limits(logits).whole
     scored = _checked(targets, logits, smoothing, logits.shape[-1] if large else None)
     if large:
-        way_back = logits.flatten()[:0].sum()  # this is zero, and does not keep the logits alive
+        way_back = logits.flatten()[:0].sum()  # this is zero, and does not keep the logits in memory
         total = _InChunks.apply(logits.flatten(0, 1), targets.flatten(), smoothing, way_back)
         return total, scored.sum()
     z = wide(logits)
@@ -117,12 +118,12 @@ def head_cross_entropy_sum(
     *,
     smoothing: float = 0.0,
 ) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
-    """Return `cross_entropy_sum` of `model.head(stream)`, without all its logits in memory if they are many.
+    """Return `cross_entropy_sum` of `model.head(stream)`, without storing all logits at once if there are many.
 
-    Beyond `Limits.whole`, the head computes `Limits.made` logits at a time, and propagates their gradient back before
-    it computes the next ones. Only the gradients of the stream and of the head's weights are stored, and there are no
-    more matrix products than without chunks. On a CPU, no logits are computed for tokens that are not scored; on a GPU,
-    finding these tokens would mean waiting for the device.
+    If there are more than `Limits.whole` logits, the head computes `Limits.made` logits at a time, and propagates their
+    gradient back before it computes the next ones. Only the gradients of the stream and of the head's weights are
+    stored, and there are no more matrix products than without chunks. On a CPU, no logits are computed for tokens that
+    are not scored; on a GPU, finding these tokens would mean waiting for the device.
     """
     vocab = model.config.vocab
     if targets.numel() * vocab <= _limits(stream).whole:
@@ -140,8 +141,8 @@ def head_cross_entropy_sum(
 def _checked(targets: Tensor, rows: Tensor, smoothing: float, vocab: int | None) -> Tensor:
     """Return which targets are scored.
 
-    Raise `ValueError` for invalid smoothing, for targets of the wrong dtype or shape, and on a CPU for ids outside the
-    vocabulary.
+    Raise `ValueError` for invalid smoothing, for targets of the wrong dtype or shape, and, on a CPU, for ids outside
+    the vocabulary.
     """
     if not 0 <= smoothing < 1:
         raise ValueError(f"smoothing={smoothing!r}: expected a fraction of at least 0 and below 1")
@@ -167,8 +168,8 @@ class _InChunks(torch.autograd.Function):
     """Compute `cross_entropy_sum` for (token, vocab) logits, in chunks of tokens.
 
     The gradient uses the same exponentials as the loss, so it is computed in the forward pass and stored. `way_back` is
-    any number computed from the logits: when the gradient is differentiated, it leads back to the logits, and so to
-    `_Last`.
+    any number computed from the logits. When the gradient is differentiated, it connects the gradient to the logits,
+    and so to `_Last`.
     """
 
     @staticmethod
@@ -186,7 +187,7 @@ class _InChunks(torch.autograd.Function):
 
 
 def _nats(logits: Tensor, targets: Tensor, smoothing: float, found: Tensor | None) -> Tensor:
-    """Return the sum of the loss of (token, vocab) logits, in chunks of tokens that stay in a cache.
+    """Return the total loss of (token, vocab) logits, computed in chunks of tokens that fit in a cache.
 
     The gradient p - q, where q is the smoothed target, is written to `found`, which may be `logits` itself.
     """
@@ -199,7 +200,7 @@ def _nats(logits: Tensor, targets: Tensor, smoothing: float, found: Tensor | Non
         each.copy_(z.gather(1, places)[:, 0]).mul_(1 - smoothing)
         if smoothing:
             each.add_(z.mean(-1), alpha=smoothing)
-        # If the dtypes agree, p is computed in the memory of the gradient, which leaves more room in the cache.
+        # If the dtypes agree, p is computed in place of the gradient, which leaves more room in the cache.
         p = (torch.sub(z, most, out=out) if found is not None and z.dtype == out.dtype else z - most).exp_()
         sums = p.sum(-1, keepdim=True)
         torch.sub((sums.log() + most)[:, 0], each, out=each)
@@ -208,7 +209,7 @@ def _nats(logits: Tensor, targets: Tensor, smoothing: float, found: Tensor | Non
             if smoothing:
                 p -= smoothing / p.shape[1]
             p.scatter_add_(1, places, p.new_full(places.shape, smoothing - 1))
-            # Filled, not multiplied by zero, because ignored rows may contain NaN or infinity.
+            # Fill the rows instead of multiplying them by zero, because ignored rows may contain NaN or infinity.
             p.masked_fill_((right == IGNORE)[:, None], 0.0)
             if p.dtype != out.dtype:
                 out.copy_(p)
@@ -224,7 +225,7 @@ def _scaled(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 
 
 class _ThroughHead(torch.autograd.Function):
-    """Compute `head_cross_entropy_sum` of (token, d_model) states, with its gradients if `keep` is true."""
+    """Compute `head_cross_entropy_sum` of (token, d_model) states and, if `keep` is true, its gradients."""
 
     @staticmethod
     def forward(
@@ -247,7 +248,7 @@ class _ThroughHead(torch.autograd.Function):
                 some = some.detach().requires_grad_(keep)
                 logits = model.head(some)
             z = logits.detach()
-            # The gradient takes the place of the logits, unless the head's backward pass needs them.
+            # The gradient overwrites the logits, unless the head's backward pass needs them.
             found = None if not keep else z if model.config.embedding.logit_cap is None else torch.empty_like(z)
             nats += _nats(z, right, smoothing, found)
             if found is not None:
@@ -265,9 +266,9 @@ class _ThroughHead(torch.autograd.Function):
 
 
 class _Last(torch.autograd.Function):
-    """A gradient that raises when it is differentiated.
+    """A gradient that raises an error when it is differentiated.
 
-    PyTorch's `once_differentiable` does not raise if the incoming gradient is a constant, as it is for a loss: the
+    PyTorch's `once_differentiable` raises no error if the incoming gradient is a constant, as it is for a loss, so the
     second derivative would silently lack a term.
     """
 
@@ -291,8 +292,8 @@ def routing_loss(
 
     Args:
         routing: the routing of each layer in this micro-batch.
-        counts: each layer's expert load over the whole batch, so that the losses of its micro-batches add up to that of
-            the batch.
+        counts: each layer's expert load over the whole batch, so that the losses of the micro-batches add up to the
+            loss of the batch.
         balance: weight of the Switch loss.
         z: weight of the z-loss.
     """
@@ -306,7 +307,7 @@ def routing_loss(
 def bits_per_byte(nats: float, bytes: int) -> float:
     """Convert a text's total loss in nats to bits per byte: nats / (ln 2 * bytes) (lesson 14, equation 14.2).
 
-    The result can be compared between tokenizers, and with compressors: 8 means no compression at all.
+    The result can be compared between tokenizers and with compressors, where 8 means no compression at all.
 
     Raises:
         ValueError: for bytes below 1.
@@ -327,14 +328,15 @@ def next_token_loss(
     smoothing: float = 0.0,
     later: float = LATER,
 ) -> Scored:
-    """Compute the loss of a decoder: each token's target is the next one.
+    """Compute the loss of a decoder: the target of each token is the token after it.
 
     Args:
         model: a decoder.
         tokens: input ids.
         targets: the id after each token, or `IGNORE`.
         smoothing: as in `cross_entropy_sum`.
-        later: weight of the loss of each multi-token-prediction head, if the model is in training mode and has any.
+        later: weight of the loss of each multi-token-prediction head, if the model has such heads and is in training
+            mode.
     """
     return _of_a_decoder(model, tokens, targets, smoothing, later)
 
@@ -372,17 +374,17 @@ def packed_next_token_loss(
     Args:
         model: a decoder.
         tokens: input ids.
-        places: the position of each token in its own document, from 0; `PADDING` where there is no token.
+        places: the position of each token in its own document, counted from 0, or `PADDING` where there is no token.
         targets: the id after each token, or `IGNORE`.
-        hide: `"documents"`: a token only sees its own document, at its position there, so that its logits are those of
-            the document by itself. Otherwise it also sees the documents before its own. `"padding"`: the model is given
-            a padding mask, so that routing statistics do not count padding. No token can see the padding in any case,
-            because it comes last.
+        hide: with `"documents"`, a token only sees its own document, at its position there, so that its logits are the
+            same as for the document by itself; otherwise it also sees the documents before its own. With `"padding"`,
+            the model gets a padding mask, so that routing statistics do not count padding. No token can see the padding
+            in any case, because it comes last.
         smoothing, later: as in `next_token_loss`.
     """
     real = places != PADDING
     if hide == "documents":
-        # Padding is a document of its own, so that its contents, and the experts it visits, do not depend on the texts.
+        # Padding is treated as a separate document, so that its contents and its experts do not depend on the texts.
         number = (places == 0).cumsum(-1).masked_fill(~real, 0)
         inputs: dict[str, Tensor | None] = {"positions": places.clamp(min=0), "document": number, "counted": real}
     else:
@@ -401,7 +403,7 @@ def translation_loss(
 ) -> Scored:
     """Compute the loss of an encoder-decoder with teacher forcing.
 
-    At each position, the decoder's input is the correct target so far.
+    At each position, the decoder's input is the correct target up to that position.
 
     Args:
         model: an encoder-decoder.

@@ -1,4 +1,4 @@
-"""Scaling hyperparameters with a model's width (muP: Yang and Hu 2021; Yang et al. 2022, table 8).
+"""Scale hyperparameters with a model's width (muP: Yang and Hu 2021; Yang et al. 2022, table 8).
 
 Let m = d_model / width_base be the width of a model divided by the width of a narrower one. An update changes the
 outputs of every layer by the same amount in both models, if
@@ -34,7 +34,7 @@ from companion.transformer import Transformer
 
 
 def wide_config(config: ModelConfig, width_base: int) -> ModelConfig:
-    """Return the configuration with the forward pass of the table above.
+    """Return the configuration, with the forward pass changed according to the table above.
 
     Raises:
         ValueError: if `width_base` is below 1, or if the model is an encoder or has latent or linear attention layers
@@ -53,7 +53,7 @@ def wide_config(config: ModelConfig, width_base: int) -> ModelConfig:
     if attention.d_head is None:
         attention = replace(attention, score_width=width * wider)
     ends = replace(ends, logit_divisor=ends.logit_divisor * wider)
-    if ends.scaled:  # scaled by the square root of the width, which would grow
+    if ends.scaled:  # scaled by the square root of the width, and so too large
         ends = replace(ends, scaled=False, rounded=False, multiplier=math.sqrt(width_base))
     return replace(config, attention=attention, embedding=ends)
 
@@ -90,7 +90,7 @@ def wide_model(config: ModelConfig, width_base: int) -> Transformer:
 
 
 def rate_shares(model: Transformer, config: TrainingConfig) -> dict[str, float]:
-    """Return the learning-rate multiplier of each hidden matrix by name; empty without a `width_base`."""
+    """Return the learning-rate multipliers of the hidden matrices by name; without a `width_base`, there are none."""
     if config.width_base is None:
         return {}
     wider, shapes = model.config.d_model / config.width_base, dict(model.named_parameters())

@@ -22,7 +22,7 @@ def decayed(model: nn.Module) -> set[str]:
 
     These are the matrices that multiply a stream, including the matrices of experts.
 
-    Gains and biases have no decay, because their size is not a measure of complexity. Neither do lookup tables (token
+    Gains and biases do not decay, because their size is not a measure of complexity. Neither do lookup tables (token
     and position embeddings, a head tied to them, relative positions): AdamW decays at every update, and a row whose
     token did not occur has no gradient to counteract it.
     """
@@ -34,7 +34,7 @@ def decayed(model: nn.Module) -> set[str]:
 
 
 def hidden_matrices(model: nn.Module) -> set[str]:
-    """Return the names of the matrices that map a stream or a hidden vector to another one.
+    """Return the names of the matrices that map a stream or hidden vector to another such vector.
 
     These are the matrices of attention, feed-forward networks, routers and experts (whose matrices are stacked in
     tensors with three axes). They do not include embeddings and heads, because one of their axes is the vocabulary. Nor
@@ -47,9 +47,9 @@ def hidden_matrices(model: nn.Module) -> set[str]:
 
 
 def _unhidden(kind: type[torch.optim.Optimizer]) -> dict[str, Any]:
-    """Return the methods of a PyTorch optimizer without the wrappers that hide them from the compiler.
+    """Return the methods of a PyTorch optimizer, without the wrappers that hide them from the compiler.
 
-    Those wrappers load the compiler, which takes longer than a short run and which most runs never use. These methods
+    These wrappers load the compiler, which takes longer than a short run and is never used in most runs. These methods
     are never compiled here.
     """
     names = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
@@ -70,9 +70,10 @@ def adamw(
     shares: Mapping[str, float] | None = None,
     without: Collection[str] = (),
 ) -> torch.optim.AdamW:
-    """Make an AdamW optimizer for `model`, whose parameters are grouped by decay. Set the rate before each update.
+    """Make an AdamW optimizer for `model`, whose parameters are grouped by decay. Set the learning rate before each
+    update.
 
-    Tensors of different types, which a sharded model may have, are in different groups, because a fused step takes only
+    A sharded model may have tensors of different types. These are in separate groups, because a fused step accepts only
     one type.
 
     Args:
@@ -81,8 +82,8 @@ def adamw(
         betas: decay of the two moving averages.
         fused: whether to use the fused implementation.
         shares: learning-rate multipliers by parameter name, stored in the group as `"share"`. The decay of these
-            parameters is divided by the multiplier, so that an update shrinks them by the same factor as the others.
-        without: names of parameters that belong to another optimizer.
+            parameters is divided by the multiplier, so that an update shrinks them by the same factor as all others.
+        without: names of parameters to leave out because they belong to another optimizer.
     """
     names, shares = decayed(model), shares or {}
     groups: dict[tuple[bool, type, float], list[Tensor]] = {}
@@ -102,25 +103,26 @@ def adamw(
 
 
 class MuonWithAdamW:
-    """PyTorch's Muon for the hidden matrices of a model and AdamW for everything else, as one optimizer.
+    """Combine PyTorch's Muon, for the hidden matrices of a model, with AdamW, for everything else, in one optimizer.
 
-    Muon (Jordan et al. 2024) stores a momentum of each matrix's gradients, M <- 0.95 M + 0.05 G. It steps along 0.05 G
-    + 0.95 M with all singular values moved close to 1 by five iterations of X <- a X + (b X X^T + c (X X^T)^2) X,
-    starting from X = that matrix / its norm, with the coefficients (a, b, c) = (3.4445, -4.7750, 2.0315). This is
-    steepest descent if the size of a step is its largest singular value (Bernstein and Newhouse 2024). Steps are
-    multiplied by 0.2 sqrt(max(rows, columns)), which gives their elements about the size of AdamW's, so that both can
-    share one learning rate and one decay (Liu et al. 2025, Moonlight, section 2.2).
+    Muon (Jordan et al. 2024) stores a momentum of each matrix's gradients, M <- 0.95 M + 0.05 G. The step is along 0.05
+    G + 0.95 M after all singular values of this matrix have been moved close to 1. This takes five iterations of X <- a
+    X + (b X X^T + c (X X^T)^2) X, which start from the matrix divided by its norm and use the coefficients (a, b, c) =
+    (3.4445, -4.7750, 2.0315). This is steepest descent if the size of a step is measured by its largest singular value
+    (Bernstein and Newhouse 2024). Steps are multiplied by 0.2 sqrt(max(rows, columns)). Their elements are then about
+    as large as those of AdamW's steps, so both can share one learning rate and one decay (Liu et al. 2025, Moonlight,
+    section 2.2).
 
-    Matrices are used as the layers store them: queries, keys and values are three matrices, and the `up` and `down` of
-    latents are one each. Each expert has its own matrices: every slice of a stack (expert, d_in, d_out) is one.
-    Matrices with a single row or column are vectors, which AdamW updates.
+    Matrices are used as the layers store them: queries, keys and values are three matrices, and the `up` and `down`
+    projections of latents are one matrix each. Each expert has its own matrices, which are the slices of a stack
+    (expert, d_in, d_out). Matrices with a single row or column are vectors, so AdamW updates them.
 
     Args:
         model, weight_decay, betas, fused, shares: as in `adamw`.
 
     Raises:
-        ValueError: if the model is sharded (FSDP), because the singular values need the whole matrix, or if it has no
-            hidden matrices.
+        ValueError: if the model is sharded (FSDP), because singular values depend on the whole matrix, or if the model
+            has no hidden matrices.
     """
 
     def __init__(
@@ -176,7 +178,7 @@ class MuonWithAdamW:
         self.adamw.zero_grad(set_to_none=set_to_none)
 
     def step(self) -> None:
-        """Update all parameters with their gradients."""
+        """Update all parameters using their gradients."""
         for p, parts in self.pieces.items():
             if parts[0] is not p:
                 for part, gradient in zip(parts, [None] * len(parts) if p.grad is None else p.grad, strict=True):
@@ -211,7 +213,7 @@ AnyOptimizer = torch.optim.Optimizer | MuonWithAdamW
 
 
 def _kept_of(optimizer: AnyOptimizer, p: Tensor) -> tuple[str, ...]:
-    """Return the keys of the state that an optimizer has for a parameter."""
+    """Return the keys of the state that an optimizer stores for a parameter."""
     return (MOMENTUM,) if isinstance(optimizer, MuonWithAdamW) and p in optimizer.pieces else (*MOMENTS, "step")
 
 
@@ -225,7 +227,7 @@ def optimizer_state(model: nn.Module, optimizer: AnyOptimizer) -> dict[str, Tens
     state = optimizer.state
     for name, p in model.named_parameters():
         kept = state.get(p, {})
-        if not kept and state and p.requires_grad:  # the loss has not used p yet
+        if not kept and state and p.requires_grad:  # the loss has not used p so far
             kept = {key: torch.zeros(()) if key == "step" else torch.zeros_like(p) for key in _kept_of(optimizer, p)}
         for key, value in kept.items():
             tensors[f"{key}.{name}"] = torch.as_tensor(value).detach()
@@ -242,12 +244,12 @@ def load_optimizer_state(
 
     Args:
         model: the model that the optimizer trains.
-        optimizer: its optimizer.
+        optimizer: the optimizer whose state is loaded.
         tensors: the state by name.
-        part: as `Parallel.part`: returns this process's part of a tensor.
+        part: returns this process's part of a tensor, like `Parallel.part`.
 
     Raises:
-        ValueError: if the state does not match this model and this optimizer; nothing is changed then.
+        ValueError: if the state does not match this model and this optimizer. In this case nothing is changed.
     """
     named = dict(model.named_parameters())
     entries: dict[Tensor, dict[str, Tensor]] = {}

@@ -10,7 +10,7 @@ from statistics import NormalDist
 
 @dataclass(frozen=True)
 class Paired:
-    """How often each of two models was right, question by question.
+    """Counts of the questions that each of two models, both or neither answered correctly.
 
     Attributes:
         both: Number of questions that both models answered correctly.
@@ -34,10 +34,10 @@ class Paired:
 
     @classmethod
     def of(cls, first: Iterable[bool], second: Iterable[bool]) -> Paired:
-        """Count the answers of two models to the same questions, in the same order, each given as right or wrong.
+        """Count two models' answers to the same questions in the same order; each answer is given as right or wrong.
 
         Raises:
-            ValueError: If the models have different numbers of answers, or none.
+            ValueError: If the models have different numbers of answers, or no answers.
         """
         one, two = list(map(bool, first)), list(map(bool, second))
         if len(one) != len(two):
@@ -52,7 +52,7 @@ class Paired:
 
     @property
     def difference(self) -> float:
-        """The first model's share of right answers minus the second model's share."""
+        """The first model's fraction of right answers minus that of the second model."""
         return (self.only_first - self.only_second) / self.total
 
     @property
@@ -62,11 +62,11 @@ class Paired:
         return math.sqrt(max(0.0, discordant - self.difference**2) / self.total)
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
-        """Return a confidence interval of the difference.
+        """Return a confidence interval for the difference.
 
         It is the difference plus or minus z standard errors, after half a question has been added to each of the four
-        counts (Agresti and Min 2005). Without this, the interval is too short if there are few discordant questions,
-        and has length 0 if there are none.
+        counts (Agresti and Min 2005). Without this correction, the interval would be too short if there are few
+        discordant questions, and would have length 0 if there are none.
 
         Raises:
             ValueError: Unless 0 < confidence < 1.
@@ -83,8 +83,8 @@ class Paired:
     def p_value(self) -> float:
         """Two-sided p-value of McNemar's exact test, also called the sign test.
 
-        Only questions that the models answer differently count. If neither model were better, each model would be the
-        right one with probability 1/2 on each of them.
+        Only questions that the models answer differently count. If neither model were better, each of them would be
+        right with probability 1/2 on each of these questions.
         """
         discordant = self.only_first + self.only_second
         most = max(self.only_first, self.only_second)

@@ -20,7 +20,7 @@ def plot_loss(
 ) -> bool:
     """Plot training and held-out bits per byte against updates.
 
-    Baselines are drawn as lines, and the load of any experts below.
+    Baselines are drawn as lines. If there are experts, their load is drawn in a panel below.
 
     Args:
         entries: the lines of a run's log.
@@ -55,7 +55,7 @@ def plot_loss(
 
 
 def plot_exact_match(entries: Sequence[Mapping[str, Any]], path: str | Path) -> bool:
-    """Plot the loss of each batch, exact match on held-out numbers, and the load of any experts, against updates.
+    """Plot the loss of each batch, exact match on held-out numbers, and the load of experts (if any) against updates.
 
     Args:
         entries: the lines of a run's log.
@@ -92,7 +92,7 @@ SCORES = {
 
 
 def plot_tuning(entries: Sequence[Mapping[str, Any]], path: str | Path) -> bool:
-    """Plot the loss of each batch (or the reward, if answers are checked), and below it the scores of the evaluations.
+    """Plot the loss of each batch (or the reward, if answers are checked) and, below it, the scores of evaluations.
 
     Args:
         entries: the lines of a run's log.
@@ -134,8 +134,8 @@ def _with_experts(entries: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _draw_experts(axes: Axes, entries: Sequence[Mapping[str, Any]]) -> None:
-    """Plot the effective number of experts in the layer with the least even load, and the fraction of dropped visits,
-    if any."""
+    """Plot the effective number of experts in the least evenly loaded layer, and the fraction of dropped visits (if
+    any)."""
     used = [(entry["update"], entry["effective_experts"]) for entry in entries if "effective_experts" in entry]
     axes.plot(*_columns(used), color="#009E73", linewidth=1)
     axes.set_ylim(0, 1.1 * max(value for _, value in used))

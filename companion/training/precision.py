@@ -15,7 +15,7 @@ PRECISIONS = ("fp32", "tf32", "bf16")
 def autocast(device: torch.device, precision: str) -> contextlib.AbstractContextManager[Any]:
     """Return a context for matrix products in this precision.
 
-    It uses bfloat16 for `"bf16"`, `tf32` for `"tf32"`, and changes nothing for `"fp32"`.
+    The context uses bfloat16 for `"bf16"` and `tf32` for `"tf32"`, and changes nothing for `"fp32"`.
     """
     if precision == "bf16":
         return torch.autocast(device.type, torch.bfloat16)
@@ -24,7 +24,7 @@ def autocast(device: torch.device, precision: str) -> contextlib.AbstractContext
 
 @contextlib.contextmanager
 def tf32(precision: str) -> Iterator[None]:
-    """Use TensorFloat-32 for fp32 matrix products on a CUDA GPU in the `with` block, if `precision` is `"tf32"`.
+    """If `precision` is `"tf32"`, use TensorFloat-32 for fp32 matrix products on a CUDA GPU in the `with` block.
 
     This applies to the forward and the backward pass.
 

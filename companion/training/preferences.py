@@ -26,14 +26,14 @@ Lengths = Literal["answer", "constant"]
 def target_log_probs(
     logits: Float[Tensor, "batch token vocab"], targets: Int[Tensor, "batch token"]
 ) -> Float[Tensor, "batch token"]:
-    """Return log p(target) at each position, in nats; 0 where the target is `IGNORE`."""
+    """Return log p(target) at each position, in nats, or 0 where the target is `IGNORE`."""
     z = wide(logits)
     nats = F.cross_entropy(z.flatten(0, 1), targets.flatten(), ignore_index=IGNORE, reduction="none")
     return -nats.view(targets.shape)
 
 
 class Preferred(NamedTuple):
-    """Loss of each pair, and the implicit rewards beta (log p - log p_ref) of both answers."""
+    """The loss of each pair, and the implicit rewards beta (log p - log p_ref) of both answers."""
 
     loss: Float[Tensor, "pair"]
     chosen: Float[Tensor, "pair"]
@@ -74,9 +74,9 @@ def group_advantages(
 
         A_i = (r_i - mean(r)) / (std(r) + 0.0001)
 
-    The standard deviation is that of a sample (the divisor is the number of answers minus one, as in trl; the lesson
-    divides by all n, so its advantages are sqrt(n / (n - 1)) times as large). If all answers of a group earn the same
-    reward, the advantages are zero and nothing is learned.
+    The standard deviation is that of a sample, with a divisor of n - 1 for n answers, as in trl. (The lesson divides by
+    n, so its advantages are sqrt(n / (n - 1)) times as large.) If all answers of a group earn the same reward, the
+    advantages are zero and nothing is learned.
 
     Args:
         rewards: one reward per answer.
@@ -127,8 +127,8 @@ def policy_loss(
 ) -> Improved:
     """Compute the loss of group-relative policy optimization (Shao et al. 2024, eq. 3; lesson 20, equation 20.11).
 
-    It accepts the answers of one or several groups; average the result over the answers. With the probability ratio q =
-    exp(log p - log p_old) of a token and the advantage A of its answer,
+    It accepts the answers of one or more groups. To get the loss of a batch, average the result over the answers. With
+    the probability ratio q = exp(log p - log p_old) of a token and the advantage A of its answer,
 
         L_i = -1/|o_i| sum_t [ min(q A, clip(q, 1 - c, 1 + c) A) - beta KL_t ]
 
@@ -136,10 +136,11 @@ def policy_loss(
         log_probs: log-probabilities of the answers' tokens.
         old: log-probabilities under the policy that wrote the answers. In the first step on these answers q is 1, and
             the gradient is that of -A log p.
-        reference: log-probabilities under the reference policy, see `divergence`; used if beta > 0.
+        reference: log-probabilities under the reference policy (see `divergence`), used if beta > 0.
         advantages: one per answer.
         scored: which tokens belong to the answers.
-        clip: c; a ratio further than this from 1 gains nothing more (Schulman et al. 2017, eq. 7).
+        clip: the bound c; a ratio that is further than this from 1 brings no further gain (Schulman et al. 2017, eq.
+            7).
         beta: weight of the KL divergence.
         lengths: `"answer"` divides by |o_i|, which makes long wrong answers cheap; `"constant"` divides by `longest`
             (Liu et al. 2025, Dr. GRPO).

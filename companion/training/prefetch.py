@@ -1,4 +1,4 @@
-"""Batches prepared ahead of time by another thread, in memory that a GPU can copy from asynchronously."""
+"""Prepare batches ahead of time in another thread, in memory that a GPU can copy from asynchronously."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from companion.training.losses import Batch
 class Ahead:
     """Wrap `batches` and build the next `count` of them in the background.
 
-    The batches are the same in any order of requests, because each depends only on its number.
+    The batches do not depend on the order of requests, because each batch depends only on its number.
 
     Args:
         batches: batch number -> tensors.
         count: number of batches to prepare.
-        pin: whether to put them in page-locked memory, so that copies to a GPU do not block.
+        pin: whether to put the batches in page-locked memory, so that copies to a GPU do not block.
     """
 
     def __init__(self, batches: Callable[[int], Batch], count: int, *, pin: bool) -> None:

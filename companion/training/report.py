@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def head(task: Task, trainer: Trainer, folder: RunFolder, peak: Peak | None = None) -> str:
-    """Describe what will be trained, the data and the machine, with the machine's `peak` if it is known."""
+    """Describe the model to train, the data and the machine, including the machine's `peak` if it is known."""
     config = task.config
     stacks = "2 x " if config.stack == "encoder_decoder" else ""
     rows = [
@@ -52,9 +52,9 @@ def yardstick_table(marks: Mapping[str, float], own: float | None = None) -> str
 
 
 def text_verdict(marks: Mapping[str, float], result: Mapping[str, Any]) -> str:
-    """Compare a finished run on text with the baselines, whether or not it beats them.
+    """Compare a finished text run with the baselines, whether or not it beats them.
 
-    Without baselines, only its result is reported.
+    Without baselines, only the run's result is reported.
     """
     perplexity = f"Perplexity {result['perplexity']:.1f} per token over {result['tokens']:,} tokens."
     if not marks:

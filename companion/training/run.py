@@ -1,4 +1,4 @@
-"""A run from its settings to its result: new, resumed, made longer, or finished before.
+"""A run from its settings to its result; it may be new, resumed, extended, or already finished.
 
 `Run.open` locks the folder of a run while the run is trained. The length of a new run (`plan`) and the contents of its
 `run.json` (`new_record`) are fixed when it is created.
@@ -55,12 +55,12 @@ EVALUATIONS = 10
 
 
 class Halted(Exception):
-    """Raised when a run cannot continue. The message says why, which checkpoint is left, and what to do."""
+    """Raised when a run cannot continue. The message says why, which checkpoint remains, and what to do."""
 
 
 @dataclass
 class Run:
-    """A run that this process, or one of several processes, trains.
+    """A run that is trained by this process, or by several processes including this one.
 
     Attributes:
         settings: its settings.
@@ -70,10 +70,10 @@ class Run:
         resume: the command line that resumes it.
         task: what is learned.
         record: the contents of `run.json`.
-        trainer: the trainer; missing if the run was finished before.
-        finished: whether the run is finished and measured, so that there is nothing to train.
+        trainer: the trainer, unless the run was already finished.
+        finished: whether the run is finished and measured, so that nothing is left to train.
         result: the result of a finished run.
-        picture: the path of the figure of the loss, if it was drawn.
+        picture: the path of the figure that shows the loss, if it was drawn.
     """
 
     settings: RunSettings
@@ -91,7 +91,7 @@ class Run:
     @classmethod
     @contextmanager
     def open(cls, settings: RunSettings, arguments: list[str]) -> Iterator[Run]:
-        """Create or open the run with these settings, and lock its folder against other processes in the `with` block.
+        """Create or open the run with these settings, and lock its folder for other processes in the `with` block.
 
         All processes that a launcher started must call this together.
 
@@ -100,8 +100,8 @@ class Run:
             arguments: the command line, for messages that show how to resume.
 
         Raises:
-            ValueError: if the input is invalid, or if the folder contains a run with other settings, other data or
-                another model. Nothing is written then.
+            ValueError: if the input is invalid, or if the folder contains a run with different settings, data or model.
+                Nothing is written then.
             Halted: if another process of the run is gone, or if a file could not be written.
             Elsewhere: if another process reports the error.
         """
@@ -155,7 +155,7 @@ class Run:
         parallel.on_main(lambda: self.folder.create(self.record, self.task.files()))
 
     def _go_on(self, held: ExitStack) -> None:
-        """Open the run in the folder, and make it longer if the settings ask for that (a collective)."""
+        """Open the run in the folder, and extend it if the settings ask for more updates (a collective)."""
         settings, folder, parallel = self.settings, self.folder, self.parallel
         longer = parallel.on_main(lambda: lengthens(folder.record(), settings))
         self.finished = parallel.on_main(lambda: folder.finished and not longer)
@@ -165,7 +165,7 @@ class Run:
         if not longer:
             parallel.on_main(self._check_settings)
         self.task = parallel.together(self._open_task)
-        find_precision(settings.precision, self.device)  # raises an error if this device does not have it
+        find_precision(settings.precision, self.device)  # raises an error if this device does not support it
         if self.finished:
             self.result = parallel.on_main(folder.result)
             return
@@ -178,7 +178,7 @@ class Run:
         self.trainer = self.task.trainer(self.record["updates"], self.device, self.record["precision"], parallel)
 
     def _open_task(self) -> Task:
-        """Return the task of a run that exists. Raises `ValueError` if its record or its data has changed."""
+        """Return the task of an existing run. Raises `ValueError` if its record or its data has changed."""
         if missing := {"updates", "evaluations", "precision", "text"} - self.record.keys():
             file = self.folder.path / "run.json"
             raise ValueError(f"{file}: the entry {min(missing)!r} is missing; the file is damaged")
@@ -209,7 +209,7 @@ class Run:
                 f"choose another --out to start a new run, as in --out {self._unused}"
             )
         if known["fingerprint"] != task.fingerprint:
-            # A file that is no longer text is left out without an error, so the message has to mention it.
+            # A file that is no longer text causes no error but is left out, so the message has to mention it.
             notes = task.text.corpus.notes if isinstance(task, TextTask) else ()
             same = known["title"] == task.title
             changed = "has changed since" if same else f"is not {known['title']}, which it began with"
@@ -220,10 +220,10 @@ class Run:
             )
 
     def check_model(self) -> None:
-        """Raise `ValueError` if the run began with another model.
+        """Raise `ValueError` if the run began with a different model.
 
         The settings contain only the name of the --model file, whose content may have changed since the run began. A
-        field of the configuration that did not exist when the run began has its default value.
+        field of the configuration that did not exist when the run began is taken to have its default value.
         """
         known = self.record.get("model")
         if known is not None and ModelConfig.from_json(json.dumps(known)) != self.task.config:
@@ -241,7 +241,7 @@ class Run:
 
     @cached_property
     def peak(self) -> Peak | None:
-        """Peak performance of the devices of all processes together, if it is known."""
+        """The combined peak performance of the devices of all processes, if it is known."""
         return training_peak(self.device, self.trainer.precision, self.parallel.world)
 
     def train(self) -> bool:
@@ -284,7 +284,7 @@ class Run:
         return self.finished
 
     def draw(self) -> str | None:
-        """Draw the loss so far and return the path; `None` if there are no updates or matplotlib is missing."""
+        """Plot the loss so far and return the path, or `None` if there are no updates or matplotlib is missing."""
         picture, entries = self.folder.path / "loss.png", list(self.folder.entries())
         return str(picture) if entries and self.task.plot(entries, picture, self.record) else None
 
@@ -331,7 +331,7 @@ def _standing(folder: RunFolder) -> str:
 
 
 def _cut(settings: RunSettings, updates: int) -> str:
-    """Return a message if the warm-up is shortened because the run is short, and otherwise an empty text."""
+    """Return a message if the warm-up is shortened because the run is short, or an empty text otherwise."""
     warmup = cut_warmup(settings.warmup, updates)
     asked = settings.warmup != type(settings).warmup and settings.schedule != "inverse_sqrt"
     if not asked or warmup == settings.warmup:
@@ -356,7 +356,7 @@ def open_task(settings: RunSettings, folder: RunFolder | None = None) -> Task:
 
 
 def share_task(task: Task, parallel: Parallel) -> Task:
-    """Return the task of a new run; only the main process makes the files that take long to make (a collective).
+    """Return the task of a new run; files that take long to make are made only by the main process (a collective).
 
     Raises:
         ValueError: if the processes do not see the same data.
@@ -373,7 +373,7 @@ def share_task(task: Task, parallel: Parallel) -> Task:
 
 @dataclass(frozen=True)
 class Plan:
-    """Length of a new run, fixed at its start because the schedule and resumed runs depend on it.
+    """The length of a new run, fixed at its start because the schedule and resumed runs depend on it.
 
     `why` explains what limited the length, if anything did.
     """
@@ -386,7 +386,7 @@ class Plan:
 def plan(task: Task, device: torch.device, precision: str, parallel: Parallel | None = None) -> Plan:
     """Choose the length of a new run (a collective).
 
-    With `minutes`, the speed of this machine is measured, and evaluations get at most a tenth of the time. Without
+    With `minutes`, the speed of this machine is measured, and evaluations take at most a tenth of the time. Without
     `steps`, a task may also limit the number of updates.
     """
     settings = task.settings

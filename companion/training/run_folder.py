@@ -8,15 +8,16 @@
     loss.png
     tensorboard/     with --tensorboard
 
-A line of the log belongs to an update or to an evaluation. An update has `update`, `loss` (nats per token), `tokens`
-(scored), `gradient_norm` (before clipping), `learning_rate`, with experts `effective_experts` and `dropped`, and the
-further metrics of a fine-tuning run's loss (see `companion.training.trainer.Update`). Three more fields depend on the
-machine (`MACHINE_FIELDS`): `seconds`, spent on updates so far, including earlier sessions but not evaluations;
-`tokens_per_second`, over the last few seconds; and `peak_share`, if the GPU's peak is known. All other fields are the
-same, bit for bit, whether or not the run was interrupted. An evaluation has `update`, and its scores.
+Each line of the log belongs to either an update or an evaluation. An update has `update`, `loss` (nats per token),
+`tokens` (scored), `gradient_norm` (before clipping), `learning_rate`, `effective_experts` and `dropped` if there are
+experts, and additional metrics of a fine-tuning run's loss (see `companion.training.trainer.Update`). Three more fields
+depend on the machine (`MACHINE_FIELDS`): `seconds` is the time spent on updates so far, including earlier sessions but
+not evaluations; `tokens_per_second` is measured over the last few seconds; and `peak_share` is present if the GPU's
+peak is known. All other fields are the same, bit for bit, whether or not the run was interrupted. An evaluation has
+`update` and its scores.
 
-Once the first checkpoint has been written, there is always a complete one, even if the process is killed, and the log
-reaches at least as far. Nothing is ever unpickled.
+Once the first checkpoint has been written, there is always a complete checkpoint, even if the process is killed, and
+the log reaches at least as far as that checkpoint. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class RunFolder:
 
     @property
     def exists(self) -> bool:
-        """True if there is a run here, that is, if `run.json` exists."""
+        """True if the folder contains a run, that is, if `run.json` exists."""
         return (self.path / "run.json").is_file()
 
     @property
@@ -105,11 +106,11 @@ class RunFolder:
                     self.path.rmdir()
 
     def create(self, record: Mapping[str, Any], files: Mapping[str, str]) -> None:
-        """Create the folder with `files` by name. `run.json` is written last, so a folder that has one is complete.
+        """Create the folder and write `files`, given by name; `run.json` is last, so a folder that has it is complete.
 
         Raises:
             ValueError: if the folder already contains a run or anything else.
-            NotWritten: if the disk is full; nothing is left behind.
+            NotWritten: if the disk is full. No files are left behind.
         """
         self.check_ours()
         if self.exists:
@@ -129,9 +130,9 @@ class RunFolder:
             raise
 
     def lengthen(self, settings: RunSettings) -> None:
-        """Extend the run to the number of updates in `settings`, which is larger than before.
+        """Extend the run to the number of updates in `settings`, which must be larger than before.
 
-        Its result is deleted, because the run is no longer finished; everything else stays. Checkpoints keep the digest
+        The result is deleted, because the run is no longer finished; everything else stays. Checkpoints keep the digest
         that they were written with.
         """
         record = dict(self.record())
@@ -144,7 +145,7 @@ class RunFolder:
         """Return the record that was given to `create`, with the checksums of the files.
 
         Raises:
-            ValueError: if there is no run, or its run.json cannot be read or was changed.
+            ValueError: if there is no run, or if its run.json cannot be read or was changed.
         """
         if not self.exists:
             raise ValueError(f"{self.path}: expected the folder of a run, but it has no run.json; train a model first")
@@ -155,14 +156,14 @@ class RunFolder:
 
     @property
     def task(self) -> str:
-        """Name of the run's task, see `companion.training.settings.TASKS`."""
+        """Name of the run's task (see `companion.training.settings.TASKS`)."""
         return str(self.record().get("settings", {}).get("task", TextSettings.task))
 
     def tokenizer(self) -> BytePairTokenizer:
-        """Return the tokenizer of a run on text.
+        """Return the tokenizer of a text run.
 
         Raises:
-            ValueError: if it is missing, damaged, or not the one that the run began with.
+            ValueError: if the tokenizer is missing, damaged, or not the one that the run began with.
         """
         path, remedy = self.path / _TOKENIZER, "restore it from a backup, or start a new run with another --out"
         try:
@@ -178,7 +179,7 @@ class RunFolder:
         """Return the files that define the conversation format of a fine-tuning run.
 
         Raises:
-            ValueError: if one is missing, or not the one that the run began with.
+            ValueError: if a file is missing, or is not the one that the run began with.
         """
         wanted, found = self.record().get("sha256", {}), {}
         for name in TEXT_FILES:
@@ -217,18 +218,18 @@ class RunFolder:
     # Checkpoints
 
     def checkpoint(self, *, best: bool = False) -> Path | None:
-        """Return the folder of the last complete checkpoint (`None` if there is none), or of the best.
+        """Return the folder of the last complete checkpoint (or `None`), or of the best one.
 
         Raises:
-            ValueError: if there is no best one yet, or if it no longer exists.
+            ValueError: if there is no best checkpoint yet, or if it no longer exists.
         """
         return self.checkpoints.best() if best else self.checkpoints.last()
 
     def model(self, *, best: bool = False) -> Transformer:
-        """Load the model of the last checkpoint, or of the best.
+        """Load the model of the last checkpoint or of the best one.
 
         Raises:
-            ValueError: if there is none, or if it is damaged.
+            ValueError: if there is no checkpoint, or if it is damaged.
         """
         if (folder := self.checkpoint(best=best)) is None:
             raise ValueError(f"{self.path}: this run has no checkpoint yet; train it further")
@@ -243,10 +244,10 @@ class RunFolder:
         Args:
             trainer: the trainer whose state is written.
             keep: number of recent checkpoints to keep.
-            error: score of the model, smaller is better; `None`: it was not measured.
+            error: score of the model, where smaller is better, or `None` if it was not measured.
 
         Raises:
-            NotWritten: if the disk is full; nothing is lost.
+            NotWritten: if the disk is full. Older checkpoints are not affected.
         """
         weights, state = trainer.weights(), trainer.state()
 
@@ -268,7 +269,7 @@ class RunFolder:
         about each of these events.
 
         Returns:
-            The number of updates done, 0 without a checkpoint.
+            The number of updates done, which is 0 without a checkpoint.
 
         Raises:
             ValueError: if all checkpoints are damaged, if the checkpoint belongs to another model, or if the log up to
@@ -324,7 +325,7 @@ class RunFolder:
                 raise
 
     def entries(self) -> Iterator[dict[str, Any]]:
-        """Yield the log's lines, except for truncated or otherwise damaged ones."""
+        """Yield the log's lines, except for those that are truncated or otherwise damaged."""
         for _, entry in self._lines():
             yield entry
 
@@ -360,7 +361,7 @@ class RunFolder:
             os.truncate(self.path / "log.jsonl", kept)
 
     def _sync_log(self) -> None:
-        """Flush the log to disk, so that it cannot fall behind a checkpoint in a power failure."""
+        """Flush the log to disk, so that a power failure cannot leave it behind a checkpoint."""
         path = self.path / "log.jsonl"
         if path.exists():
             with writing(path, 0), open(path, "ab") as file:
@@ -387,10 +388,10 @@ def _digest(data: bytes) -> str:
 
 
 def newest_run(home: str | os.PathLike[str] = "runs", *, task: str | None = None) -> RunFolder:
-    """Return the most recently started run below `home`, for one task or for any.
+    """Return the most recently started run below `home`, of the given task or of any.
 
     Raises:
-        ValueError: if there is none.
+        ValueError: if there is no such run.
     """
     found = [path for path in Path(home).glob("*/run.json")]
     for path in sorted(found, key=lambda path: (path.stat().st_mtime, path), reverse=True):
@@ -410,7 +411,7 @@ def newest_run(home: str | os.PathLike[str] = "runs", *, task: str | None = None
 class Start:
     """Starting point of a run.
 
-    This is the folder of a run on text, of a fine-tuning run or of a published model, or a GGUF file.
+    It may be the folder of a text run, a fine-tuning run or a published model, or a GGUF file.
     """
 
     folder: Path
@@ -421,10 +422,11 @@ class Start:
     @classmethod
     def find(cls, name: str | None, flag: str = "--start") -> Start:
         """Find the starting point with this name: a folder, a GGUF file, or a model that was fetched. `None` means the
-        newest run on text. `flag` is the flag that gave the name, for messages.
+        newest text run. `flag` is the flag that the name came from, for messages.
 
         Raises:
-            ValueError: if there is no such model or run, its config.json cannot be read, or it is a translator.
+            ValueError: if there is no such model or run, if its config.json cannot be read, or if it is a translation
+                model.
         """
         if name is None:
             return cls(newest_run(task=TextSettings.task).path.absolute())
@@ -473,7 +475,7 @@ class Start:
         return model
 
     def tokenizer(self) -> BytePairTokenizer:
-        """Return its tokenizer, to train on further text. Raises `ValueError` unless it is a byte-level BPE."""
+        """Return the model's tokenizer for training on more text. Raises `ValueError` unless it is a byte-level BPE."""
         if self.run is not None and self.run.task == TextSettings.task:
             return self.run.tokenizer()
         folder = self.folder if self.run is None else self.run.path
@@ -483,7 +485,7 @@ class Start:
             raise ValueError(f"{self.flag} {self.folder}: {error}") from None
 
     def files(self) -> dict[str, str]:
-        """Return the files that define its conversation format, as in `dialect_files`."""
+        """Return the files that define the model's conversation format, like `dialect_files`."""
         if self.run is not None and self.run.task == TextSettings.task:
             return files_of_run(self.run.tokenizer(), self.run.model().config.context)
         return dialect_files(self._published if self.run is None else self.folder)
@@ -501,7 +503,7 @@ class Start:
 
 
 def _on_its_start(record: Mapping[str, Any], folder: Path) -> Transformer:
-    """Load the model of a checkpoint that contains only adapters, on top of the model that its run started from.
+    """Load the model of a checkpoint that contains only adapters, which are added to the run's initial model.
 
     Raises `ValueError` if that model no longer exists or has changed.
     """

@@ -1,4 +1,4 @@
-"""Training loop: progress, log, evaluations and checkpoints, from the last checkpoint to the end of a run."""
+"""The training loop, from the last checkpoint to the end of a run: progress, logging, evaluations and checkpoints."""
 
 from __future__ import annotations
 
@@ -40,32 +40,34 @@ def fit(
 ) -> bool:
     """Train until the last update.
 
-    After the first Ctrl-C, the current update is finished and saved. A second one stops immediately, and the last
+    After the first Ctrl-C, the current update is finished and saved. A second Ctrl-C stops immediately, and the last
     checkpoint remains. With a `folder`, the run resumes from its last checkpoint, and a checkpoint is saved after each
     evaluation, every `save_seconds`, and at the end.
 
-    With several processes this is a collective: all processes call it, and the main one measures, writes and prints.
+    With several processes this is a collective: all processes call it, and the main process measures, writes and
+    prints.
 
     Args:
         trainer: the trainer of the run.
         measure: evaluates the trainer's current model; the result's `scores` go into the log.
-        folder: folder of the run; `None`: save nothing.
+        folder: folder of the run (default: nothing is saved).
         evaluate_every: number of updates between evaluations.
-        save_seconds: seconds between checkpoints (0: after every update), more if saving takes long.
-        keep: number of recent checkpoints to keep; the best one is kept in any case.
+        save_seconds: seconds between checkpoints (0 means after every update); the interval is longer if saving takes
+            long.
+        keep: number of recent checkpoints to keep; the best checkpoint is kept in any case.
         after_evaluation: called with the number of updates, the result, and the model; it must print through
             `tqdm.write`.
-        say: called with a line of news when a run is resumed. Default: print to standard error.
-        progress: whether to show a progress bar; `None`: if standard error is a terminal.
-        peak: peak FLOPs per second of all devices together, to report which fraction of it the run reaches.
-        tensorboard: whether to write the log for TensorBoard too, see `Board`; needs a `folder`.
+        say: called with a message when a run is resumed (default: print to standard error).
+        progress: whether to show a progress bar (default: only if standard error is a terminal).
+        peak: combined peak FLOPs per second of all devices, for reporting which fraction of it the run reaches.
+        tensorboard: whether to write the log for TensorBoard too (see `Board`); this requires a `folder`.
 
     Returns:
         True if the last update was reached, False if Ctrl-C or SIGTERM stopped the run earlier.
 
     Raises:
-        Diverged: if the loss is not finite; the last checkpoint before that remains.
-        NotWritten: if the disk is full; the last checkpoint before that remains.
+        Diverged: if the loss is not finite. The previous checkpoint remains.
+        NotWritten: if the disk is full. The previous checkpoint remains.
     """
     require_whole("keep", keep)
     config, parallel, main = trainer.config, trainer.parallel, trainer.parallel.main
@@ -81,7 +83,7 @@ def fit(
     bar = tqdm(
         total=config.updates,
         initial=trainer.done,
-        # not None, which tqdm reads as False in a notebook
+        # not None, which tqdm takes for False in a notebook
         disable=not main or not (sys.stderr.isatty() if progress is None else progress),
         dynamic_ncols=True,
         bar_format="{n_fmt}/{total_fmt} updates |{bar}| {desc}{remaining} left",
@@ -122,7 +124,7 @@ def fit(
             if main and (update.number % log_every == 0 or update.number == config.updates):
                 try:
                     log(_entry(update) | pace.entry())
-                except OSError as refused:  # tell the other processes first; they are about to wait
+                except OSError as refused:  # tell the other processes first, because they are about to wait
                     unwritten = refused
             late = main and folder is not None and time.monotonic() - saved_at >= pause
             if parallel.agree(late or stop.is_set() or unwritten is not None):
@@ -142,7 +144,7 @@ def fit(
 
 
 def seconds_per_update(trainer: Trainer, seconds: float = 3.0) -> float:
-    """Measure how long an update takes on this machine, over about `seconds`. Do not use the trainer afterwards.
+    """Measure for about `seconds` how long an update takes on this machine. Do not use the trainer afterwards.
 
     This is a collective; the time of the main process is used.
     """
@@ -171,7 +173,7 @@ def _entry(update: Update) -> dict[str, Any]:
 
 
 def _load(trainer: Trainer, update: Update) -> str:
-    """Describe, for the progress bar, the effective number of experts in the layer with the least even load."""
+    """Describe the effective number of experts in the layer with the least even load, for the progress bar."""
     moe = trainer.model.config.moe
     if moe is None or update.effective_experts is None:
         return ""
@@ -203,7 +205,7 @@ class _Pace:
             self._share_of_one = train_flops(config, config.context) / config.context / peak
 
     def time(self, make: Callable[[], Update]) -> Update:
-        """Run an update and count its time and tokens."""
+        """Run an update, and count its tokens and the time it takes."""
         began = time.monotonic()
         update = make()
         elapsed = time.monotonic() - began
@@ -216,11 +218,11 @@ class _Pace:
 
     @property
     def share(self) -> float | None:
-        """Fraction of the peak; `None` if the peak is not known."""
+        """Fraction of the peak, or `None` if the peak is unknown."""
         return self.per_second * self._share_of_one or None
 
     def entry(self) -> dict[str, float]:
-        """Return the log's `MACHINE_FIELDS`."""
+        """Return the `MACHINE_FIELDS` for the log."""
         share = {} if self.share is None else {"peak_share": round(self.share, 4)}
         return {"seconds": round(self.seconds, 3), "tokens_per_second": round(self.per_second, 1), **share}
 

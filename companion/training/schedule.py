@@ -1,4 +1,4 @@
-"""Learning-rate schedules, in optimizer updates."""
+"""Learning-rate schedules, counted in optimizer updates."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def learning_rate(
     Args:
         kind: the schedule.
         update: number of the update, counted from 1.
-        updates, last: number of updates and final rate; not used by `"inverse_sqrt"`, which has no end.
+        updates, last: number of updates and final rate, which `"inverse_sqrt"` does not use because it has no end.
         warmup: number of updates until the peak.
         peak: highest learning rate.
-        decay_share, decay_shape: used by `"wsd"` only, see `warmup_stable_decay`.
+        decay_share, decay_shape: used only by `"wsd"` (see `warmup_stable_decay`).
 
     Raises:
-        ValueError: if the schedule is unknown, or if the update is outside the run.
+        ValueError: if the schedule is unknown, or if the update number is out of range for the run.
     """
     match kind:
         case "cosine":
@@ -57,9 +57,9 @@ def warmup_cosine(update: int, *, updates: int, warmup: int, peak: float, last: 
     """Return the learning rate of update number `update` = 1 ... `updates`.
 
     It rises linearly to `peak`, reached at update number `warmup`, and falls along half a cosine to `last`, reached at
-    the last update. Updates are optimizer steps. If gradients are accumulated over several micro-batches, these share
-    one rate; a schedule counted in micro-batches would end far too early, or never. `warmup` is limited to a fifth of
-    the run.
+    the last update. Updates are optimizer steps. If gradients are accumulated over several micro-batches, all of these
+    have the same rate; a schedule counted in micro-batches would end far too early, or never. `warmup` is limited to a
+    fifth of the run.
 
     Sources: Loshchilov and Hutter 2017 (SGDR), equation 5, for the cosine, here without restarts; lesson 14, equation
     14.8.
@@ -72,7 +72,7 @@ def warmup_cosine(update: int, *, updates: int, warmup: int, peak: float, last: 
 
 
 def warmup_linear(update: int, *, updates: int, warmup: int, peak: float, last: float) -> float:
-    """Return the learning rate as in `warmup_cosine`, but with a linear fall.
+    """Return the learning rate of a schedule like `warmup_cosine` that falls linearly.
 
     Source: Devlin et al. 2019, appendix A.2, with `last` = 0.
 
@@ -95,9 +95,9 @@ def warmup_stable_decay(
 ) -> float:
     """Return the learning rate of the warmup-stable-decay schedule (Hu et al. 2024, MiniCPM, section 4).
 
-    It rises linearly to `peak`, reached at update number `warmup`, stays there, and falls to `last` over the last
-    `share` of the updates. Before the fall it does not depend on the length of the run, so runs of several lengths can
-    branch off from a checkpoint of that part.
+    The rate rises linearly to `peak`, reached at update number `warmup`, stays there, and falls to `last` over the last
+    `share` of the updates. Before it falls, it does not depend on the length of the run, so runs of different lengths
+    can branch off from a checkpoint in that phase.
 
     Args:
         update: number of the update, counted from 1.
@@ -111,7 +111,8 @@ def warmup_stable_decay(
             fall; this shape falls fast at first (Hägele et al. 2024, section 3).
 
     Raises:
-        ValueError: if the update is outside the run, the share is not above 0 and at most 1, or the shape is unknown.
+        ValueError: if the update number is out of range for the run, the share is not above 0 and at most 1, or the
+            shape is unknown.
     """
     if not 0 < share <= 1:
         raise ValueError(f"share={share!r}: expected a fraction above 0 and at most 1")
@@ -129,8 +130,8 @@ def inverse_sqrt(update: int, *, warmup: int, peak: float) -> float:
     """Return the learning rate of Vaswani et al. 2017, section 5.3: peak * min(update / warmup, sqrt(warmup / update)).
 
     It rises linearly to `peak`, reached at update number `warmup`, and falls with the inverse square root of the update
-    number, so it needs no end. With `peak = paper_peak(d_model, warmup)` it is the paper's
-    d_model^-0.5 * min(update^-0.5, update * warmup^-1.5).
+    number, so it needs no end. With `peak = paper_peak(d_model, warmup)` it equals the paper's d_model^-0.5 *
+    min(update^-0.5, update * warmup^-1.5).
 
     Raises:
         ValueError: if the update is below 1.
@@ -160,7 +161,7 @@ def cut_warmup(warmup: int, updates: int) -> int:
 
 
 def _progress(update: int, updates: int, warmup: int) -> tuple[float, float]:
-    """Return the completed fractions of the rise and of the fall, both from 0 to 1."""
+    """Return how much of the rise and of the fall is complete, both as fractions from 0 to 1."""
     if not 1 <= update <= updates:
         raise ValueError(f"update={update!r}: expected a whole number from 1 to updates={updates}")
     warmup = cut_warmup(warmup, updates)

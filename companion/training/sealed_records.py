@@ -28,7 +28,7 @@ _TABLES = ("settings", "text", "versions", "sha256", "yardsticks", "model")
 
 
 def seal_of(record: Mapping[str, Any]) -> str | None:
-    """Return the digest that the other files of a run include, given its run.json; `None` for a run without digests."""
+    """Return the digest that a run's other files include, given its run.json, or `None` for a run without digests."""
     found = record.get(SEAL, record.get(DIGEST))
     return None if found is None else str(found)
 
@@ -47,7 +47,7 @@ class Record(dict[str, Any]):
 
 
 def sealed(fields: Mapping[str, Any], run: str = "") -> dict[str, Any]:
-    """Return the fields with their digest. `run` is the digest of the run that they belong to."""
+    """Return the fields, including their digest. `run` is the digest of the run that they belong to."""
     return {**fields, DIGEST: _digest(fields, run)}
 
 
@@ -57,7 +57,7 @@ def read_sealed(path: Path, remedy: str, run: str | None = "") -> Record:
     Args:
         path: path of the file.
         remedy: advice for the error message.
-        run: digest of the run, as in `sealed`; `None`: the run is from before there were digests.
+        run: digest of the run, as in `sealed`, or `None` for a run from before digests were introduced.
 
     Raises:
         ValueError: if the file is missing, is not a JSON object, or was changed since it was written.

@@ -64,7 +64,7 @@ LONGEST_NAME = 100
 def flag(f: Field[Any]) -> str:
     """Return the flag of a setting without its dashes.
 
-    It is the name of the field, or another name if Python does not allow the flag's name.
+    The flag is named like the field, unless Python does not allow the flag's name for a field.
     """
     return f.metadata["flag"] or f.name.replace("_", "-")
 
@@ -74,9 +74,9 @@ _LANGUAGES = "de (German), en (English), fr (French), pt (Portuguese)"
 
 @dataclass(frozen=True)
 class RunSettings(Learning, ABC):
-    """Settings of every run, for any task and model. Each field is a flag, whose help is in the field's metadata.
+    """Settings that every run has, for any task and model. Each field is a flag, whose help is in the field's metadata.
 
-    The class of a task adds its own flags and defaults.
+    The class for a task adds the flags and defaults of that task.
 
     Raises:
         ValueError: if a setting is invalid; the message names the flag, its value and what was expected.
@@ -149,7 +149,7 @@ class RunSettings(Learning, ABC):
             raise ValueError(f"--minutes {self.minutes:g}: expected either --steps or --minutes, got both")
 
     def folder(self) -> Path:
-        """Return the folder of the run: `out`, or a folder in `runs` named after what is learned."""
+        """Return the folder of the run: `out`, or else a folder in `runs` that is named after what is learned."""
         return Path(self.out) if self.out is not None else Path("runs", self._folder_name())
 
     @abstractmethod
@@ -158,15 +158,15 @@ class RunSettings(Learning, ABC):
 
     @classmethod
     def of_flags(cls, flags: Mapping[str, Any]) -> Self:
-        """Return the settings that these flags specify, given by their names with underscores.
+        """Return the settings that these flags specify; flags are given by name, with underscores.
 
         Raises:
-            ValueError: as for the class.
+            ValueError: in the same cases as the class itself.
         """
         return cls(**{f.name: flags[flag(f).replace("-", "_")] for f in fields(cls)})
 
     def what_matters(self) -> dict[str, Any]:
-        """Return the settings that determine the result, in the form that JSON stores.
+        """Return the settings that determine the result, in a form that JSON can store.
 
         These are all settings except those that say where the run is computed and stored.
         """
@@ -260,7 +260,7 @@ class Settings(RunSettings, ABC):
                 )
 
     def check_memory(self, device: torch.device, world: int = 1) -> None:
-        """Check that this machine has the minimum memory for training, before anything is read or written.
+        """Check that this machine has at least the minimum memory for training, before anything is read or written.
 
         The estimate counts weights, gradients and both moments (16 bytes per parameter), the batches of an update, and
         the residual stream and logits of one micro-batch.
@@ -270,7 +270,7 @@ class Settings(RunSettings, ABC):
             world: number of processes that share the rows and, with `shard` or `expert_parallel`, the weights.
 
         Raises:
-            ValueError: if this machine has less memory; the message names the flag that is furthest from its default.
+            ValueError: if this machine has less memory. The message names the flag that is furthest from its default.
         """
         from companion.costs.account import train_bytes  # imported here, because this loads torch
         from companion.ground.memory import check_room
@@ -301,8 +301,8 @@ class Settings(RunSettings, ABC):
             vocab: vocabulary size, unless the model is read from a file.
 
         Raises:
-            ValueError: if the model is invalid, or the file cannot be read, is not the JSON of a `ModelConfig` or has
-                another `stack` than the task, and in the same cases as `wide_config`.
+            ValueError: if the model is invalid, or the file cannot be read, is not the JSON of a `ModelConfig` or has a
+                different `stack` than the task, and in the same cases as `wide_config`.
         """
         stated = self._stated(vocab)
         if self.width_base is None:
@@ -328,7 +328,7 @@ class Settings(RunSettings, ABC):
                 raise ValueError(f"--model {self.model}: expected stack={self.stack!r}, got {config.stack!r}")
             return config
         gated = self.activation == "swiglu"
-        # A gated network has three matrices, so two thirds of the width give it the same size. A multiple of 32 is
+        # A gated network has three matrices, so at two thirds of the width it has the same size. A multiple of 32 is
         # fast.
         d_ff = self.d_ff or (round(Fraction(self.d_model, 12)) * 32 or 32 if gated else 4 * self.d_model)
         return ModelConfig(
@@ -461,7 +461,7 @@ class TextSettings(Settings):
     def _attention(self) -> AttentionConfig:
         latent, linear = None, None
         if self.latent is not None:
-            # Half of a head's components are rotated, as in DeepSeek-V2. The number must be even, because they form
+            # Half of a head's components are rotated, as in DeepSeek-V2. Their number must be even, because they form
             # pairs.
             turned = max(2, self.d_model // self.heads // 4 * 2) if self.positions == "rotary" else 0
             latent = LatentConfig(self.latent, turned)
@@ -473,7 +473,7 @@ class TextSettings(Settings):
     def model_config(self, vocab: int) -> ModelConfig:
         """Return the configuration of the base class, with the multi-token-prediction heads added.
 
-        With `init_from`, it is the configuration of that model.
+        With `init_from`, the result is the configuration of the model that it names.
         """
         if self.init_from is not None:
             return self._begun(Path(self.init_from).expanduser()).with_(dropout=float(self.dropout))
@@ -508,7 +508,7 @@ class TextSettings(Settings):
 class NumberWordsSettings(Settings):
     """Settings of an encoder-decoder that learns to translate number names.
 
-    By default, the model is a small version of the one of 2017 with pre-norm, which trains in about ten seconds.
+    By default, the model is a small version of the 2017 Transformer with pre-norm, which trains in about ten seconds.
     """
 
     task: ClassVar[str] = "number-words"
@@ -654,7 +654,7 @@ class TuneSettings(RunSettings):
 
     @property
     def strength(self) -> float:
-        """The value of `beta`, or its default."""
+        """The value of `beta`, or the default value."""
         return {"sft": 0.0, "dpo": 0.1, "grpo": 0.04}[self.method] if self.beta is None else float(self.beta)
 
     def _folder_name(self) -> str:
@@ -669,7 +669,7 @@ _KINDS: dict[str, type[RunSettings]] = {**TASKS, TuneSettings.task: TuneSettings
 
 
 def recorded(record: Mapping[str, Any]) -> RunSettings:
-    """Return the settings stored in a `run.json`. Raises `ValueError` if they are not those of a known task."""
+    """Return the settings stored in a `run.json`. Raises `ValueError` if they do not belong to a known task."""
     try:
         given = dict(record["settings"])
         kind = _KINDS[given.pop("task", TextSettings.task)]
@@ -682,7 +682,7 @@ def recorded(record: Mapping[str, Any]) -> RunSettings:
 
 
 def differences(old: RunSettings, new: RunSettings) -> list[str]:
-    """Describe what `new` settings change, one line per flag: `--layers: 3 in the run, 4 now`."""
+    """Describe the changes that `new` settings make, one line per flag: `--layers: 3 in the run, 4 now`."""
     if old.task != new.task:
         return [f"--task: {old.task} in the run, {new.task} now"]
     before, now = old.what_matters(), new.what_matters()
@@ -692,7 +692,7 @@ def differences(old: RunSettings, new: RunSettings) -> list[str]:
 
 
 def lengthens(record: Mapping[str, Any], settings: RunSettings) -> bool:
-    """Return whether the settings describe the same run as a `run.json` but with more updates."""
+    """Return whether the settings describe the same run as a `run.json`, but with more updates."""
     old = recorded(record)
     if old.task != settings.task or settings.steps is None or settings.steps <= record.get("updates", 0):
         return False
@@ -702,7 +702,7 @@ def lengthens(record: Mapping[str, Any], settings: RunSettings) -> bool:
 
 
 def _said(value: Any) -> str:
-    """Format a value as on a command line."""
+    """Format a value as it would appear on a command line."""
     if isinstance(value, list):
         return " ".join(value)
     return "not given" if value is None else str(value)

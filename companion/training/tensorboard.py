@@ -24,7 +24,7 @@ def require_tensorboard() -> None:
 
 
 class Board:
-    """A run's log as TensorBoard scalars: `train/...` for updates, `held_out/...` for evaluations."""
+    """A run's log, written as TensorBoard scalars: `train/...` for updates and `held_out/...` for evaluations."""
 
     def __init__(self, writer: Any) -> None:
         self._writer = writer
@@ -34,8 +34,8 @@ class Board:
     def of(cls, folder: RunFolder | None, done: int) -> Iterator[Board]:
         """Open a board in the `tensorboard` folder of a run. Without a `folder`, it writes nothing.
 
-        A new board begins with the entries of the run's log so far. When a run resumes after update `done`, TensorBoard
-        drops later entries. Raises `ValueError` if TensorBoard is not installed.
+        A new board begins with the entries that are already in the run's log. When a run resumes after update `done`,
+        TensorBoard drops later entries. Raises `ValueError` if TensorBoard is not installed.
         """
         if folder is None:
             yield cls(None)

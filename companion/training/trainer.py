@@ -1,8 +1,8 @@
-"""Updates of a run: gradients are accumulated, clipped and applied. Each update depends only on the state before it.
+"""Updates of a run: accumulate, clip and apply gradients. Each update depends only on the state before it.
 
-An update is a function of the weights, the optimizer state and the number of the update; its batches and its dropout
-are derived from the seed and this number. Therefore a run that is stopped anywhere and resumed from its last checkpoint
-ends with the same weights, bit for bit, as one that was never stopped (on the same machine, with the same number of
+An update is a function of the weights, the optimizer state and the update number; its batches and its dropout are
+derived from the seed and this number. Therefore a run that is stopped at any point and resumed from its last checkpoint
+ends with the same weights, bit for bit, as a run that was never stopped (on the same machine, with the same number of
 threads).
 """
 
@@ -40,7 +40,7 @@ use the plain one everywhere, so that printed results have the same digits.
 
 
 class Diverged(RuntimeError):
-    """Raised when the loss or the gradient is not finite. The weights have not been changed by this update."""
+    """Raised when the loss or the gradient is not finite. The update has not changed the weights."""
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,15 @@ class Update:
 
     Attributes:
         number: number of the update, counted from 1.
-        loss: nats per token, without the losses that balance experts.
+        loss: nats per token, not including the losses that balance experts.
         tokens: number of scored tokens.
         gradient_norm: norm before clipping.
         learning_rate: learning rate of this update.
-        effective_experts: for the layer with the least even load, see `RoutingStats`; `None` without experts.
-        dropped: fraction of the visits to experts, over all layers, that exceeded their capacity; `None` without
+        effective_experts: the number for the layer with the least even load (see `RoutingStats`), or `None` without
             experts.
-        told: further metrics that the loss reports, see `Scored`, as means over the scored tokens or examples.
+        dropped: fraction of all visits to experts, over all layers, that exceeded the experts' capacity, or `None`
+            without experts.
+        told: additional metrics that the loss reports (see `Scored`), as means over the scored tokens or examples.
     """
 
     number: int
@@ -70,27 +71,27 @@ class Update:
 
 
 class Trainer:
-    """A model, its optimizer, and the number of updates made.
+    """A model, its optimizer, and the number of updates made so far.
 
-    Methods that are *collectives* have to be called by all processes, in the same order.
+    All processes have to call the methods that are *collectives*, in the same order.
 
     Args:
-        model: trained in place, on the device of its parameters.
-        batches: micro-batch number -> tensors for `loss`, targets last. It must depend on the number only.
+        model: the model, which is trained in place on the device of its parameters.
+        batches: micro-batch number -> tensors for `loss`, targets last. The result must depend only on the number.
         config: hyperparameters.
         loss: (model, *micro-batch) -> `Scored`.
         precision: `"fp32"`; `"tf32"`: on a GPU, matrix products with 10-bit mantissas; or `"bf16"`: matrix products in
             bfloat16 under autocast. Weights and optimizer stay in fp32.
         compile: whether to compile the forward pass, which takes a minute and pays off on a GPU.
-        recompute: activation checkpointing: store little of each block for the backward pass, which runs it again
-            (`training.activation_checkpointing`).
+        recompute: whether to use activation checkpointing, which stores little of each block and runs the block again
+            in the backward pass (see `training.activation_checkpointing`).
         parallel: the processes that train together; each makes a trainer with the same arguments. `model` is
             distributed over them, in place. From then on, `whole` returns the model to measure or to generate text
             with.
 
     Raises:
         ValueError: if `precision` is unknown, if an argument has the wrong type, or if `parallel` should distribute
-            experts but `model` has none or a number of them that cannot be divided evenly.
+            experts but `model` has no experts or a number of experts that cannot be divided evenly.
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class Trainer:
             raise ValueError(f"precision={shown(precision)}: expected one of {', '.join(map(repr, PRECISIONS))}")
         self.model, self.batches, self.config, self.loss = model, batches, config, loss
         self.parallel = Parallel() if parallel is None else parallel
-        self.parameters = sum(p.numel() for p in model.parameters())  # counted before the model is distributed
+        self.parameters = sum(p.numel() for p in model.parameters())  # count these before the model is distributed
         self.precision = precision
         self.done = 0
         if recompute:
@@ -138,17 +139,18 @@ class Trainer:
         self.optimizer = make(model, weight_decay=config.weight_decay, betas=config.betas, fused=fused, shares=shares)
 
     def update(self) -> Update:
-        """Make one optimizer step on `accumulate` micro-batches.
+        """Make one optimizer step from the gradients of `accumulate` micro-batches.
 
         The gradient is that of the mean over *all* their tokens: sums are accumulated and divided once, so that k
-        micro-batches with unequal numbers of tokens give the same result as one batch of them all. Load-balancing
-        losses also use the load of the whole batch. The load is known only after all micro-batches. If there is more
-        than one, they are therefore first run without gradients to count it, which takes a third more time.
+        micro-batches with unequal numbers of tokens give the same result as a single batch that combines them.
+        Load-balancing losses also use the load of the whole batch. This load is known only after all micro-batches. If
+        there are several micro-batches, they are therefore first run without gradients to count the load, which takes a
+        third more time.
 
         Raises:
-            Diverged: if the loss or the gradient is not finite; weights and optimizer are unchanged.
-            ValueError: if no micro-batch has a target, or if `loss` does not return the routing of experts that are to
-                be balanced.
+            Diverged: if the loss or the gradient is not finite. The weights and the optimizer are unchanged.
+            ValueError: if no micro-batch has a target, or if experts are to be balanced but `loss` does not return
+                their routing.
         """
         number = self.done + 1
         self.model.train()
@@ -222,7 +224,7 @@ class Trainer:
         return Evaluation(*measured)
 
     def whole(self) -> Transformer:
-        """Return, in the main process, the plain model with the current weights, to measure or to generate text with.
+        """Return, in the main process, the plain model with the current weights, for evaluation or text generation.
 
         In a single process, and wherever each process holds all the weights, this is the trained model itself;
         otherwise it is a copy on the same device. Other processes get their own model, which may be only a part of the
@@ -239,7 +241,7 @@ class Trainer:
         return model
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the whole model's `state_dict` in the main process, to be saved; `{}` in the others (a collective).
+        """Return the whole model's `state_dict` in the main process, for saving, and `{}` in the others (a collective).
 
         With several processes its tensors are on the CPU. They may be the model's own tensors, so write them before the
         next update.
@@ -260,7 +262,7 @@ class Trainer:
         """Resume after update `done` from the complete results of `weights` and `state`, in every process.
 
         Raises:
-            ValueError: if one of them does not match this model; nothing is changed then.
+            ValueError: if either of them does not match this model. In this case nothing is changed.
         """
         kept = self.model.state_dict(keep_vars=True)
         if kept.keys() != weights.keys():
@@ -275,7 +277,7 @@ class Trainer:
         self.done = done
 
     def _gathered(self, kept: Iterable[tuple[str, Tensor, Tensor]]) -> dict[str, Tensor]:
-        """Gather tensors in the main process, by name.
+        """Gather tensors in the main process, keyed by name.
 
         Args:
             kept: (name, parameter, tensor laid out like the parameter).
@@ -289,7 +291,7 @@ class Trainer:
 
     @torch.no_grad()
     def _load_of(self, micro: Sequence[Batch]) -> list[Tensor]:
-        """Return how many tokens of all these micro-batches go to each expert of each layer, over all processes."""
+        """Return how many tokens in these micro-batches go to each expert of each layer, summed over all processes."""
         load = _Load()
         for i, batch in enumerate(micro):
             load.add(self._scored(i, batch).routing)
@@ -310,7 +312,7 @@ class Trainer:
 
 
 class _Told:
-    """Sums over micro-batches of a loss's further metrics."""
+    """Sums, over micro-batches, of the additional metrics of a loss."""
 
     def __init__(self) -> None:
         self.sums: dict[str, Tensor] = {}
@@ -324,7 +326,7 @@ class _Told:
 
 
 class _Load:
-    """Sums over micro-batches of each layer's expert load. Nothing here waits for a device."""
+    """Sums, over micro-batches, of each layer's expert load. No method of this class waits for a device."""
 
     def __init__(self) -> None:
         self.counts: list[Tensor] = []
@@ -338,8 +340,8 @@ class _Load:
                 self.dropped = self.dropped.to(layer.kept.device) + (~layer.kept).sum()
 
     def summary(self) -> list[Tensor]:
-        """Return the effective number of experts in the layer with the least even load, and the overall fraction of
-        dropped visits.
+        """Return the effective number of experts in the least evenly loaded layer, and the overall fraction of dropped
+        visits.
 
         The result is empty if no layer has experts.
         """

@@ -164,8 +164,7 @@ class Architecture:
         return {self.stored(name): tensor for name, tensor in found.items()}
 
     def _interleaved(self, name: str, fields: Mapping[str, Any]) -> int:
-        """Return the number of heads of a tensor whose rows are permuted for interleaved pairs, or 0 for any other
-        tensor."""
+        """Return the number of heads of a tensor whose rows are permuted for interleaved pairs, or 0 for others."""
         if not self.permuted or (found := re.search(r"self_attn\.([qk])_proj\.(weight|bias)$", name)) is None:
             return 0
         return fields["num_attention_heads" if found[1] == "q" else "num_key_value_heads"]
@@ -319,8 +318,7 @@ def _llama(said: Said, shared: dict[str, Any]) -> dict[str, Any]:
 
 
 def _by_factors(factors: list[float], shared: dict[str, Any]) -> dict[str, Any]:
-    """Return the scaling that divides frequencies by these factors: llama3 if the factors match it, otherwise
-    longrope."""
+    """Return the scaling that divides frequencies by these factors, which is llama3 if they match it, else longrope."""
     head, most = shared["head_dim"], max(factors)
     if len(factors) == head // 2 and most > 1:
         known = llama3_factors(shared["rope_theta"], head, most, *_LLAMA3.values())  # type: ignore[arg-type]

@@ -38,8 +38,7 @@ def library() -> ModuleType:
 
 
 def opened(path: str | Path) -> GGUFFile:
-    """Open a GGUF file; the result is cached until the file changes. Raises `ValueError` in the same cases as
-    `GGUFFile`."""
+    """Open a GGUF file; the result is cached until the file changes. Raises the same errors as `GGUFFile`."""
     path = Path(path).absolute()
     if not path.is_file():
         raise ValueError(f"{path}: expected a GGUF file, found none")

@@ -191,8 +191,7 @@ class Vocabulary:
         return left, right
 
     def _pieces(self) -> dict[str, Any]:
-        """Return SentencePiece's BPE, which at each step merges the pair that forms the piece with the highest
-        score."""
+        """Return SentencePiece's BPE, which always merges the pair that forms the piece with the highest score."""
         scores = self._list("scores", float)
         if self.file.take("general.architecture", str).startswith("gemma"):  # ranked by id, not by score
             scores = [-float(i) for i in range(len(self.tokens))]

@@ -216,8 +216,7 @@ def became_by(path: Path, name: str, value: Any, policy: Policy | None, harm: st
 
 
 def weight_files(folder: Path) -> dict[str, list[str] | None]:
-    """Return the files that contain a folder's tensors and, for each file, the tensors listed in the index (`None`
-    without an index).
+    """Return a folder's tensor files and, for each, the tensors listed in the index (`None` without an index).
 
     Raises:
         ValueError: If the index is damaged, names a file in another folder, or leaves out a model.safetensors in the

@@ -134,8 +134,7 @@ def _row(name: str, says: str, note: str) -> Policy:
 
 
 def of_a_family(own: Mapping[str, Policy]) -> dict[str, Policy]:
-    """Return all rows for a family's config.json: its own rows and, for other fields, the rows that apply to every
-    release."""
+    """Return all rows for a family's config.json: its own rows and, for other fields, those for every release."""
     return {**{name: Policy(name, "writing") for name in WRITING}, **EVERY, **own}
 
 

@@ -83,8 +83,7 @@ class Places:
         self._moves(new, _cat([tensor.reshape(-1, *width) for tensor in tensors]), next(iter(old)))
 
     def columns(self, old: str, *new: str, in_turn: bool = False) -> None:
-        """Divide the last axis of `old` equally among `new`, into contiguous parts or, if `in_turn` is true,
-        interleaved ones."""
+        """Divide the last axis of `old` equally among `new`, into contiguous or (with `in_turn`) interleaved parts."""
         if old not in self.given:
             self._absent(old)
             return

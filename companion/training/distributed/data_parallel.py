@@ -256,8 +256,7 @@ class Processes(Parallel):
         return tensor
 
     def rows_of_all(self, rows: Int[Tensor, "batch *axes"]) -> Int[Tensor, "whole_batch *axes"]:
-        """Gather the rows of the current micro-batch from all processes, given each process's own rows (a
-        collective)."""
+        """Gather the rows of the current micro-batch from all processes, given this process's own (a collective)."""
         start, stop = self.bounds(self.rows)
         whole = rows.new_zeros((self.rows, *rows.shape[1:]))
         whole[start:stop] = rows

@@ -85,8 +85,7 @@ def check_launch() -> None:
 
 
 def _reach(address: str, port: int) -> None:
-    """Wait until something listens at the address of the first process. PyTorch would also wait, but it prints
-    warnings."""
+    """Wait until something listens at the first process's address. PyTorch would also wait, but it prints warnings."""
     end, why = time.monotonic() + PATIENCE.total_seconds(), "it does not answer"
     while time.monotonic() < end:
         try:

@@ -78,7 +78,7 @@ class Parallel:
     # Agreement between processes: all of these are collectives
 
     def agree(self, flag: bool) -> bool:
-        """Return True in every process if `flag` is true in any."""
+        """Return True in every process if `flag` is true in any process."""
         return flag
 
     def broadcast(self, value: Any) -> Any:
@@ -93,16 +93,16 @@ class Parallel:
 
         The result must be JSON-serializable or `None`.
 
-        An exception is raised in the main process, and the others raise `Elsewhere`, so that none waits for a failed
-        process.
+        An exception is raised in the main process, and the others raise `Elsewhere`, so that no process waits for a
+        failed one.
         """
         return make()
 
     def together(self, make: Callable[[], Made]) -> Made:
         """Call `make()`, which must not contain a collective, in each process and return its own result.
 
-        If it raises `ValueError` or `OSError` in any process, the main process raises it too, naming the process, and
-        the others raise `Elsewhere`.
+        If any process raises `ValueError` or `OSError`, the main process raises the same error with the number of that
+        process, and the others raise `Elsewhere`.
         """
         return make()
 
@@ -113,7 +113,7 @@ class Parallel:
         return list(tensors)
 
     def bounds(self, rows: int) -> tuple[int, int]:
-        """Return the first of a micro-batch's `rows` rows that belongs to this process, and the one after its last.
+        """Return the start and the end of this process's share of a micro-batch with `rows` rows.
 
         Raises:
             ValueError: if there are fewer rows than processes.
@@ -136,12 +136,12 @@ class Parallel:
         return lambda *batch: loss(model, *batch)
 
     def drawing(self, seed: int, rows: int) -> AbstractContextManager[Any]:
-        """Make random numbers in the `with` block depend on `seed` and on this process's share of `rows` rows."""
+        """Within the `with` block, make random numbers depend on `seed` and on this process's share of `rows` rows."""
         torch.manual_seed(seed)
         return nullcontext()
 
     def collecting(self, last: bool) -> AbstractContextManager[Any]:
-        """Accumulate gradients in the `with` block; after the `last` block, sum the gradient over all processes."""
+        """Accumulate gradients within the `with` block; after the `last` block, sum the gradient over all processes."""
         return nullcontext()
 
     def clip(self, model: nn.Module, largest: float) -> Tensor:
@@ -149,14 +149,14 @@ class Parallel:
         return torch.nn.utils.clip_grad_norm_(model.parameters(), largest)
 
     def whole(self, parameter: Tensor, tensor: Tensor) -> Tensor:
-        """Gather all of `tensor`, which is `parameter` or has the same layout (a collective)."""
+        """Gather the whole `tensor`, which is `parameter` or has the same layout (a collective)."""
         return tensor
 
     def part(self, parameter: Tensor, tensor: Tensor, name: str) -> Tensor:
         """Return this process's part of the whole `tensor`, in the layout of `parameter`.
 
         Raises:
-            ValueError: if the whole parameter does not have the shape of `tensor`; the message contains `name`.
+            ValueError: if the whole parameter does not have the same shape as `tensor`. The message contains `name`.
         """
         if tensor.shape != parameter.shape:
             raise ValueError(f"{name}: expected a tensor of shape {tuple(parameter.shape)}, got {tuple(tensor.shape)}")

@@ -1,1 +1,1 @@
-"""Tasks, which define what a model learns and are the only difference between kinds of runs."""
+"""Tasks define what a model learns; they are the only difference between kinds of runs."""

@@ -1,4 +1,4 @@
-"""The text task for data that does not fit into memory: training reads it part by part."""
+"""The text task for data that does not fit into memory and that training therefore reads part by part."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KEPT_BYTES, KEPT_DAYS = 10 * 10**9, 30
 
 
 def open_text(settings: TextSettings, folder: RunFolder | None = None) -> TextTask:
-    """Open the kind of `TextTask` that suits the size of the text. Raises `ValueError` as `TextTask.open` does."""
+    """Open the kind of `TextTask` that suits the size of the text. Raises the same errors as `TextTask.open`."""
     settings.model_config(settings.vocab)  # fail early if the model is invalid
     return (LargeTextTask if is_large(settings.data) else TextTask).open(settings, folder)
 
@@ -35,7 +35,7 @@ class LargeTextTask(TextTask):
     """A `TextTask` that never holds all ids in memory: its tokenizer is trained on a sample, and training reads one
     part after another.
 
-    Figures for all tokens are estimated from the first part.
+    Figures that concern all tokens are estimated from the first part.
     """
 
     @cached_property
@@ -56,7 +56,7 @@ class LargeTextTask(TextTask):
         )
 
     def facts(self) -> Sequence[tuple[str, str]]:
-        """Return the facts about a text, and where its ids are stored and how long the ids of other texts are kept."""
+        """Return the facts about a text, where its ids are stored, and how long the ids of other texts are kept."""
         folder = self._parts.folder
         freed = forget(folder.parent, keep=folder, most=KEPT_BYTES, days=KEPT_DAYS)
         told = f"; {readable_bytes(freed)} removed now" if freed else ""
@@ -65,7 +65,7 @@ class LargeTextTask(TextTask):
 
     @cached_property
     def train(self) -> Sequence[Tensor]:
-        """First part of the training text as ids."""
+        """The first part of the training text, as ids."""
         return self._parts(0)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""The task of translating number names: an encoder-decoder, evaluated by exact match on held-out numbers."""
+"""The task of translating number names with an encoder-decoder, evaluated by exact match on held-out numbers."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def translate(
         model: an encoder-decoder.
         words: the languages and their vocabulary.
         numbers: the numbers whose names to translate.
-        beams: 1: take the most probable token at each step (greedy decoding); more: search for the most probable name,
-            with a length penalty of 1 as in `beam_search`.
+        beams: with 1, choose the most probable token at each step (greedy decoding); with more, search for the most
+            probable name, with a length penalty of 1 as in `beam_search`.
         precision: as in `Trainer`.
-        draft: the source of proposed tokens, of which the model verifies several at a time. The translations stay the
-            same but take fewer passes, which the draft counts.
+        draft: proposes tokens, several of which the model verifies at a time. The translations stay the same but take
+            fewer passes, which the draft counts.
 
     Raises:
         ValueError: if `beams` is below 1, or if a draft is combined with more than one beam.
@@ -112,9 +112,9 @@ def exact_match(
     beams: int = 1,
     precision: str = "fp32",
 ) -> ExactMatch:
-    """Count how many names `model` translates without a mistake, by the number of digits.
+    """Count how many names `model` translates without a mistake, for each number of digits.
 
-    Arguments are as in `translate`.
+    The arguments are the same as in `translate`.
 
     Raises:
         ValueError: if there are no numbers, or if `beams` is below 1.
@@ -137,7 +137,7 @@ class NumberWordsTask(Task):
         """Open the task.
 
         Raises:
-            ValueError: if a language is unknown, or if the model is invalid or its context too short for the names.
+            ValueError: if a language is unknown, or if the model is invalid or its context is too short for the names.
         """
         words = number_words.task(
             settings.source,
@@ -158,7 +158,7 @@ class NumberWordsTask(Task):
         """Return the task of a run, given its `run.json`.
 
         Raises:
-            ValueError: if the run learned something else, or if names have changed since it was trained.
+            ValueError: if the run has a different task, or if names have changed since it was trained.
         """
         settings = recorded(record)
         if not isinstance(settings, NumberWordsSettings):
@@ -173,7 +173,7 @@ class NumberWordsTask(Task):
 
     @cached_property
     def config(self) -> ModelConfig:
-        """Configuration of the model; one vocabulary contains the pieces of both languages.
+        """The configuration of the model, with one vocabulary for the pieces of both languages.
 
         Raises:
             ValueError: in the same cases as `Settings.model_config`.
@@ -195,13 +195,13 @@ class NumberWordsTask(Task):
         return partial(translation_loss, padding=PAD, smoothing=self.settings.label_smoothing)
 
     def measure(self, model: Transformer, precision: str = "fp32", *, brief: bool = False) -> ExactMatch:
-        """Evaluate exact match of greedy decoding on held-out numbers of every length, always the same ones."""
+        """Evaluate the exact match of greedy decoding on a fixed set of held-out numbers of every length."""
         chosen = number_words.held_out(MEASURED_BRIEFLY if brief else MEASURED)
         return exact_match(model, self.words, chosen, precision=precision)
 
     @property
     def usual(self) -> int:  # type: ignore[override]
-        """Default number of updates for the kinds of pieces in use, if neither steps nor minutes are given."""
+        """The number of updates if neither steps nor minutes are given; it depends on the kind of pieces."""
         kinds = {self.settings.source_pieces, self.settings.target_pieces}
         return max(UPDATES[kind] for kind in kinds)
 
@@ -214,7 +214,7 @@ class NumberWordsTask(Task):
         return self.words.fingerprint
 
     def record(self) -> dict[str, Any]:
-        """Return the title and fingerprint in `text`, with the version of num2words, which generates the names."""
+        """Return the title and fingerprint in `text`, and the version of num2words, which generates the names."""
         text = {"title": self.title, "fingerprint": self.fingerprint, "num2words": version("num2words")}
         return {"text": text}
 
@@ -242,13 +242,13 @@ class NumberWordsTask(Task):
         return f"{updates:,} updates of {each:,} pairs of names"
 
     def excerpt(self, model: Transformer) -> str:
-        """Return a held-out number and the model's translation of its name, always for the same number."""
+        """Return a held-out number, always the same one, and the model's translation of its name."""
         number = number_words.held_out(MEASURED_BRIEFLY)[-1]
         (text,) = translate(model, self.words, [number])
         return f"{number:,}: {text}"
 
     def verdict(self, record: Mapping[str, Any], result: Mapping[str, Any]) -> str:
-        """Format exact match by the number of digits as a table."""
+        """Return a table of exact-match accuracy by number of digits."""
         return ExactMatch.from_result(result).table()
 
     def next_command(self, folder: Path) -> str:
@@ -256,7 +256,7 @@ class NumberWordsTask(Task):
         return f"companion translate --run {shlex.quote(str(folder))} {shlex.quote(self.words.source.name(21_304))}"
 
     def plot(self, entries: Sequence[Mapping[str, Any]], path: Path, record: Mapping[str, Any]) -> bool:
-        """Plot the loss of each update, and exact match at each evaluation.
+        """Plot the loss of each update and the exact match at each evaluation.
 
         Return False if matplotlib is not installed.
         """

@@ -1,4 +1,4 @@
-"""The task of continuing text: a decoder and its tokenizer, evaluated in bits per byte on held-out documents."""
+"""The task of continuing text with a decoder and its tokenizer, evaluated in bits per byte on held-out documents."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Text:
 
     @classmethod
     def read(cls, settings: TextSettings) -> Text:
-        """Read the text of `settings`. Raises `ValueError` as `read_corpus` and `split` do."""
+        """Read the text of `settings`. Raises `ValueError` in the same cases as `read_corpus` and `split`."""
         if is_large(settings.data):
             corpus = read_large(settings.data)
         else:
@@ -56,13 +56,13 @@ class Text:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of the documents and of how they are split."""
+        """Hash of the documents and of the way they are split."""
         return fingerprint((*self.split.train, *self.split.held_out))
 
 
 @dataclass(frozen=True)
 class TextTask(Task):
-    """The task of continuing text. `kept` is the tokenizer of an existing run; `None`: train one when it is needed."""
+    """The task of continuing text. `kept` is the tokenizer of an existing run, or `None` to train one when needed."""
 
     settings: TextSettings
     text: Text
@@ -71,8 +71,8 @@ class TextTask(Task):
 
     @classmethod
     def open(cls, settings: TextSettings, folder: RunFolder | None = None) -> TextTask:
-        """Read the text and, with a `folder`, the tokenizer of the run in it. Raises `ValueError` for an invalid model
-        or text."""
+        """Read the text and, with a `folder`, the tokenizer of the run in that folder. Raises `ValueError` for an
+        invalid model or text."""
         settings.model_config(settings.vocab)  # fail early if the model is invalid
         if folder is not None:
             return cls(settings, Text.read(settings), folder.tokenizer())
@@ -103,7 +103,7 @@ class TextTask(Task):
 
     @cached_property
     def held_out(self) -> Sequence[Tensor]:
-        """Held-out text as ids."""
+        """The held-out text as ids."""
         return encode_documents(self.tokenizer, self.text.split.held_out)
 
     @cached_property
@@ -167,7 +167,7 @@ class TextTask(Task):
         return replace(self, kept=BytePairTokenizer.from_json(files["tokenizer.json"]))
 
     def record(self) -> dict[str, Any]:
-        """Return the text, and the baselines, which are measured here unless they are switched off."""
+        """Return the facts about the text, and the baselines, which are measured here unless they are switched off."""
         split = self.text.split
         marks = yardsticks(split.train, split.held_out) if self.settings.yardsticks else []
         return {
@@ -242,7 +242,7 @@ def measure(
     """Return the model's loss on encoded documents with `bytes` bytes of text.
 
     Every token is scored once, in its own document, given at least half of the context if that many tokens precede it.
-    The context is the model's unless a shorter one is given; `batch` is the number of windows per batch.
+    The context is that of the model unless a shorter one is given; `batch` is the number of windows per batch.
     """
     batches = EvaluationBatches(documents, context=context or model.config.context, batch=batch)
     return evaluate(model, counted(batches, unit="batch", what="measuring"), bytes, precision=precision)

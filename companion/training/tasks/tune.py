@@ -67,7 +67,7 @@ RATES = {"sft": 1e-3, "dpo": 1e-4, "grpo": 5e-5}
 
 @dataclass(frozen=True)
 class Tuned:
-    """Result of evaluating a fine-tuned model: scores by name. The first one selects the best checkpoint."""
+    """Scores of a fine-tuned model in an evaluation, keyed by name. The first score selects the best checkpoint."""
 
     scores: dict[str, float]
     counted: tuple[int, int] | None = None
@@ -79,7 +79,7 @@ class Tuned:
         return value if name == "held_out_loss" else 1 - value
 
     def result(self) -> dict[str, Any]:
-        """Return the scores to store with a finished run, with a confidence interval if answers were counted."""
+        """Return the scores to store with a finished run, including a confidence interval if answers were counted."""
         if self.counted is None:
             return dict(self.scores)
         low, high = wilson(*self.counted)
@@ -127,7 +127,7 @@ class TuneTask(Task):
 
     @abstractmethod
     def batches_of(self, model: Transformer, precision: str = "fp32") -> Callable[[int], Batch]:
-        """Return a function from the number of a micro-batch to tensors for `loss`, targets last, for this model."""
+        """Return a function from a micro-batch number to this model's tensors for `loss`, with the targets last."""
 
     @property
     def batches(self) -> Callable[[int], Batch]:
@@ -135,7 +135,7 @@ class TuneTask(Task):
 
     @cached_property
     def held_problems(self) -> list[Problem]:
-        """Held-out problems, always the same ones; none for a file of conversations."""
+        """A fixed set of held-out problems, which is empty for a file of conversations."""
         if self.settings.problems is None:
             return []
         return checkable(self.settings.problems).problems(MEASURED, 0, held_out=True)
@@ -201,7 +201,7 @@ class TuneTask(Task):
         seed: int = 0,
         precision: str = "fp32",
     ) -> list[list[int]]:
-        """Return the ids of the model's answers, each up to a stop token or to the limit in the setting `tokens`.
+        """Return the ids of the model's answers, each of which ends at a stop token or after `settings.tokens` tokens.
 
         Raises:
             ValueError: if a conversation is so long that no answer fits in the context.
@@ -268,7 +268,7 @@ class TuneTask(Task):
     # The trainer
 
     def trainer(self, updates: int, device: torch.device, precision: str, parallel: Parallel | None = None) -> Trainer:
-        """Make a trainer for the initial model, with adapters if they are requested.
+        """Make a trainer for the initial model, to which adapters are added if the settings request them.
 
         Raises:
             ValueError: if there are several processes, or if no published layout has names for the adapters.
@@ -282,7 +282,7 @@ class TuneTask(Task):
         model.requires_grad_(True)
         if settings.rank is not None:
             model.published_kind = self.first.published_kind
-            published_layers(self.config, model.published_kind)  # raises if the adapters could not be saved
+            published_layers(self.config, model.published_kind)  # raises an error if the adapters could not be saved
             adapt(model, settings.rank, alpha=settings.alpha, targets=settings.targets)
         learning = settings.learning() | {"seed": derived_seed(settings.seed, 3), "learning_rate": self.rate}
         moe = self.config.moe
@@ -300,7 +300,7 @@ class TuneTask(Task):
 
     @property
     def rate(self) -> float:
-        """Peak learning rate: the given one, or a default by method and starting point."""
+        """The peak learning rate, which by default depends on the method and on the starting point."""
         settings = self.settings
         if settings.learning_rate is not None:
             return settings.learning_rate
@@ -308,7 +308,7 @@ class TuneTask(Task):
 
     @contextmanager
     def reference(self, model: Transformer) -> Iterator[Transformer]:
-        """Yield the model that `model` started from, which with adapters is the model itself without them."""
+        """Yield the model that `model` started from; if it has adapters, this is `model` with its adapters off."""
         if low_rank_layers(model):
             with without_adapters(model):
                 yield model
@@ -328,7 +328,7 @@ class TuneTask(Task):
 
 
 def _check_fits(rows: Sequence[Row], context: int, where: str) -> None:
-    """Raise `ValueError`, naming its origin, for a conversation that is longer than the context."""
+    """Raise `ValueError` for a conversation that is longer than the context; the message names its origin."""
     longest = max(len(row.ids) for row in rows)
     if longest > context + 1:
         raise ValueError(
@@ -358,9 +358,10 @@ def _chosen(number: int, batch: int, among: int, seed: int) -> list[int]:
 
 
 def read_for(targets: Tensor) -> Tensor:
-    """Return which tokens of each row are read for one of its targets: (row, token), True up to the last target.
+    """Return which tokens of each row any of its targets depend on, (row, token): all tokens up to the last target.
 
-    Routing statistics leave out later tokens, such as padding, so that a row's result does not depend on its padding.
+    Routing statistics leave out later tokens, such as padding, so that the result for a row does not depend on its
+    padding.
     """
     return (targets != IGNORE).flip(-1).cummax(-1).values.flip(-1)
 
@@ -486,7 +487,7 @@ class SupervisedTask(TuneTask):
         return USUAL if self.settings.problems else max(1, round(PASSES["sft"] * len(self.parts[0]) / each))
 
     def measure(self, model: Transformer, precision: str = "fp32", *, brief: bool = False) -> Tuned:
-        """Evaluate the fraction of right answers, or the nats per token of held-out answers."""
+        """Evaluate the fraction of right answers, or else the loss of held-out answers in nats per token."""
         most = MEASURED_BRIEFLY if brief else MEASURED
         if self.settings.problems is not None:
             return self.right_share(model, self.held_problems[:most], precision)
@@ -576,7 +577,7 @@ class PreferenceTask(TuneTask):
 
     @torch.no_grad()
     def measure(self, model: Transformer, precision: str = "fp32", *, brief: bool = False) -> Tuned:
-        """Evaluate the fraction of held-out pairs whose better answer gained more probability, and the pairs' loss."""
+        """Evaluate the loss of held-out pairs, and the fraction whose better answer gained more probability."""
         pairs = (self.parts[1] or self.parts[0])[: MEASURED_BRIEFLY if brief else MEASURED]
         gained, nats = 0.0, 0.0
         device = next(model.parameters()).device
@@ -600,12 +601,11 @@ class PreferenceTask(TuneTask):
 class PolicyTask(TuneTask):
     """Policy optimization on the model's own answers, which a function checks.
 
-    Answers that earn more than others to the same problem are reinforced.
-
-    Behavior that the initial model shows only sometimes thereby becomes frequent. This requires that the model's
-    answers vary in a way that also helps with other problems. The following fractions of 500 held-out sums are answered
-    right with the recipe in `companion tune --help` (16 problems per step, rate 5e-5), from three initial models that
-    show their steps in half of their answers (`worked`):
+    Answers that earn more than other answers to the same problem are reinforced. As a result, behavior that the initial
+    model shows only sometimes becomes frequent. This works only if the model's answers vary in a way that also helps
+    with other problems. With the recipe in `companion tune --help` (16 problems per step, rate 5e-5), the following
+    fractions of 500 held-out sums are answered right, starting from three initial models that show their steps in half
+    of their answers (`worked`):
 
         at the start        32.6 %   35.8 %   23.0 %
         after 30 updates    46.2 %   40.8 %   33.2 %
@@ -669,7 +669,7 @@ class PolicyTask(TuneTask):
         return partial(_sampled_loss, settings=self.settings)
 
     def measure(self, model: Transformer, precision: str = "fp32", *, brief: bool = False) -> Tuned:
-        """Evaluate the fraction of held-out problems that are answered right."""
+        """Evaluate the fraction of held-out problems that the model answers correctly."""
         return self.right_share(model, self.held_problems[: MEASURED_BRIEFLY if brief else MEASURED], precision)
 
     def _amounts(self) -> Iterator[str]:
@@ -685,7 +685,7 @@ class PolicyTask(TuneTask):
 
 
 def _divided(entries: int, share: float) -> tuple[list[int], list[int]]:
-    """Return the indices of training and held-out entries, evenly spaced; a single entry is not held out."""
+    """Return the indices of training entries and of evenly spaced held-out entries; a single entry is not held out."""
     held = 0 if entries == 1 else max(1, round(share * entries))
     every = {int((place + 0.5) * entries / held) for place in range(held)} if held else set()
     return [i for i in range(entries) if i not in every], sorted(every)
@@ -705,6 +705,6 @@ def open_tune(settings: TuneSettings, files: Mapping[str, str] | None = None) ->
     """Open the task of `settings`. `files` contains the conversation format of an existing run.
 
     Raises:
-        ValueError: if the start or a file is invalid, or if the files of a fine-tuning run were changed.
+        ValueError: if the initial model or a file is invalid, or if the files of a fine-tuning run were changed.
     """
     return METHODS[settings.method](settings, Start.find(settings.start), files)
