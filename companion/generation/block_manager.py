@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 BEGINNING = 0
-"""Prefix number of the empty prefix, before the first block."""
+"""Number of the empty prefix, which comes before the first block."""
 
 Key = tuple[int, tuple[int, ...]]
 """Contents of a block: the number of the prefix before it, and its tokens."""

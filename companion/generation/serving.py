@@ -52,7 +52,7 @@ State = Literal["waiting", "running", "done", "cancelled", "failed"]
 BLOCK = 16
 """Tokens per block. A text wastes half a block on average, and a block table has one entry per block."""
 BUDGET = 512
-"""Maximum tokens per step: enough to share each reading of the weights among many, few enough to keep steps short."""
+"""Maximum tokens per step: enough for many to share each reading of the weights, but few enough for short steps."""
 
 
 class Written(NamedTuple):

@@ -29,7 +29,7 @@ from companion.layers.norms import UnitNorm, norm
 from companion.layers.positions import Rotary, Rotation
 
 Backend = Literal["reference", "sdpa"]
-"""Implementations of attention; see `attend`. Both give the same result, up to rounding."""
+"""Implementations of attention (see `attend`). Both give the same result, up to rounding."""
 
 
 def capped(scores: Float[Tensor, "*axes"], cap: float) -> Float[Tensor, "*axes"]:

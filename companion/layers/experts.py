@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 Way = Literal["auto", "loop", "grouped", "gather", "every"]
-"""Implementations; see `answers_of`. All give the same results."""
+"""Implementations of the experts (see `answers_of`). All of them give the same results."""
 
 
 class Networks(NamedTuple):

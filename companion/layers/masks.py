@@ -29,10 +29,10 @@ from torch import Tensor
 from companion.ground.arguments import checks_contents, described
 
 Mask = Bool[Tensor, "#batch #head #query #key"] | Float[Tensor, "#batch #head #query #key"]
-"""Four axes that broadcast to (batch, head, query, key). Bool: True = may attend. Float: added to scaled scores."""
+"""A mask that broadcasts to (batch, head, query, key): True allows attention, and floats are added to scaled scores."""
 
 GivenMask = Mask | Integer[Tensor, "#batch #head #query #key"]
-"""A `Mask` as callers may pass it: the integers 1 and 0 are True and False."""
+"""A `Mask` as callers may pass it, where the integers 1 and 0 also stand for True and False."""
 
 SourceMask = (
     Bool[Tensor, "#batch #head #query #source"]
@@ -42,7 +42,7 @@ SourceMask = (
 """A `GivenMask` over the keys of a source, whose number differs from that of the keys of self-attention."""
 
 Predicate = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""(batch index, head index, query position, key position) -> may attend, all broadcast against each other."""
+"""A function (batch index, head index, query position, key position) -> may attend; the four broadcast together."""
 
 
 def causal(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -247,7 +247,7 @@ def _check_stride(stride: int) -> None:
 
 
 PAIRS = 2**22
-"""Maximum number of pairs of a query and a key for which a model makes a causal mask."""
+"""Maximum number of query-key pairs for which a model makes a causal mask."""
 
 
 class AttentionMask(NamedTuple):
@@ -333,7 +333,7 @@ class AttentionMask(NamedTuple):
 
 
 MaskLike = GivenMask | Predicate | AttentionMask | None
-"""A mask as `attend` and the layers accept it."""
+"""A mask in any form that `attend` and the layers accept."""
 
 
 def as_mask(mask: MaskLike, *, anywhere: bool = False) -> Mask | Predicate | AttentionMask | None:

@@ -20,7 +20,7 @@ from companion.layers.feedforward import FeedForward, hidden
 from companion.layers.routing import RoutingStats, route, within_capacity
 
 NAMES = ("gate", "inner", "outer")
-"""Parameters of an `MoE` that hold the experts' matrices; those of their biases end in `_bias`."""
+"""Parameters of an `MoE` that hold the experts' matrices; the names of the bias parameters end in `_bias`."""
 
 
 class Dispatch:

@@ -32,7 +32,7 @@ class RoutingStats(NamedTuple):
     """Routing of a layer's tokens, which is returned with the output and never stored in the module.
 
     Attributes:
-        logits: The router's score of each expert, (batch, token, expert), with the noise of training if there is any.
+        logits: The router's score of each expert, (batch, token, expert), including the training noise if there is any.
         experts: The experts that each token visits, best first, (batch, token, top_k).
         weights: The weight of each of these experts, (batch, token, top_k); see `route` for their sum.
         real: Which tokens are not padding, (batch, token); `None` means all. The statistics below count only these
@@ -49,7 +49,7 @@ class RoutingStats(NamedTuple):
 
     @property
     def counts(self) -> Int[Tensor, "expert"]:
-        """Number of tokens that chose each expert, including those that were dropped because it was full."""
+        """Number of tokens that chose each expert, including those that were dropped because the expert was full."""
         chosen = torch.ones_like(self.experts) if self.real is None else self.real[..., None].expand_as(self.experts)
         # Do not use bincount, which waits for the device to learn the length of its result.
         zeros = torch.zeros(self.logits.shape[-1], dtype=torch.long, device=self.experts.device)
@@ -106,7 +106,7 @@ def route(
 ) -> RoutingStats:
     """Choose each token's `top_k` best experts and their weights.
 
-    With z the logits, S the chosen experts and s the sigmoid, the weights are:
+    If z are the logits, S the chosen experts and s the sigmoid function, the weights are:
 
         "topk_softmax"                exp(z_e) / sum over S of exp(z)     (Jiang et al. 2024, Mixtral)
         "softmax_topk"                exp(z_e) / sum over all of exp(z)   (Fedus et al. 2022, Switch; sums to < 1)
@@ -114,8 +114,8 @@ def route(
         "sigmoid"                     s(z_e) / sum over S of s(z)         (DeepSeek-AI 2024, DeepSeek-V3)
         "sigmoid_topk"                s(z_e)                              (Meta 2025, Llama 4)
 
-    With top_k = 1, all but the two that end in `_topk` give a weight of one for any logits, so the router gets no
-    gradient from the loss. Weights are computed in fp32 or wider.
+    With top_k = 1, all kinds except the two whose names end in `_topk` give a weight of one for any logits, so the
+    router gets no gradient from the loss. Weights are computed in fp32 or wider.
 
     Args:
         logits: The router's scores, (..., expert).

@@ -59,7 +59,7 @@ OWN = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 PAYS_FROM_STEPS = 16
 """Minimum number of steps for which a copy pays off; making the copy takes as long as two to four steps."""
 PAYS_FROM_WEIGHTS = 2**20
-"""Weights from which a copy pays off; in smaller models the products take less time than everything around them."""
+"""Minimum number of weights for a copy to pay off; in smaller models, products take less time than all other work."""
 
 
 class Formed(nn.Module):

@@ -12,7 +12,7 @@ from companion.layers import masks
 from companion.layers.masks import AttentionMask
 
 LEAST = 256
-"""Minimum number of queries per chunk, however narrow the window, because many tiny products are slow."""
+"""Minimum number of queries per chunk, even if the window is narrower, because many tiny products are slow."""
 
 
 Kernel = Callable[..., Tensor]
