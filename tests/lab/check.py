@@ -126,6 +126,7 @@ def start(page: Page, lab: Lab, screenshots: Path) -> list[str]:
     page.screenshot(path=screenshots / "contents.png")
     faults += _link_to_a_cell(page, lab, screenshots)
     faults += _go_on(page, lab)
+    page.wait_for_selector(IDLE)  # a page that is left while it still connects writes a traceback to the terminal
     return [f"start: {fault}" for fault in faults]
 
 
