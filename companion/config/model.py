@@ -544,8 +544,9 @@ class MoEConfig:
             the experts. The bias is not trained by gradient descent; it is adjusted to even out the load (Wang et al.
             2024).
         router_bias: Give the logits a trained bias, which affects the weights too (gpt-oss).
-        groups: Number of equal groups of experts; a token chooses only among the experts of its best groups
-            (DeepSeek-AI 2024, DeepSeek-V2, section 2.2.2). With 1 group it chooses among all experts.
+        groups: Number of groups of equal size into which the experts are divided; a token chooses only among the
+            experts of its best groups (DeepSeek-AI 2024, DeepSeek-V2, section 2.2.2). With 1 group it chooses among all
+            experts.
         top_groups: Number of groups that a token chooses from.
         group_best: A group's score is the sum of this many of its best scores, including the bias from `balanced`
             (DeepSeek-V3: 2; DeepSeek-V2: 1).
@@ -836,7 +837,7 @@ class ModelConfig:
 
     @property
     def mixtures(self) -> int:
-        """Number of layers of a stack that have experts."""
+        """Number of layers in a stack that have experts."""
         return 0 if self.moe is None else how_many(self.moe.pattern, self.layers)
 
     @property

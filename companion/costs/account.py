@@ -42,8 +42,8 @@ class Flops:
     """Floating-point operations of a forward pass, by part.
 
     Attributes:
-        projections: the matrices of attention, including its gate; with latents, also the matrix that expands them or
-            is absorbed.
+        projections: the matrices of attention, including its gate; with latents, also the matrix that expands them,
+            whether it is applied or absorbed.
         scores: q k^T and the weighted sum of the values, which grow with the number of pairs of tokens. Sinks, which
             are not tokens, are left out. For linear layers, this is everything that the recurrence computes.
         feed_forward: the feed-forward networks.

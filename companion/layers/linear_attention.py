@@ -314,8 +314,8 @@ def linear_attention(
         v: Values, (batch, kv_head, key, d_v).
         causal: Sum only over j <= i, using `recurrence`. This requires as many queries as keys.
         real: Which keys are not padding; the others are left out. A query without any key returns zeros.
-        chunk: Tokens computed at once if causal. The cost within a chunk is quadratic: 2 chunk (d_head + d_v + 1)
-            operations per token and head, in addition to the above.
+        chunk: Number of tokens computed at once if `causal` is set. The cost within a chunk is quadratic: 2 chunk
+            (d_head + d_v + 1) operations per token and head, in addition to the above.
 
     Returns:
         The weighted averages, (batch, head, query, d_v).

@@ -53,7 +53,7 @@ class LowRank(nn.Linear):
         self.rank, self.alpha, self.on = rank, float(alpha), True
 
     def forward(self, x: Float[Tensor, "*axes d_in"]) -> Float[Tensor, "*axes out"]:
-        """Compute h as above, without the update if it is switched off."""
+        """Compute h as described for the class, but without the update if it is switched off."""
         out = super().forward(x)
         return out + self.alpha / self.rank * F.linear(F.linear(x, self.down), self.up) if self.on else out
 
