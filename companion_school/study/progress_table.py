@@ -26,8 +26,8 @@ CELL = "path"  # the name of the cell that shows the table
 
 _FIRST_CELL = (
     "<b>Your first cell</b> is the grey field above. Click into it and press <b>Shift+Enter</b>. While "
-    "<code>[*]</code> is shown beside it, Python is working; a number means that it is done. Whenever you run this cell "
-    "again, it shows what you have done and where to go on."
+    "<code>[*]</code> is shown beside it, Python is working; a number means that it is done. Whenever you run this "
+    "cell again, it shows what you have done and where to go on."
 )
 _COLORS = "--bar:{green};--back:{faint};--edge:{edge};--go:{blue};--page:{page}"
 _HERE = ".ext-path.ext-path"  # twice, to override JupyterLab's own rules for tables in an output
