@@ -36,7 +36,7 @@ def calibrated(model: Transformer, flags: Namespace, encode: Callable[[str], lis
 
     Args:
         model: The model, which is changed in place.
-        flags: `--calibrate` names the calibration text, and `--levels` the file.
+        flags: `--calibrate` names the calibration text, and `--levels` names the file.
         encode: Function from text to token ids.
 
     Returns:

@@ -106,7 +106,7 @@ class Talk:
 
     Attributes:
         writer: The model, with its tokenizer and settings.
-        tokens: Maximum tokens per answer (default: what fits, at most `TOKENS`).
+        tokens: Maximum tokens per answer (default: as many as fit, up to `TOKENS`).
         seed: The random seed.
         system: The system message.
         turns: The messages of the user and of the assistant, alternating.
@@ -126,7 +126,7 @@ class Talk:
 
     @property
     def messages(self) -> list[Message]:
-        """The conversation so far, with the system message."""
+        """The conversation so far, including the system message."""
         from companion.data.chat_template import Message
 
         first = [] if self.system is None else [Message(role="system", content=self.system)]

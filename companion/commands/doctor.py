@@ -104,7 +104,7 @@ def software() -> dict[str, Any]:
 
 
 def software_lines() -> list[str]:
-    """Return `software` as lines of the report."""
+    """Format the result of `software` as lines of the report."""
     found = software()
     here, gone = found["extras"].values()
     extras = ", ".join(here) or "none"
@@ -174,7 +174,7 @@ def hardware() -> dict[str, Any]:
 
 
 def hardware_lines() -> list[str]:
-    """Return `hardware` as lines of the report."""
+    """Format the result of `hardware` as lines of the report."""
     found = hardware()
     chosen = [f"{name}={value}" for name, value in found["set"].items()]
     how_many = f"{count(found['processors'], 'processor')}, {count(found['threads'], 'thread')}"
@@ -249,7 +249,7 @@ def compared() -> Iterator[Compared]:
 
 
 def comparisons() -> bool:
-    """Run and print all comparisons, and return whether all required ones hold."""
+    """Run all comparisons, print their results, and return whether all required ones hold."""
     holds, differs = True, False
     for must_hold, some in groupby(compared(), key=lambda one: one.must_hold):
         print("must hold on every machine" if must_hold else "may differ by rounding")

@@ -261,12 +261,12 @@ def _scores(
         encode: Function from text to token ids.
         documents: The documents as text, for the baselines.
         ids: The documents as token ids.
-        known: The text that the model was trained on, if it is available.
+        known: The text that the model was trained on, if available.
         bytes: The number of bytes of the scored tokens (default: all bytes).
         context: The number of tokens in a window (default: the model's context).
 
     Returns:
-        The figures by name.
+        The measurements, keyed by name.
     """
     from companion.data.yardsticks import yardsticks
     from companion.training.tasks.text import measure, total_bytes

@@ -82,7 +82,8 @@ class Source:
         model: The model to export.
         kind: The `model_type` to export as (default: the simplest that has all parts of the model).
         fields: The special token ids in config.json.
-        texts: Contents of files to write beside the model, by name: tokenizer, template and generation settings.
+        texts: Contents of the files to write beside the model, keyed by file name: tokenizer, template and generation
+            settings.
         files: Files to copy unchanged.
     """
 

@@ -78,7 +78,7 @@ def run(flags: Namespace) -> int:
 
 
 def as_data(folder: Path, found: Inspection) -> dict[str, Any]:
-    """Return an inspection as data for JSON, with `None` for parts that are missing."""
+    """Convert an inspection to data for JSON, with `None` for missing parts."""
     from companion.costs.account import parameters
 
     writing = None
@@ -222,7 +222,7 @@ def described(config: ModelConfig) -> str:
 
 
 def figures(config: ModelConfig) -> str:
-    """Describe the size of a model: its parameters, those active per token, and its weights and KV cache in bf16."""
+    """Describe the size of a model: its total and active parameters, and its weights and KV cache in bf16."""
     import torch
 
     from companion.costs.account import cache_bytes, parameters, weights_bytes

@@ -65,7 +65,7 @@ SCHOOL_COMMANDS = ("explore", "build", "progress", "review", "grade", "course")
 
 @cache
 def commands() -> Mapping[str, tuple[ModuleType, str]]:
-    """Return all commands: the library's, then those that installed packages register."""
+    """Return all commands: first the library's own, then those that installed packages register."""
     added = [entry.load() for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name)]
     return {name: command for table in (COMMANDS, *added) for name, command in table.items()}
 
@@ -101,7 +101,7 @@ def command_parser(task: str = TextSettings.task, wanted: Sequence[str] | None =
             "  python -m companion.examples.one_layer"
         ),
     )
-    nameless = Parser()  # all commands share it, because building a parser takes time
+    nameless = Parser()  # all commands share one parser, because building it takes time
     parsers = {
         name: nameless if name not in wanted else file.parser(task) if file is train else file.parser()
         for name, (file, _) in commands().items()

@@ -105,8 +105,8 @@ def write_many(
 ) -> None:
     """Continue all prompts, and print one JSON object per line, in the order of the file.
 
-    Each object has the prompt and the text that follows it, or an error. Each object is printed as soon as its text and
-    all earlier ones are finished. A prompt that fails does not affect the others.
+    Each object contains the prompt and either the text that follows it or an error. Each object is printed as soon as
+    its text and all earlier ones are finished. A prompt that fails does not affect the others.
 
     Args:
         writer: The model, with its tokenizer and settings, which a request may override.
@@ -133,7 +133,7 @@ def write_many(
             told["text"] = _text(writer, handle)
         except ValueError as error:  # includes `NotFinite`
             told["error"] = str(error)
-        line = json.dumps(told, ensure_ascii=False)  # JSON does not escape terminal commands above \x7e
+        line = json.dumps(told, ensure_ascii=False)  # JSON does not escape control characters above \x7e
         print(_COMMANDS.sub(lambda found: f"\\u{ord(found.group()):04x}", line), flush=True)
 
 

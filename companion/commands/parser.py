@@ -167,7 +167,7 @@ class Parser(ArgumentParser):
     def typed(self, flags: Any) -> dict[str, Any]:
         """Return the flags of a command line, named as the user types them.
 
-        If a command was chosen, these are its flags instead of those of this parser.
+        If a command was chosen, the result contains the flags of that command instead of this parser's flags.
         """
         known = self._subcommands_action
         command = None if known is None else flags.get(known.dest)
@@ -200,7 +200,7 @@ class Parser(ArgumentParser):
         return found
 
     def _unknown(self, words: list[str]) -> str:
-        """Return the sentence about words that neither a flag nor an argument takes."""
+        """Return the sentence about words that belong to neither a flag nor an argument."""
         word = next((word for word in words if word.startswith("-")), words[0])
         flag = word.partition("=")[0]
         if flag.startswith("-"):

@@ -1,4 +1,4 @@
-"""Messages about unusable paths, and a check before a long command starts that its disk is writable."""
+"""Messages about unusable paths, and a check that the disk is writable, made before a long command starts."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def refusal(error: OSError, given: Mapping[str, Any]) -> str:
 
 
 def try_to_write(place: Path, flag: str) -> None:
-    """Write a temporary file into the folder at `place`, and remove it together with any folders created for it.
+    """Write a temporary file into the folder at `place`, then remove it together with any folders created for it.
 
     Some disks report that they are read-only or full only when something is written to them.
 

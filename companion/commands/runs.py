@@ -41,7 +41,7 @@ def run_folder(path: str | None, kind: type[RunSettings] | None = None) -> RunFo
 
 
 def read_config(name: str) -> ModelConfig:
-    """Return the configuration in the file of `--config`.
+    """Return the configuration in the file that `--config` names.
 
     Raises:
         ValueError: If the file cannot be read or does not describe a model.

@@ -43,7 +43,7 @@ class Finding(NamedTuple):
     Attributes:
         claim: A description of the comparison.
         found: The outcome, in a few words.
-        same: True if both sides agree. For comparisons that may differ, this means bit for bit.
+        same: True if both sides agree; for comparisons that may differ, they must agree bit for bit.
     """
 
     claim: str
@@ -55,7 +55,7 @@ class Finding(NamedTuple):
 
 
 def drawn_numbers() -> Finding:
-    """Compare the uniform random numbers drawn from a seed bit for bit, and the normal ones up to rounding.
+    """Compare uniform random numbers drawn from a seed bit for bit, and normally distributed ones up to rounding.
 
     Initial weights depend on these numbers.
     """

@@ -27,7 +27,7 @@ def read_settings(name: str) -> dict[str, Any]:
 
     Raises:
         ValueError: If the path does not exist or is not a file, or if its content is not text, not YAML, or not a
-            mapping from names of settings to values.
+            mapping from setting names to values.
     """
     asked, path = f"--config {shown(name)}", Path(name)
     try:

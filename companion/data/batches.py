@@ -59,8 +59,8 @@ class TrainingBatches:
 
     The documents form a ring, in which each document follows its separator and the first document follows the last. An
     epoch starts at a random position of the ring, cuts it into windows that do not overlap, and shuffles them. In one
-    epoch each token is therefore a target at most once. A remainder of less than one window is left out, at a different
-    position in each epoch.
+    epoch, each token is therefore a target at most once. A remainder of less than one window is left out, at a
+    different position in each epoch.
 
     Args:
         documents: ids of each document, beginning with its separator.
@@ -118,7 +118,7 @@ class EvaluationBatches:
         documents: ids of each document, with its separator.
         context: maximum number of tokens in a window.
         stride: number of tokens scored in each window after a document's first (default: half of the context).
-        batch: windows per batch; short ones are padded on the right, which a causal model does not see.
+        batch: windows per batch. Short windows are padded on the right, where a causal model does not see the padding.
 
     Raises:
         ValueError: if the stride is not between 1 and the context.

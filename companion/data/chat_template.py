@@ -102,9 +102,9 @@ class ChatTemplate:
 
 
 def load_chat_template(folder: str | Path) -> ChatTemplate | None:
-    """Load the chat template of a published model's folder, or return `None` if it has none.
+    """Load the chat template from a published model's folder, or return `None` if the folder has none.
 
-    If a file contains several, the one named "default" is used.
+    If a file contains several templates, the one named "default" is used.
 
     Raises:
         ValueError: if a file is damaged, or if there are several templates but no default.
@@ -149,8 +149,8 @@ _NAMED = {"name", "template"}
 def special_tokens(folder: str | Path) -> dict[str, str]:
     """Return the special tokens that a folder's files define, under the names in `SPECIAL`.
 
-    Older folders list them in special_tokens_map.json. That file is read if tokenizer_config.json does not list all
-    added tokens, and then takes precedence, as in the released code.
+    Older folders list them in special_tokens_map.json. If tokenizer_config.json does not list all added tokens, that
+    file is read and takes precedence, as in the released code.
     """
     folder = Path(folder)
     settings = dict(_settings(folder / SETTINGS)) if (folder / SETTINGS).is_file() else {}

@@ -3,9 +3,9 @@
     {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}
     {"prompt": [{"role": "user", "content": "..."}], "chosen": "...", "rejected": "..."}
 
-The second form is a preference between two answers, as in trl. A prompt may also be a single text by the user, and an
-answer may be a list with a single message. Without a prompt, `chosen` and `rejected` are whole conversations that
-differ in their last turn.
+The second form, a preference between two answers, is the same as in trl. A prompt may also be a single user message,
+given as text, and an answer may be a list with a single message. Without a prompt, `chosen` and `rejected` are whole
+conversations that differ in their last turn.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ class Preference(NamedTuple):
 
 
 def read_conversations(paths: Sequence[str | Path]) -> list[Conversation]:
-    """Read the conversations of files, in order.
+    """Read the conversations in files, in order.
 
     Raises:
-        ValueError: if a file cannot be read or is empty, or if a line is not a conversation or has no turn of the
-            assistant. The message names the file and the line.
+        ValueError: if a file cannot be read or is empty, or if a line is not a conversation or has no assistant turn.
+            The message names the file and the line.
     """
     return _read(paths, _conversation)
 
 
 def read_preferences(paths: Sequence[str | Path]) -> list[Preference]:
-    """Read the preferences of files, in order. Raises `ValueError` as `read_conversations` does."""
+    """Read the preferences in files, in order. Raises `ValueError` in the same cases as `read_conversations`."""
     return _read(paths, _preference)
 
 

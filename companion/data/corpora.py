@@ -1,8 +1,9 @@
 """Text to train on: texts that come with this package, or any file, folder or glob that the user names.
 
 A corpus is a list of documents. Some documents are held out for evaluation, and no document is on both sides of the
-split. Otherwise, windows cut from one text at random would overlap, and a model that has seen 511 of a window's 512
-tokens in training is not being tested. For the same reason, repeated paragraphs are removed before the split.
+split. If windows were instead cut from one text at random, they would overlap, and a model that has seen 511 of a
+window's 512 tokens in training is not being tested. For the same reason, repeated paragraphs are removed before the
+split.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Documents in a fixed order, a title, and notes on what was left out."""
+    """Documents in a fixed order, with a title and with notes on what was left out."""
 
     documents: tuple[Document, ...]
     title: str

@@ -1,4 +1,4 @@
-"""Deduplication, which finds repeated texts and paragraphs by their sentences.
+"""Deduplication: find repeated texts and paragraphs by comparing their sentences.
 
 Paragraphs are separated by blank lines. A paragraph is a repetition if sentences that occurred before make up a quarter
 of it or more. Paragraphs with fewer than `SHORTEST_REPEAT` characters are never removed.
@@ -32,7 +32,7 @@ def without_repeats(texts: Iterable[str]) -> Iterator[str]:
 
 
 def repeated_share(train: Iterable[str], texts: Sequence[str]) -> float:
-    """Return the fraction of the bytes of `texts` that are in paragraphs that also occur in `train`."""
+    """Return the fraction of the bytes of `texts` that are in paragraphs repeated from `train`."""
     pieces = [piece for text in texts for piece in PARAGRAPH_BREAK.split(text)[::2]]
     ours = {s for piece in pieces for s in _sentences(piece)}  # only these are stored, however large `train` is
     known = {s for text in train for piece in PARAGRAPH_BREAK.split(text)[::2] for s in _sentences(piece) if s in ours}

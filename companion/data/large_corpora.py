@@ -55,7 +55,7 @@ class Piece(Document):
     """A document that is part of a file: bytes `start` to `end`, which are read whenever the text is requested.
 
     Attributes:
-        digest: Hash of the document's name and text, computed when the text was first read.
+        digest: Hash of the document's name and text, which was computed when the text was first read.
     """
 
     file: Path
@@ -239,7 +239,7 @@ class Parts:
             ids: npt.NDArray[np.integer] = np.memmap(file, self._kind, "r")
         except (OSError, ValueError):
             ids = np.array([i for document in self._parts[part] for i in self._encoded(document)], self._kind)
-            with suppress(OSError):  # the disk may be full, and the file is not essential
+            with suppress(OSError):  # the disk may be full, but the file is not essential
                 write_atomic(file, ids.tobytes())
         places = np.flatnonzero(ids == self._tokenizer.separator)
         return [torch.from_numpy(piece.astype(np.int64)) for piece in np.split(ids, places[1:])]

@@ -65,7 +65,7 @@ class Language:
         return self._tables.thousands[thousands] + self._tables.added[rest] if thousands else self._tables.small[rest]
 
     def number(self, name: str) -> int:
-        """Return the number with this name: the inverse of `name`.
+        """Return the number with this name. This is the inverse of `name`.
 
         Capitals, extra spaces, "ss" for "ß", and a space instead of a hyphen or comma make no difference. Neither does
         "hundert" for "einhundert" in German.

@@ -71,8 +71,8 @@ def one_side(digits: int, *, held_out: bool) -> Int[np.ndarray, " number"]:
 def held_out(count: int, *, seed: int = 0, digits: Sequence[int] = DIGITS) -> list[int]:
     """Return `count` distinct held-out numbers in order, or all of them if there are fewer.
 
-    Each number of digits gets an equal share if it has enough numbers (there are hardly any held-out numbers with one
-    digit, and about ten with two).
+    Every length (in digits) gets an equal share if it has enough numbers. (There are hardly any held-out numbers with
+    one digit, and about ten with two.)
     """
     require_whole("count", count)
     random = np.random.default_rng(seed)
@@ -89,8 +89,8 @@ def sample(
 ) -> list[int]:
     """Draw `count` training numbers with replacement, never held-out ones.
 
-    The number of digits is drawn first, with a probability proportional to it. If numbers below a million were drawn
-    uniformly, nine out of ten would have six digits, and only one in a hundred thousand would have one digit.
+    The number of digits is drawn first, with a probability proportional to that number. If numbers below a million were
+    drawn uniformly, nine out of ten would have six digits, and only one in a hundred thousand would have one digit.
     """
     require_whole("count", count)
     random = np.random.default_rng(seed)
@@ -118,7 +118,7 @@ class NumberWords:
     """The task of translating number names from one language into another. `task` creates it.
 
     Both languages share one vocabulary, because a model has one embedding table: `PAD`, `BOS`, `EOS`, the pieces of the
-    source, and those of the target that the source does not have.
+    source, and those pieces of the target that the source does not have.
     """
 
     source: Language
@@ -139,7 +139,7 @@ class NumberWords:
 
     @cached_property
     def longest(self) -> int:
-        """Maximum number of tokens of a source, or of a target with its `BOS` or `EOS`.
+        """Maximum number of tokens in a source, or in a target including its `BOS` or `EOS`.
 
         This is the context that a model needs.
         """

@@ -73,7 +73,7 @@ def best_fit(lengths: Sequence[int], room: int) -> list[int]:
 class _Epoch(NamedTuple):
     """The pieces of one epoch, window by window: where each piece begins in the text, and how long it is.
 
-    Window w has the pieces bounds[w] to bounds[w + 1]. `order` is the order of the windows.
+    Window w contains pieces bounds[w] to bounds[w + 1]. `order` is the order in which the windows are used.
     """
 
     begin: npt.NDArray[np.int64]
@@ -86,9 +86,9 @@ class PackedBatches:
     """Training batches of packed windows. A window contains whole documents, or pieces of a longer one, then padding.
 
     A document's targets are the tokens after its initial separator, followed by the separator, which marks its end. In
-    an epoch each of them is a target exactly once. The next epoch cuts long documents at different positions, combines
-    different pieces, and uses the windows in a different order; the number of windows stays the same. A batch depends
-    only on (seed, step), and may contain the end of one epoch and the beginning of the next.
+    an epoch, each of these tokens is a target exactly once. The next epoch cuts long documents at different positions,
+    combines different pieces, and uses the windows in a different order; the number of windows stays the same. A batch
+    depends only on (seed, step), and may contain the end of one epoch and the beginning of the next.
 
     Args:
         documents: ids of each document, beginning with its separator.
@@ -157,7 +157,7 @@ class PackedBatches:
         return steps * self.batch / self.windows
 
     def _cut(self, short: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return the start and length of every piece. Only piece number `short` of each document is not full.
+        """Return the start and length of every piece. All pieces of a document are full, except piece number `short`.
 
         The collection of lengths does not depend on `short`.
         """

@@ -65,7 +65,7 @@ def load_tokenizer(folder: str | Path) -> PublishedTokenizer:
 
 
 class JsonTokenizer:
-    """A tokenizer of the `tokenizers` library, with its published normalization, special tokens and decoder."""
+    """A tokenizer from the `tokenizers` library, with the published normalization, special tokens and decoder."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         tokenizer.no_padding()
@@ -156,8 +156,8 @@ further than one word.
 class TextStream:
     """Incremental decoder for any tokenizer: `push` returns the text that a token adds, `finish` the remaining text.
 
-    The text of a token can depend on those before it, so at least the last `KEPT` tokens are decoded again, and only
-    the new text is returned. A character is held back until all of its bytes have arrived. Ids outside the tokenizer's
+    The text of a token can depend on earlier tokens, so at least the last `KEPT` tokens are decoded again, and only the
+    new text is returned. A character is held back until all of its bytes have arrived. Ids outside the tokenizer's
     vocabulary add nothing.
 
     Args:
@@ -214,7 +214,7 @@ def _from_merges(folder: Path) -> Tokenizer:
     """Build a byte-level BPE from vocab.json and merges.txt.
 
     The result follows the rules of the family that tokenizer_config.json names: GPT-2's, or Qwen's, which normalizes
-    and splits a text differently. Special tokens are those named in the other files.
+    and splits a text differently. The special tokens are those that the other files name.
     """
     _table(folder / "vocab.json")
     settings = _object(folder / SETTINGS)

@@ -539,7 +539,7 @@ PLOTS: Mapping[str, Plot] = {
 
 @dataclass(frozen=True)
 class Story:
-    """A generated story: its plot (a key of `PLOTS`), what each role is, and its sentences."""
+    """A generated story: its plot (a key of `PLOTS`), who or what has each role, and its sentences."""
 
     plot: str
     roles: Mapping[str, Facts]
@@ -613,7 +613,7 @@ class Reading:
 def stories(count: int, seed: int = 0) -> Iterator[Story]:
     """Generate `count` stories with different texts.
 
-    The same seed gives the same stories; a larger count only adds more.
+    The same seed gives the same stories, and a larger count only adds more.
 
     Raises:
         ValueError: if the count or the seed is not a non-negative integer.

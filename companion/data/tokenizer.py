@@ -37,7 +37,8 @@ class BytePairTokenizer:
     """A trained byte-level BPE. Use `train` or `load` to create a tokenizer.
 
     Attributes:
-        vocab: number of token ids, at most the requested number (a short text does not have that many repeated pairs).
+        vocab: number of token ids, which is at most the requested number; a short text does not have that many repeated
+            pairs.
         separator: id of the token that precedes every document.
 
     Raises:
@@ -52,7 +53,7 @@ class BytePairTokenizer:
             raise ValueError(
                 f"tokenizer: expected a byte-level tokenizer with all 256 bytes and a token such as {SEPARATOR}"
             )
-        tokenizer.encode_special_tokens = True  # not stored in the file; without it a text could forge a separator
+        tokenizer.encode_special_tokens = True  # not stored in the file; without this, a text could forge a separator
         self._tokenizer = tokenizer
         self.vocab: int = tokenizer.get_vocab_size()
         self.separator: int = separator
@@ -173,7 +174,7 @@ class BytePairTokenizer:
     @cached_property
     def _bytes(self) -> list[bytes]:
         byte_of = {symbol: byte for byte, symbol in byte_symbols().items()}
-        added = self._tokenizer.get_added_tokens_decoder()  # their text is stored unchanged, not in byte symbols
+        added = self._tokenizer.get_added_tokens_decoder()  # their text is stored unchanged, not as byte symbols
         pieces = []
         for i in range(self.vocab):
             symbols = "" if i == self.separator else self._tokenizer.id_to_token(i) or ""
@@ -234,7 +235,7 @@ def _in_pieces(text: str) -> Iterable[str]:
 
 
 def byte_symbols() -> dict[int, str]:
-    """Return the printable character that byte-level BPE writes for each byte.
+    """Return the printable character that represents each byte in byte-level BPE.
 
     Printable bytes represent themselves; the 68 others are represented, in order, by the characters from U+0100 on.
     """

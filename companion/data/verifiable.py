@@ -1,6 +1,6 @@
 """Problems whose answers a function can check, so that rewards need no labels (lesson 20).
 
-A task is a small class that draws problems, writes answers with their steps, and checks an answer. One problem in ten,
+A task is a small class that draws problems, writes answers with their steps, and checks answers. One problem in ten,
 chosen by a hash of its prompt, is held out and never used for training.
 """
 

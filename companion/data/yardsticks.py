@@ -60,8 +60,8 @@ def yardsticks(train: Sequence[Document], held_out: Sequence[Document]) -> list[
 def xz_bits_per_byte(train: Sequence[Document], held_out: Sequence[Document]) -> float:
     """Return the bits per byte that `xz -9` adds for `held_out` after compressing `train`, which may be empty.
 
-    With training text, this is the size of both texts compressed together minus that of the training text. Only the
-    last `XZ_WINDOW` bytes of the training text are used.
+    With training text, this is the size of both texts compressed together minus that of the training text. Of the
+    training text, only the last `XZ_WINDOW` bytes are used.
 
     Raises:
         ValueError: if `held_out` is empty.
@@ -122,7 +122,7 @@ class NgramModel:
         """Return the probability of every byte of `text` given the bytes before it, (byte,).
 
         Raises:
-            ValueError: if the order is above the model's, or if `fit` has not been called.
+            ValueError: if `order` is higher than that of the model, or if `fit` has not been called.
         """
         order = self.order if order is None else order
         if not 1 <= order <= self.order:
@@ -174,7 +174,7 @@ def _keys(stream: npt.NDArray[np.uint8], length: int) -> npt.NDArray[np.uint64]:
 def _look_up(
     keys: npt.NDArray[np.uint64], values: npt.NDArray[np.integer], wanted: npt.NDArray[np.uint64]
 ) -> npt.NDArray[np.int64]:
-    """Return the value of each wanted key, or 0 if it is absent; `keys` must be sorted."""
+    """Return the value of each wanted key, or 0 for an absent key; `keys` must be sorted."""
     if not len(keys):  # no training text was long enough
         return np.zeros(len(wanted), np.int64)
     place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)

@@ -13,8 +13,8 @@ tensors.
 A model that was read from a published folder stores its `model_type`, and its adapters are named according to that
 layout. For any other model, adapters are named according to the layout that `export_model` chooses.
 
-If a peft file uses a feature that cannot be represented here, it is rejected with the name of the feature. For models
-that do not fit on one machine, use peft with trl instead.
+If a peft file uses a feature that cannot be represented here, it is rejected with an error that names the feature. For
+models that do not fit on one machine, use peft with trl instead.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""BERT as published (Devlin et al. 2019), a post-norm encoder, with fields, tensors and releases (lesson 13)."""
+"""BERT as published (Devlin et al. 2019), a post-norm encoder, with its fields, tensors and releases (lesson 13)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Command R and Command R7B as published (Cohere 2024 and 2025), relatives of LLaMA (lesson 13).
 
-Attention and the feed-forward network run in parallel, after a shared layer norm without a bias. In R7B, every three
+Attention and the feed-forward network run in parallel, after a shared layer norm that has no bias. In R7B, every three
 local layers with rotary positions are followed by a global layer without positional encoding.
 """
 

@@ -224,7 +224,7 @@ def _preset(
     mscale: float = 0.707,
     vocab: int = 102400,
 ) -> ModelConfig:
-    """Return a DeepSeek (DeepSeek-AI 2024). `widths`: d_ff in the first `plain` layers, and d_ff of an expert."""
+    """Return a DeepSeek (DeepSeek-AI 2024). `widths` has d_ff of the first `plain` layers, and of an expert."""
     attention = AttentionConfig(heads, d_head=128, d_v=128, latent=LatentConfig(512, 64, query_rank))
     sharper = (0.1 * mscale * math.log(40) + 1) ** 2
     moe = replace(moe, pattern=(False,) * plain + (True,) * (layers - plain), plain_d_ff=widths[0])

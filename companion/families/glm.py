@@ -1,6 +1,6 @@
 """GLM-4 to GLM-4.7 as published (GLM Team 2024 and 2025), relatives of LLaMA (lessons 13 and 16).
 
-GLM-4 rotates half of each head, in interleaved pairs, and from version 0414 on has norms on both sides of each
+GLM-4 rotates half of each head, in interleaved pairs; from version 0414 on, it also has norms on both sides of each
 sub-layer. GLM-4.5 to 4.7 have experts balanced by a bias, and GLM-4.7-Flash has the layers of DeepSeek-V3.
 """
 
@@ -119,7 +119,7 @@ def _glm4_moe(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
 
 
 def place(places: Places, config: ModelConfig) -> None:
-    """Map all tensors; the gate and up matrices of a network are stored as one."""
+    """Map all tensors; the gate and up matrices of a network are stored as one matrix."""
     d_ff = config.feed_forward.d_ff
     for layer in range(config.layers):
         mlp = f"model.layers.{layer}.mlp"
@@ -154,7 +154,7 @@ def _of_nine_billion(placement: str, *, context: int, eps: float) -> ModelConfig
 def _with_experts(
     d_model: int, layers: int, widths: tuple[int, int], moe: MoEConfig, *, plain: int, normed: bool
 ) -> ModelConfig:
-    """Return a GLM with experts (GLM Team 2025). `widths`: d_ff in the first `plain` layers, and d_ff of an expert."""
+    """Return a GLM with experts (GLM Team 2025). `widths` has d_ff of the first `plain` layers, and of an expert."""
     moe = replace(moe, pattern=(False,) * plain + (True,) * (layers - plain), plain_d_ff=widths[0])
     return changed(
         decoder(

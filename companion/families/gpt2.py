@@ -1,4 +1,4 @@
-"""GPT-2 as published (Radford et al. 2019) and its relatives, with fields, tensors and releases (lesson 13)."""
+"""GPT-2 as published (Radford et al. 2019) and its relatives, with their fields, tensors and releases (lesson 13)."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ def _config(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
 def _place(places: Places, config: ModelConfig) -> None:
     """Map all tensors.
 
-    Matrices are stored as (in, out), the transpose of `nn.Linear`'s, and query, key and value are fused into one. The
-    first release also stores its causal mask, which is dropped.
+    Matrices are stored as (in, out), the transpose of those in `nn.Linear`, and query, key and value are fused into
+    one. The first release also stores its causal mask, which is dropped.
     """
     places.drop(lambda name: name.endswith((".attn.bias", ".attn.masked_bias")))
     places.vocabulary("wte.weight", tied=config.embedding.tied)

@@ -1,6 +1,6 @@
 """GPT-NeoX (Black et al. 2022) and Pythia (Biderman et al. 2023) as published (lesson 13).
 
-Attention and the feed-forward network run in parallel, and a quarter of each head has rotary positions.
+Attention and the feed-forward network run in parallel, and a quarter of each head is rotated.
 """
 
 from __future__ import annotations

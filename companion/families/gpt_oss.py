@@ -67,7 +67,7 @@ def place(places: Places, config: ModelConfig) -> None:
     """Map all tensors.
 
     The experts of a layer are stored as one tensor, (expert, in, out), where the columns of the gate and up matrices
-    alternate. OpenAI's releases store it in MXFP4.
+    alternate. OpenAI's releases store this tensor in MXFP4.
     """
     place_all_but_networks(places, config)
     for layer in range(config.layers):

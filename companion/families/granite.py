@@ -64,7 +64,7 @@ def _granite(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
 
 
 def multiplied(config: ModelConfig, embedding: float, scores: float, residual: float, logits: float) -> ModelConfig:
-    """Return `config` with the four multipliers; `logits` is a divisor.
+    """Return `config` with the four multipliers; `logits` divides rather than multiplies.
 
     Scores are computed as `scores` times q k, so `score_width` is 1 / scores^2.
     """

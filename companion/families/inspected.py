@@ -59,8 +59,8 @@ class Inspection:
 def inspect(folder: str | Path) -> Inspection:
     """Inspect the folder of a model.
 
-    The fields are checked first, then the shapes of the tensors. If both are fine, the model is loaded, which checks
-    its weights.
+    The fields are checked first, then the shapes of the tensors. If both are valid, the model is loaded, which also
+    checks its weights.
 
     Raises:
         ValueError: If the folder is missing, or its config.json is unreadable or has an unknown `model_type`.
@@ -84,7 +84,7 @@ def read_card(card: Mapping[str, Any], named: str | Path = CONFIG) -> Inspection
 
     Args:
         card: The fields.
-        named: The name of the file in messages.
+        named: The name that messages use for the file.
 
     Returns:
         An inspection that says how each field is used and, if no field is rejected, includes the model's configuration.

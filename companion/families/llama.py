@@ -1,9 +1,9 @@
 """LLaMA as published (Touvron et al. 2023; Grattafiori et al. 2024), with its fields, tensors and releases (lesson 13).
 
 Mistral, Mixtral, Qwen 2 and 3, Gemma 2 and 3, OLMo 2 and 3, SmolLM 3, GLM-4, Phi-3 and 4, Granite, EXAONE 4, ERNIE 4.5,
-Seed-OSS, DeepSeek, gpt-oss, Llama 4, Qwen3-Next, Qwen3.5, Kimi Linear, StarCoder2, Command R and MiniMax-M2 are LLaMA
-with other norms, windows, positions, multipliers, attention or experts. The file of each family contains only the
-differences and imports the rest from here.
+Seed-OSS, DeepSeek, gpt-oss, Llama 4, Qwen3-Next, Qwen3.5, Kimi Linear, StarCoder2, Command R and MiniMax-M2 are
+variants of LLaMA with different norms, windows, positions, multipliers, attention or experts. The file of each family
+contains only the differences and imports the rest from here.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def configuration(
 
     Args:
         fields: The fields of config.json.
-        types: Type of each layer, as in `layer_types`. Empty if all layers are global.
+        types: Type of each layer, as in `layer_types`. The list is empty if all layers are global.
         turning: For each layer, whether it rotates queries and keys.
         local_base: See `companion.files.published.rope.positions`.
         attention: The attention configuration, if it differs from LLaMA's.

@@ -75,7 +75,7 @@ def place(
         config: The configuration of the model.
         names: Our names for the three matrices of an expert, and the published ones.
         shared: Published name of the shared expert, if there is one.
-        linear: Function that maps a linear-attention layer, except its norms.
+        linear: Function that maps a linear-attention layer except for its norms.
     """
     if config.moe is not None and not any(".experts.gate_up_proj" in name for name in places.given):
         places.must_be_more_than("experts", config.moe.experts)  # check this before a list of that many names is built

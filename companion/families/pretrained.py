@@ -51,7 +51,7 @@ def load_pretrained(
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
 ) -> Transformer:
-    """Load a model in companion's own layout, or in the one that `model_type` in config.json names, in evaluation mode.
+    """Load a model in evaluation mode, from companion's own layout or the one that `model_type` in config.json names.
 
     Args:
         name: A folder, a GGUF file, or the name of a model that `companion get` has fetched.

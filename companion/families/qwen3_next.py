@@ -62,8 +62,8 @@ def _config(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
 
 
 def with_linear_layers(fields: Fields, config: ModelConfig) -> ModelConfig:
-    """Return `config` with linear layers as the fields describe them, gated attention in the other layers, and
-    Qwen3-Next's norms.
+    """Return `config` with the linear layers that the fields describe, gated attention in all others, and Qwen3-Next's
+    norms.
 
     Raises:
         ValueError: If `full_attention_interval` is not a whole number >= 1, or a field is missing.
@@ -108,7 +108,7 @@ def _place_linear(places: Places, config: ModelConfig, layer: int) -> None:
 
 
 def place_rest(places: Places, config: ModelConfig, old: str, new: str) -> None:
-    """Map the tensors of a linear layer other than the matrices that read the residual stream."""
+    """Map the tensors of a linear layer, except the matrices that read the residual stream."""
     sizes = config.memory
     assert sizes is not None and sizes.heads and sizes.key_heads and sizes.d_head and sizes.d_v
     channels = 2 * sizes.key_heads * sizes.d_head + sizes.heads * sizes.d_v

@@ -1,6 +1,6 @@
 """RoBERTa (Liu et al. 2019) and XLM-R (Conneau et al. 2020) as published (lesson 13).
 
-Both are BERT with different tensor names, and their positions begin after the padding id.
+Both are variants of BERT with different tensor names, and their positions begin after the padding id.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""StarCoder2 as published (Lozhkov et al. 2024): LLaMA with layer norms, biases and an ungated network (lesson 13)."""
+"""StarCoder2 as published (Lozhkov et al. 2024): LLaMA with layer norms, biases and ungated networks (lesson 13)."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ WEIGHTS, CONFIG = "model.safetensors", "config.json"
 def _save_file(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str] | None = None) -> None:
     """Save tensors like `safetensors.torch.save_file`, with two differences.
 
-    Errors of the operating system raise `OSError`, and the file has the usual permissions of a new file, whereas the
+    Operating-system errors are raised as `OSError`, and the file has the usual permissions of a new file, whereas the
     library would make it readable only by its owner.
     """
     path.touch()
@@ -378,7 +378,7 @@ def _finite(name: str, tensor: Tensor, folder: Path, dtype: torch.dtype | None) 
     made = tensor if dtype is None else tensor.to(dtype)
     if made.numel() == 0 or made.is_meta:
         return made
-    least, most = torch.aminmax(made)  # one pass without a copy; a NaN anywhere gives NaN
+    least, most = torch.aminmax(made)  # one pass without a copy; a single NaN makes the result NaN
     if not math.isfinite(least.item()) or not math.isfinite(most.item()):
         became = "" if dtype is None or dtype == tensor.dtype else f" in {plain_dtype(dtype)}"
         wrong = int((~made.isfinite()).sum())

@@ -6,7 +6,7 @@ annotations cannot express, such as one axis dividing another, are checked by fu
 Nested calls are not checked again, so a model checks its arguments only once, no matter how many layers use them.
 
 jaxtyping and beartype could check the same annotations at each call. They take five times as long as this module, and
-their messages have a dozen lines. The tests run these libraries on everything, including results.
+their messages are a dozen lines long. The tests run these libraries on everything, including results.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _NO_SIZES: Mapping[str, int] = {}
 class _Here(threading.local):
     """Thread-local flag that is set while a thread is inside a function that is `checked`."""
 
-    def __init__(self) -> None:  # compilers could not follow an attribute of the class
+    def __init__(self) -> None:  # a compiler could not follow an attribute of the class
         self.inside = False
 
 
@@ -58,15 +58,15 @@ def checked(
 
     Args:
         sizes: For a method, returns the sizes of axes that are fixed by its object.
-        fits: Raises `ValueError` for arguments that match their annotations but not each other. Of tensors, it may use
-            only the dtype and the shape, because it runs only once for calls that agree in these.
+        fits: Raises `ValueError` for arguments that match their annotations but not each other. It may use only the
+            dtypes and shapes of tensors, because it runs only once for all calls in which these are the same.
         settles: Like `fits`, but for checks that depend on the contents of arguments. It may also replace arguments,
-            for example ones and zeros by booleans. It runs for each call from outside.
+            for example ones and zeros by booleans. It runs for every call from outside.
         hints: For each parameter, advice to add to an error message about it.
 
     Raises:
-        ValueError: If an argument is wrong; the message names the argument, its value and what was expected. The
-            decorated function raises it.
+        ValueError: Raised by the decorated function if an argument is wrong. The message names the argument, its value
+            and what was expected.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:

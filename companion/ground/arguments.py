@@ -2,11 +2,11 @@
 
 The user gets a clear message instead of meaningless results or an error from deep inside PyTorch.
 
-Shapes and dtypes are known without waiting for the device, and are always checked. Whether an id is in range depends on
-the contents of a tensor. On the CPU, the look-up itself detects this at no cost. On a GPU, a check would have to wait
-for the device at every step; without a check, an invalid id ends the process some time later. Ids on a GPU are
-therefore checked only if the environment variable COMPANION_CHECK_IDS is 1, which helps to find the cause. `generate`
-and `beam_search` take prompts as lists and check them on any device.
+Shapes and dtypes are known without waiting for the device, and are always checked. Whether an id is in range, however,
+depends on the contents of a tensor. On the CPU, the look-up itself detects this at no cost. On a GPU, a check would
+have to wait for the device at every step; without a check, an invalid id ends the process some time later. Ids on a GPU
+are therefore checked only if the environment variable COMPANION_CHECK_IDS is 1, which helps to find the cause.
+`generate` and `beam_search` take prompts as lists and check them on any device.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ def read_together(folder: Path, read: Callable[[], T], *, seconds: float = 5.0) 
     Args:
         folder: The folder whose files are read.
         read: Reads the files.
-        seconds: How long to try.
+        seconds: How many seconds to keep trying.
 
     Raises:
         ValueError: If the files are still being replaced after this time, or an interrupted process has left a mixture

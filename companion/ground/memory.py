@@ -36,8 +36,8 @@ def check_room(asked: str, what: str, needed: int, device: torch.device | str | 
     """Check that `needed` bytes fit into the memory of a device.
 
     Args:
-        asked: The argument or flag that asks for the memory, with its value.
-        what: What needs it, as in "this model".
+        asked: The argument or flag that requests the memory, with its value.
+        what: What needs the memory, such as "this model".
         needed: Number of bytes.
         device: The device on which the memory is needed (default: the CPU). Fake tensors, which have only shapes, need
             no memory.

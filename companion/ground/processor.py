@@ -1,4 +1,4 @@
-"""This machine's processor as the system describes it, read without importing torch."""
+"""Read the system's description of this machine's processor, without importing torch."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from typing import Any
 class OutOfTime(BaseException):
     """Raised when the block of `at_most` reaches its time limit.
 
-    This is not an `Exception`, so that code that catches every `Exception` does not catch it.
+    It is not a subclass of `Exception`, so code that catches every `Exception` does not catch it.
     """
 
 

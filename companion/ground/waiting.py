@@ -1,8 +1,8 @@
 """Show progress while a person waits.
 
-A bar appears on standard error if it is a terminal and a command has requested it. Long operations report their
-progress here, with `counted` or `counting` if they have parts to count, and otherwise with `waiting`. Nothing is shown
-until a command has entered `bars`, so that importing the package causes no unexpected output.
+A progress bar appears on standard error if that is a terminal and a command has requested the bar. Long operations
+report their progress here, with `counted` or `counting` if they have parts to count, and otherwise with `waiting`.
+Nothing is shown until a command has entered `bars`, so that importing the package causes no unexpected output.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ def started(things: Iterable[T], what: str) -> Iterator[T]:
 def loading(package: str) -> Iterator[None]:
     """Show with `waiting` that this package is being imported, if its first import happens in the `with` block.
 
-    Importing PyTorch takes two seconds on an idle machine and 15 seconds on a busy one. Commands import it late and in
-    different places, so the import itself shows the message.
+    Importing PyTorch takes two seconds on an idle machine and 15 seconds on a busy one. Commands import PyTorch late
+    and in different places, so the import itself shows the message.
     """
     shown = _ShownImport(package)
     sys.meta_path.insert(0, shown)

@@ -193,7 +193,7 @@ class Checkpoints:
         return Saved(folder, config, weights, optimizer, state["done"], state["log"])
 
     def set_aside(self, after: Path) -> list[Path]:
-        """Rename the damaged checkpoints after `after`, so that they are no longer found.
+        """Rename the damaged checkpoints that come after `after`, so that they are no longer found.
 
         Returns:
             Their new paths.

@@ -26,8 +26,8 @@ def log_likelihoods(
 
     The log-likelihood is the sum of the log-probabilities of the choice's tokens, each given the prompt and the tokens
     before it. It is therefore never above the log-likelihood of another choice that is a prefix of this one. To compare
-    choices of different lengths, divide by their tokens or bytes, or subtract their log-likelihoods after a prompt
-    without the question.
+    choices of different lengths, divide by their number of tokens or bytes, or subtract their log-likelihoods after a
+    prompt that lacks the question.
 
     Each prompt is read once, followed by all of its choices.
 

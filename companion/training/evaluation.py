@@ -18,7 +18,7 @@ from companion.training.precision import autocast
 class Evaluation:
     """A model's loss on a text.
 
-    It consists of the sum in nats, the number of scored tokens, and the number of bytes that they encode.
+    It consists of the sum in nats, the number of scored tokens, and the number of bytes that these tokens encode.
     """
 
     nats: float

@@ -21,7 +21,7 @@ class Tuner(Trainer):
     """A single-process `Trainer` whose batches may depend on the current model, such as texts that the model generates.
 
     An update still depends only on the weights, the optimizer's state and the number of the update, so a killed run can
-    be resumed from its last checkpoint. With adapters, `weights` returns only the adapters, under peft's names.
+    be resumed from its last checkpoint. If the model has adapters, `weights` returns only these, under peft's names.
 
     Args:
         model, batches, config: as in `Trainer`.

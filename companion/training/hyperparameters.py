@@ -40,7 +40,7 @@ def setting(group: str, default: Any, help: str, *, flag: str | None = None) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class Learning:
-    """Hyperparameters shared by the trainer and `companion train`; the help of each field describes it."""
+    """Hyperparameters shared by the trainer and `companion train`. Each field is described by its help text."""
 
     accumulate: Count = setting(
         TRAINING, 1, "micro-batches per update; more of them give a larger batch without more memory"
@@ -81,7 +81,7 @@ class Learning:
         return {f.name: getattr(self, f.name) for f in fields(Learning)}
 
     def unused(self) -> tuple[str, str] | None:
-        """Return the name of a field that would have no effect, and what it requires.
+        """Return the name of a field that would have no effect, and what this field requires.
 
         The result is `None` if all fields have an effect.
         """

@@ -49,7 +49,7 @@ Batch = tuple[Tensor, ...]
 
 
 class Scored(NamedTuple):
-    """The loss of one batch as a sum and a count.
+    """The loss of one batch, as a sum and a count.
 
     Only sums and counts may be added over several batches (lesson 09, equation 9.4; lesson 14, equation 14.4).
 
@@ -81,7 +81,7 @@ def cross_entropy_sum(
     More than `Limits.whole` logits are processed in chunks of tokens. In this case, no (token, vocab) tensors are
     created other than the logits and their gradient, in their own dtype. The plain formula would make five such tensors
     in fp32 (of 3.3 GB each for 16 x 1,024 tokens and 50,257 ids). The sum is the same up to rounding, but
-    differentiating its gradient again raises `RuntimeError`.
+    differentiating its gradient raises `RuntimeError`.
 
     Args:
         logits: unnormalized scores.
@@ -410,7 +410,7 @@ def translation_loss(
         source: source ids.
         inputs: target ids, shifted right.
         targets: target ids, or `IGNORE`.
-        padding: the id that pads source and inputs, which is masked.
+        padding: the id that pads source and inputs; these positions are masked.
         smoothing: as in `cross_entropy_sum`.
     """
     memory = model.encode(source, real=source != padding)

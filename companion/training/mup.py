@@ -11,11 +11,11 @@ outputs of every layer by the same amount in both models, if
 
 where d_0 is the narrow model's d_head. Muon's steps, whose largest singular value is 0.2 sqrt(d_model) times the rate
 instead of d_model times, are scaled by 1 / sqrt(m) instead of 1 / m. Weight decay is multiplied by the same factor that
-divides the rate, so that an update shrinks the weights by the same amount.
+divides the rate, so that each update shrinks the weights by the same amount.
 
 Changes to the forward pass use existing fields of `ModelConfig` (`score_width`, `logit_divisor`), and at m = 1 nothing
-changes at all. This assumes that d_ff and heads * d_head grow with d_model. If `d_head` is given, the narrow model has
-the same `d_head`; otherwise it grows.
+changes. This assumes that d_ff and heads * d_head grow with d_model. If `d_head` is given, the narrow model has the
+same `d_head`; otherwise it grows.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def wide_config(config: ModelConfig, width_base: int) -> ModelConfig:
 def begin_wide(model: Transformer, width_base: int) -> None:
     """Rescale a newly initialized model in place, according to the table above.
 
-    `Transformer` already initializes the blocks according to the table. In wider models, tables and heads have a
-    smaller initialization, and routers a larger one.
+    `Transformer` already initializes the blocks this way. In wider models, tables and heads are initialized to smaller
+    values, and routers to larger ones.
     """
     wider = math.sqrt(model.config.d_model / width_base)
     model.embedding.weight *= wider

@@ -1,4 +1,4 @@
-"""AdamW (Loshchilov and Hutter 2019), Muon (Jordan et al. 2024), weight decay, and optimizer state by name."""
+"""AdamW (Loshchilov and Hutter 2019), Muon (Jordan et al. 2024), weight decay, and named optimizer states."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOMENTUM = "momentum_buffer"
 
 
 def decayed(model: nn.Module) -> set[str]:
-    """Return the names of the parameters with weight decay.
+    """Return the names of the parameters that have weight decay.
 
     These are the matrices that multiply a stream, including the matrices of experts.
 
@@ -38,8 +38,8 @@ def hidden_matrices(model: nn.Module) -> set[str]:
 
     These are the matrices of attention, feed-forward networks, routers and experts (whose matrices are stacked in
     tensors with three axes). They do not include embeddings and heads, because one of their axes is the vocabulary. Nor
-    do they include filters over a few tokens: each row of a `ShortConvolution` is for one channel and does not connect
-    all inputs with all outputs.
+    do they include filters over a few tokens: each row of a `ShortConvolution` belongs to one channel, so it does not
+    connect all inputs to all outputs.
     """
     filters = {id(module.weight) for module in model.modules() if isinstance(module, ShortConvolution)}
     inside = {name for name in decayed(model) if name.startswith(("encoder.", "decoder."))}
@@ -70,8 +70,7 @@ def adamw(
     shares: Mapping[str, float] | None = None,
     without: Collection[str] = (),
 ) -> torch.optim.AdamW:
-    """Make an AdamW optimizer for `model`, whose parameters are grouped by decay. Set the learning rate before each
-    update.
+    """Make an AdamW optimizer for `model`, with parameters grouped by decay. Set the learning rate before each update.
 
     A sharded model may have tensors of different types. These are in separate groups, because a fused step accepts only
     one type.
@@ -218,7 +217,7 @@ def _kept_of(optimizer: AnyOptimizer, p: Tensor) -> tuple[str, ...]:
 
 
 def optimizer_state(model: nn.Module, optimizer: AnyOptimizer) -> dict[str, Tensor]:
-    """Return the state of every parameter by name.
+    """Return the state of all parameters, keyed by name.
 
     The keys are `exp_avg.<name>`, `exp_avg_sq.<name>` and `step.<name>` for AdamW, and `momentum_buffer.<name>` for
     Muon.

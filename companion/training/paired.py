@@ -57,7 +57,7 @@ class Paired:
 
     @property
     def standard_error(self) -> float:
-        """Standard error of the difference, from the variance of one question's difference, which is 1, 0 or -1."""
+        """Standard error of the difference, from the variance over questions, each with a difference of 1, 0 or -1."""
         discordant = (self.only_first + self.only_second) / self.total
         return math.sqrt(max(0.0, discordant - self.difference**2) / self.total)
 
@@ -83,8 +83,8 @@ class Paired:
     def p_value(self) -> float:
         """Two-sided p-value of McNemar's exact test, also called the sign test.
 
-        Only questions that the models answer differently count. If neither model were better, each of them would be
-        right with probability 1/2 on each of these questions.
+        Only the questions on which exactly one model is right count. If neither model were better, each of them would
+        be right with probability 1/2 on each of these questions.
         """
         discordant = self.only_first + self.only_second
         most = max(self.only_first, self.only_second)

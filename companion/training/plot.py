@@ -120,7 +120,7 @@ def plot_tuning(entries: Sequence[Mapping[str, Any]], path: str | Path) -> bool:
 
 
 def _panels(*heights: float) -> tuple[Figure, list[Axes]]:
-    """Make a figure of stacked panels with these heights in inches, which share the axis of updates."""
+    """Make a figure of stacked panels that have these heights in inches and share the axis of updates."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, sum(heights)), dpi=100, layout="constrained")

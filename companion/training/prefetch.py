@@ -25,7 +25,7 @@ class Ahead:
         self._made: dict[int, Future[Batch]] = {}
 
     def __call__(self, number: int) -> Batch:
-        """Return batch `number`. Exceptions from `batches` are raised here."""
+        """Return batch `number`. Exceptions raised by `batches` are raised here."""
         wanted = range(number, number + 1 + self._count)
         self._made = {i: self._made.get(i) or self._pool.submit(self._make, i) for i in wanted}
         return self._made[number].result()

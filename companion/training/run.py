@@ -1,7 +1,7 @@
 """A run from its settings to its result; it may be new, resumed, extended, or already finished.
 
 `Run.open` locks the folder of a run while the run is trained. The length of a new run (`plan`) and the contents of its
-`run.json` (`new_record`) are fixed when it is created.
+`run.json` (`new_record`) are fixed when the run is created.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Run:
     @classmethod
     @contextmanager
     def open(cls, settings: RunSettings, arguments: list[str]) -> Iterator[Run]:
-        """Create or open the run with these settings, and lock its folder for other processes in the `with` block.
+        """Create or open the run with these settings, and lock its folder during the `with` block.
 
         All processes that a launcher started must call this together.
 
@@ -102,7 +102,7 @@ class Run:
         Raises:
             ValueError: if the input is invalid, or if the folder contains a run with different settings, data or model.
                 Nothing is written then.
-            Halted: if another process of the run is gone, or if a file could not be written.
+            Halted: if another process of the run is lost, or if a file could not be written.
             Elsewhere: if another process reports the error.
         """
         if settings.tensorboard:
@@ -178,7 +178,7 @@ class Run:
         self.trainer = self.task.trainer(self.record["updates"], self.device, self.record["precision"], parallel)
 
     def _open_task(self) -> Task:
-        """Return the task of an existing run. Raises `ValueError` if its record or its data has changed."""
+        """Return the task of an existing run. Raises `ValueError` if the run's record or data has changed."""
         if missing := {"updates", "evaluations", "precision", "text"} - self.record.keys():
             file = self.folder.path / "run.json"
             raise ValueError(f"{file}: the entry {min(missing)!r} is missing; the file is damaged")
@@ -235,7 +235,7 @@ class Run:
 
     @property
     def _unused(self) -> Path:
-        """An unused path in the same folder as the run, with a number appended to its name."""
+        """An unused path next to the run's folder: the same name with a number appended."""
         path = self.folder.path
         return next(new for number in count(2) if not (new := path.with_name(f"{path.name}-{number}")).exists())
 

@@ -106,7 +106,7 @@ class RunFolder:
                     self.path.rmdir()
 
     def create(self, record: Mapping[str, Any], files: Mapping[str, str]) -> None:
-        """Create the folder and write `files`, given by name; `run.json` is last, so a folder that has it is complete.
+        """Create the folder and write `files` by name; `run.json` is written last, so a folder that has it is complete.
 
         Raises:
             ValueError: if the folder already contains a run or anything else.
@@ -239,7 +239,7 @@ class RunFolder:
         return self.checkpoints.model(folder)
 
     def save(self, trainer: Trainer, *, keep: int = 2, error: float | None = None) -> Path:
-        """Write a checkpoint of `trainer`, and delete all but the last `keep` and the best (a collective).
+        """Write a checkpoint of `trainer`, and delete all others except the last `keep` and the best (a collective).
 
         Args:
             trainer: the trainer whose state is written.
@@ -263,7 +263,7 @@ class RunFolder:
         return Path(trainer.parallel.on_main(write))
 
     def restore(self, trainer: Trainer, say: Callable[[str], None] = print) -> int:
-        """Restore `trainer` from the last complete checkpoint, and cut the log to match (a collective).
+        """Restore `trainer` from the last complete checkpoint, and truncate the log to match (a collective).
 
         Damaged checkpoints are set aside. If the log is missing, a new one is started. `say` is called with a message
         about each of these events.
@@ -330,7 +330,7 @@ class RunFolder:
             yield entry
 
     def _lines(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield each readable line, with the offset in the file where it ends."""
+        """Yield each readable line, and the offset in the file at which it ends."""
         try:
             log = read_file(self.path / "log.jsonl")
         except FileNotFoundError:
@@ -465,7 +465,7 @@ class Start:
         return last
 
     def model(self) -> Transformer:
-        """Load the complete model, in fp32 on the CPU. Raises `ValueError` if it is damaged or not a decoder."""
+        """Load the complete model, in fp32 on the CPU. Raises `ValueError` if the model is damaged or not a decoder."""
         if self.run is None:
             model = load_pretrained(self._published, dtype=torch.float32)
         else:
@@ -509,7 +509,7 @@ def _on_its_start(record: Mapping[str, Any], folder: Path) -> Transformer:
     """
     path, known = Path(str(record.get("start"))), record["text"]
     assert isinstance(known, Mapping)
-    beside = folder.parents[2] / path.name  # both may have been moved, with the folder of all runs
+    beside = folder.parents[2] / path.name  # both may have been moved together with the folder of all runs
     start = Start.find(str(path if path.exists() or not beside.exists() else beside))
     if start.fingerprint != known.get("start"):
         raise ValueError(f"{folder}: the base model of its adapters, {start.folder}, has changed")

@@ -118,7 +118,7 @@ def fit(
         while trainer.done < config.updates and not stopping:
             update = pace.time(trainer.update)
             smoothed = update.loss if smoothed is None else 0.95 * smoothed + 0.05 * update.loss
-            # use the description, because tqdm puts a comma before a postfix
+            # use the description, because tqdm would put a comma before a postfix
             bar.set_description_str(f"loss {smoothed:.3f}, {pace}{_load(trainer, update)}", refresh=False)
             bar.update()
             if main and (update.number % log_every == 0 or update.number == config.updates):
@@ -192,8 +192,8 @@ class _Pace:
     """Speed of training, in tokens per second over the last few seconds and as a fraction of the peak.
 
     Evaluations and checkpoints, which happen between updates, are not counted. The fraction is based on the FLOPs that
-    the scored tokens of a decoder need (Chowdhery et al. 2022, appendix B), each with the model's full context. Padding
-    and recomputed activations are not useful work and are not counted.
+    the scored tokens of a decoder need (Chowdhery et al. 2022, appendix B) if each of them has the model's full
+    context. Padding and recomputed activations are not useful work and are not counted.
     """
 
     def __init__(self, trainer: Trainer, peak: float | None, seconds: float) -> None:

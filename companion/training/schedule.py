@@ -65,19 +65,19 @@ def warmup_cosine(update: int, *, updates: int, warmup: int, peak: float, last: 
     14.8.
 
     Raises:
-        ValueError: if the update is outside the run.
+        ValueError: if the update number is out of range for the run.
     """
     climb, fall = _progress(update, updates, warmup)
     return peak * climb if fall == 0 else last + (peak - last) * (1 + math.cos(math.pi * fall)) / 2
 
 
 def warmup_linear(update: int, *, updates: int, warmup: int, peak: float, last: float) -> float:
-    """Return the learning rate of a schedule like `warmup_cosine` that falls linearly.
+    """Return the learning rate of a schedule that is like `warmup_cosine` but falls linearly.
 
     Source: Devlin et al. 2019, appendix A.2, with `last` = 0.
 
     Raises:
-        ValueError: if the update is outside the run.
+        ValueError: if the update number is out of range for the run.
     """
     climb, fall = _progress(update, updates, warmup)
     return peak * climb if fall == 0 else last + (peak - last) * (1 - fall)
@@ -105,8 +105,8 @@ def warmup_stable_decay(
         warmup: number of updates until the peak.
         peak: highest learning rate.
         last: learning rate of the last update.
-        share: fraction of all updates in which the rate falls, rounded to whole updates, at least one; the warm-up is
-            not shortened.
+        share: fraction of all updates in which the rate falls, rounded to at least one whole update; the warm-up is not
+            shortened.
         shape: `"linear"`, or `"1-sqrt"`: last + (peak - last) (1 - sqrt(t)), where t is the completed fraction of the
             fall; this shape falls fast at first (Hägele et al. 2024, section 3).
 
@@ -130,7 +130,7 @@ def inverse_sqrt(update: int, *, warmup: int, peak: float) -> float:
     """Return the learning rate of Vaswani et al. 2017, section 5.3: peak * min(update / warmup, sqrt(warmup / update)).
 
     It rises linearly to `peak`, reached at update number `warmup`, and falls with the inverse square root of the update
-    number, so it needs no end. With `peak = paper_peak(d_model, warmup)` it equals the paper's d_model^-0.5 *
+    number, so the schedule needs no end. With `peak = paper_peak(d_model, warmup)` it equals the paper's d_model^-0.5 *
     min(update^-0.5, update * warmup^-1.5).
 
     Raises:

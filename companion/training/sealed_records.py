@@ -47,7 +47,7 @@ class Record(dict[str, Any]):
 
 
 def sealed(fields: Mapping[str, Any], run: str = "") -> dict[str, Any]:
-    """Return the fields, including their digest. `run` is the digest of the run that they belong to."""
+    """Return the fields, including their digest. `run` is the digest of the run that the fields belong to."""
     return {**fields, DIGEST: _digest(fields, run)}
 
 
@@ -125,7 +125,7 @@ def check_result(result: Record, remedy: str) -> None:
 
 
 def digest_of(values: object) -> str:
-    """Return a digest of values as JSON, which does not depend on the order of an object's keys."""
+    """Return a digest of values as JSON; it does not depend on the order of an object's keys."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 

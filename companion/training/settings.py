@@ -674,7 +674,7 @@ def recorded(record: Mapping[str, Any]) -> RunSettings:
         given = dict(record["settings"])
         kind = _KINDS[given.pop("task", TextSettings.task)]
         if kind is TextSettings:
-            given.setdefault("packing", "ring")  # earlier versions had no other packing
+            given.setdefault("packing", "ring")  # earlier versions had no other kind of packing
             given["data"] = given["data"] or ["python"]  # earlier versions used this text by default
         return kind(**given)
     except (KeyError, TypeError) as error:

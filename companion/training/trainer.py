@@ -80,14 +80,14 @@ class Trainer:
         batches: micro-batch number -> tensors for `loss`, targets last. The result must depend only on the number.
         config: hyperparameters.
         loss: (model, *micro-batch) -> `Scored`.
-        precision: `"fp32"`; `"tf32"`: on a GPU, matrix products with 10-bit mantissas; or `"bf16"`: matrix products in
-            bfloat16 under autocast. Weights and optimizer stay in fp32.
+        precision: `"fp32"`, `"tf32"` (on a GPU, matrix products with 10-bit mantissas), or `"bf16"` (matrix products in
+            bfloat16 under autocast). Weights and optimizer stay in fp32.
         compile: whether to compile the forward pass, which takes a minute and pays off on a GPU.
         recompute: whether to use activation checkpointing, which stores little of each block and runs the block again
             in the backward pass (see `training.activation_checkpointing`).
         parallel: the processes that train together; each makes a trainer with the same arguments. `model` is
-            distributed over them, in place. From then on, `whole` returns the model to measure or to generate text
-            with.
+            distributed over them, in place. From then on, `whole` returns the model that can be evaluated or used to
+            generate text.
 
     Raises:
         ValueError: if `precision` is unknown, if an argument has the wrong type, or if `parallel` should distribute
@@ -226,7 +226,7 @@ class Trainer:
     def whole(self) -> Transformer:
         """Return, in the main process, the plain model with the current weights, for evaluation or text generation.
 
-        In a single process, and wherever each process holds all the weights, this is the trained model itself;
+        If each process holds all the weights, as a single process always does, this is the trained model itself;
         otherwise it is a copy on the same device. Other processes get their own model, which may be only a part of the
         whole. This is a collective.
         """
@@ -252,7 +252,7 @@ class Trainer:
     def state(self) -> dict[str, Tensor]:
         """Return the whole optimizer state by parameter name, in the same process as `weights` (a collective).
 
-        Together with the weights and `done`, it determines the next update, for any number of processes.
+        Together with the weights and `done`, this state determines the next update, for any number of processes.
         """
         parameters = dict(self.model.named_parameters())
         kept = optimizer_state(self.model, self.optimizer)

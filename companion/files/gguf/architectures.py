@@ -70,7 +70,7 @@ class Said:
         return ValueError(f"{self.file.path}: {self.name}.{key}={shown(value)}: expected {expected}")
 
     def only(self, key: str, *values: Any) -> None:
-        """Raise `ValueError` if the key exists and its value is not one of these."""
+        """Raise `ValueError` if the key exists but its value is not one of these."""
         self._taken.add(key)
         value = self.file.metadata.get(f"{self.name}.{key}", values[0])
         if value not in values:
@@ -94,7 +94,7 @@ class Architecture:
         reads: Function that takes the metadata and the common fields of config.json and returns the other fields.
         writes: Function that takes a configuration and returns the metadata keys that are not common to all
             architectures.
-        own: Names of tensors that differ from LLaMA's. An empty name removes one of LLaMA's.
+        own: Names of tensors that differ from LLaMA's. An empty name removes one of LLaMA's tensors.
         permuted: Whether the rows of queries and keys are permuted for interleaved rotary pairs, as in LLaMA.
         raised: Whether the weights of norms are stored with 1 added, as in Gemma.
         packed: Whether the gate and up matrices of experts, which are published as one matrix with interleaved columns,
@@ -235,7 +235,7 @@ def _shared(said: Said) -> dict[str, Any]:
 
 
 def shared_keys(config: ModelConfig) -> dict[str, Any]:
-    """Return the metadata keys that all architectures share, for a configuration."""
+    """Return, for a configuration, the metadata keys that all architectures share."""
     sizes = config.sizes
     return {
         "context_length": config.context,

@@ -65,7 +65,7 @@ class GGUFFile:
         try:
             self._reader: GGUFReader = gguf.GGUFReader(self.path)
             for one in self._reader.tensors:
-                if one.data_offset + one.n_bytes > self.path.stat().st_size:  # numpy would return fewer elements
+                if one.data_offset + one.n_bytes > self.path.stat().st_size:  # NumPy would return fewer elements
                     raise ValueError(f"{one.name} extends beyond the end of the file")
         except OSError as error:
             raise ValueError(f"{path}: cannot be read ({error.strerror or error})") from None
@@ -106,7 +106,7 @@ class GGUFFile:
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of every tensor, rows first as in PyTorch."""
+        """The shape of every tensor, with rows first, as in PyTorch."""
         return {one.name: tuple(int(size) for size in reversed(one.shape.tolist())) for one in self._reader.tensors}
 
     @cached_property

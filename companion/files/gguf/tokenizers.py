@@ -193,7 +193,7 @@ class Vocabulary:
     def _pieces(self) -> dict[str, Any]:
         """Return SentencePiece's BPE, which always merges the pair that forms the piece with the highest score."""
         scores = self._list("scores", float)
-        if self.file.take("general.architecture", str).startswith("gemma"):  # ranked by id, not by score
+        if self.file.take("general.architecture", str).startswith("gemma"):  # ranked by id rather than by score
             scores = [-float(i) for i in range(len(self.tokens))]
         unknown = self.special("unknown_token_id")
         normal = {

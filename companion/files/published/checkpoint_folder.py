@@ -61,7 +61,7 @@ class Became:
 
 
 class Fields:
-    """The fields of a published config.json, read according to the policies in a table.
+    """The fields of a published config.json, which are read according to the policies in a table.
 
     Args:
         folder: The folder with config.json.
@@ -260,8 +260,8 @@ def load_published(
         headers: Whether to read only shapes and dtypes, as tensors on the device "meta".
 
     Raises:
-        ValueError: If a file is missing or damaged, a tensor in the index is missing, or two files have different
-            copies of a tensor.
+        ValueError: If a file is missing or damaged, a tensor in the index is missing, or two files contain different
+            versions of a tensor.
     """
     if (gguf := origin(folder)) is not None:
         return published_tensors(gguf, device, dtype=dtype, headers=headers)

@@ -16,10 +16,10 @@ family are in its file in `companion/families`. They take precedence over the ro
 release. The rows about generation are in this file too. They apply to generation_config.json or, without such a file,
 to config.json.
 
-The two versions after a neutral field are the first and the last version of `transformers` known to write it, among
-2.2, 2.9, 3.0, 3.5, 4.0, 4.6, 4.10, 4.18, 4.22, 4.26, 4.30, 4.33, 4.36, 4.40, 4.44, 4.46, 4.48, 4.51, 4.53, 4.55, 4.57
-and 5.0; `on` means that the newest of these still does. The fields marked "by hand" were added by the publishers of a
-model themselves.
+The two versions after a neutral field are the first and the last version of `transformers` that are known to write it,
+out of 2.2, 2.9, 3.0, 3.5, 4.0, 4.6, 4.10, 4.18, 4.22, 4.26, 4.30, 4.33, 4.36, 4.40, 4.44, 4.46, 4.48, 4.51, 4.53, 4.55,
+4.57 and 5.0; `on` means that the newest of these versions still writes it. Fields marked "by hand" were added by the
+publishers of a model.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ def _in_hub_cache(name: str) -> Path | None:
         return None
     try:
         folder = Path(snapshot_download(name, allow_patterns=list(FETCHED), local_files_only=True))
-    except Exception:  # not there; versions of the library raise different errors
+    except Exception:  # not there; different versions of the library raise different errors
         return None
     from companion.files.published.checkpoint_folder import weight_files
 
@@ -326,7 +326,7 @@ def _watched(folder: Path, total: int, what: str) -> Iterator[None]:
 
 @contextmanager
 def _alone(name: str, say: Callable[[str], Any]) -> Iterator[None]:
-    """Let only one process at a time download a model, while the others wait."""
+    """Let only one process at a time download a model; the others wait."""
     import filelock
 
     home = cache_home() / "models"

@@ -51,7 +51,7 @@ class Writing:
         draws: Whether tokens are sampled. If not, the most probable token is chosen.
         sampling: Distribution that tokens are sampled from.
         rules: The tokens that are allowed at each step.
-        search: Beam search, if its width is more than 1.
+        search: Settings for beam search, which is used if its width is more than 1.
         most: The maximum number of new tokens, or `None` if it is not set.
         longest: The maximum length in tokens including the prompt, or `None` if it is not set.
         stop_strings: Strings that end a text.

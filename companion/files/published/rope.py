@@ -1,8 +1,8 @@
 """Read rotary positions, their scaling, and windows from the configurations of LLaMA and related models (lesson 13).
 
-Up to version 4 of `transformers`, the base is in `rope_theta` and a scaling in `rope_scaling`. From version 5 on, both
-are in `rope_parameters`; Gemma 3 and OLMo 3 have such an object for each kind of layer. Meanings and defaults follow
-`modeling_rope_utils` in `transformers`.
+Up to version 4 of `transformers`, the base is in `rope_theta`, and any scaling is in `rope_scaling`. From version 5 on,
+both are in `rope_parameters`; Gemma 3 and OLMo 3 have such an object for each kind of layer. Meanings and defaults
+follow `modeling_rope_utils` in `transformers`.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class Places:
     def __init__(self, given: dict[str, Tensor], folder: Path) -> None:
         self.given, self.folder = given, folder
         self.moved: dict[str, Tensor] = {}
-        self.source: dict[str, str] = {}  # the name that each moved tensor has in the file
+        self.source: dict[str, str] = {}  # the name of each moved tensor in the file
         self.missing: list[str] = []
         self.awaited: set[str] = set()  # parts of missing tensors, which are not reported themselves
 
@@ -175,7 +175,7 @@ class Places:
             self.moved[new] = vector[0]
 
     def must_be_more_than(self, name: str, count: int) -> None:
-        """Raise `ValueError` if a setting requires more of something than there are tensors."""
+        """Raise `ValueError` if a setting requires more layers, experts or the like than there are tensors."""
         if count > len(self.given):
             raise_faults(self.folder, [f"{name}={count}, expected at most the number of tensors, {len(self.given)}"])
 
@@ -306,7 +306,7 @@ class WayBack(Places):
         self.back[old] = self._taken(new)[None]
 
     def must_be_more_than(self, name: str, count: int) -> None:
-        """Do nothing, because the model exists already."""
+        """Do nothing, because the model already exists."""
 
     def drop(self, computed: Callable[[str], bool]) -> None:
         """Do nothing, because our models have no such tensors."""

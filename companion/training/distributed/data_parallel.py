@@ -284,7 +284,7 @@ class _Objective(nn.Module):
 
 
 def _sum(gradients: Tensor) -> torch.futures.Future[Tensor]:
-    """Sum gradients over the processes, whereas DDP would average them."""
+    """Sum gradients over the processes; DDP by itself would average them."""
     work = dist.all_reduce(gradients, async_op=True)
     return work.get_future().then(lambda done: done.value()[0])
 

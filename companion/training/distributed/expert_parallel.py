@@ -107,7 +107,7 @@ class _Exchange(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        back: Tensor = _Exchange.apply(grad, *ctx.back)  # this can be differentiated again
+        back: Tensor = _Exchange.apply(grad, *ctx.back)  # this function can be differentiated again
         return back, None, None, None
 
 

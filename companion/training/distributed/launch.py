@@ -54,7 +54,7 @@ def check_launch() -> None:
     if not launched():
         return
     numbers = {}
-    usual = {"LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0"}  # a launcher may leave these out
+    usual = {"LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0"}  # a launcher may leave these variables out
     least_of = {"WORLD_SIZE": 1, "RANK": 0, "MASTER_PORT": 1, "LOCAL_WORLD_SIZE": 1, "LOCAL_RANK": 0}
     for name, least in least_of.items():
         value = os.environ.get(name, usual.get(name, ""))
@@ -225,7 +225,7 @@ def is_lost(error: BaseException) -> bool:
 
 
 def _is_first(store: dist.Store) -> bool:
-    """Return whether this process is the first to notice a lost process, or the only one left."""
+    """Return whether this process is the first to notice that a process is lost, or is the only one left."""
     try:
         return store.add("companion/lost", 1) == 1
     except RuntimeError:

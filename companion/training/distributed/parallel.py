@@ -75,7 +75,7 @@ class Parallel:
     def __str__(self) -> str:
         return "1 process"
 
-    # Agreement between processes: all of these are collectives
+    # Agreement between processes: all of these methods are collectives
 
     def agree(self, flag: bool) -> bool:
         """Return True in every process if `flag` is true in any process."""
@@ -99,7 +99,7 @@ class Parallel:
         return make()
 
     def together(self, make: Callable[[], Made]) -> Made:
-        """Call `make()`, which must not contain a collective, in each process and return its own result.
+        """Call `make()`, which must not contain a collective, in each process, and return that process's result.
 
         If any process raises `ValueError` or `OSError`, the main process raises the same error with the number of that
         process, and the others raise `Elsewhere`.

@@ -252,7 +252,7 @@ class NumberWordsTask(Task):
         return ExactMatch.from_result(result).table()
 
     def next_command(self, folder: Path) -> str:
-        """Return a `companion translate` command for this run, with a name to translate."""
+        """Return a `companion translate` command that translates a name with this run."""
         return f"companion translate --run {shlex.quote(str(folder))} {shlex.quote(self.words.source.name(21_304))}"
 
     def plot(self, entries: Sequence[Mapping[str, Any]], path: Path, record: Mapping[str, Any]) -> bool:

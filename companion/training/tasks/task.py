@@ -84,7 +84,7 @@ class Task(ABC):
 
     @abstractmethod
     def measure(self, model: Transformer, precision: str = "fp32", *, brief: bool = False) -> Measured:
-        """Evaluate `model` on held-out data. `brief`: use less data if evaluation takes long."""
+        """Evaluate `model` on held-out data. If `brief` is true, use less data when evaluation takes long."""
 
     # Length of a run
 
@@ -93,7 +93,7 @@ class Task(ABC):
 
     @property
     def enough(self) -> Enough | None:
-        """Number of updates after which more updates do harm. It does not limit `steps`."""
+        """Number of updates beyond which training does harm. It does not limit `steps`."""
         return None
 
     # Contents of the run's folder
@@ -113,7 +113,7 @@ class Task(ABC):
         return {}
 
     def with_files(self, files: Mapping[str, str]) -> Task:
-        """Return this task with files that another process made for the same task, instead of making them here."""
+        """Return this task, using files that another process made for the same task instead of making them here."""
         return self
 
     @abstractmethod
@@ -148,7 +148,7 @@ class Task(ABC):
 
     @abstractmethod
     def plot(self, entries: Sequence[Mapping[str, Any]], path: Path, record: Mapping[str, Any]) -> bool:
-        """Plot the course of a run from the lines of its log. Return False if matplotlib is not installed."""
+        """Plot the progress of a run from the lines of its log. Return False if matplotlib is not installed."""
 
     def trainer(self, updates: int, device: torch.device, precision: str, parallel: Parallel | None = None) -> Trainer:
         """Make a new model and its trainer (a collective if there are several processes).

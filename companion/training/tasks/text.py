@@ -111,7 +111,7 @@ class TextTask(Task):
         """Training batches.
 
         Raises:
-            ValueError: if the text is shorter than the context, because most of the context would never be used.
+            ValueError: if the text is shorter than the context, in which case most of the context would never be used.
         """
         made = TrainingBatches if self.settings.packing == "ring" else PackedBatches
         settings, context = self.settings, self.config.context
@@ -254,7 +254,7 @@ def total_bytes(documents: Sequence[Document]) -> int:
 
 
 def text_of(record: dict[str, Any]) -> Text:
-    """Read the text of a run again, given its `run.json`, and check that it is the same.
+    """Read the text of a run again, given its `run.json`, and check that the text has not changed.
 
     Raises:
         ValueError: if the text no longer exists or has changed, or if the settings are from an incompatible version.
@@ -262,7 +262,7 @@ def text_of(record: dict[str, Any]) -> Text:
     settings = recorded(record)
     if not isinstance(settings, TextSettings) or "data" not in record:
         raise ValueError("run.json: expected the settings of a run on text, got something else")
-    text = Text.read(replace(settings, data=record["data"] or settings.data))  # old records have no data
+    text = Text.read(replace(settings, data=record["data"] or settings.data))  # old records do not name their data
     if text.fingerprint != record["text"]["fingerprint"]:
         raise ValueError(
             f"{record['text']['title']}: the text of this run has changed since it was trained; "

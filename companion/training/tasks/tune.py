@@ -308,7 +308,7 @@ class TuneTask(Task):
 
     @contextmanager
     def reference(self, model: Transformer) -> Iterator[Transformer]:
-        """Yield the model that `model` started from; if it has adapters, this is `model` with its adapters off."""
+        """Yield the model that `model` started from; if it has adapters, this is `model` with its adapters disabled."""
         if low_rank_layers(model):
             with without_adapters(model):
                 yield model
@@ -358,7 +358,7 @@ def _chosen(number: int, batch: int, among: int, seed: int) -> list[int]:
 
 
 def read_for(targets: Tensor) -> Tensor:
-    """Return which tokens of each row any of its targets depend on, (row, token): all tokens up to the last target.
+    """Return which tokens the targets of each row depend on, (row, token): all tokens up to the last target.
 
     Routing statistics leave out later tokens, such as padding, so that the result for a row does not depend on its
     padding.
@@ -467,7 +467,7 @@ class SupervisedTask(TuneTask):
 
     @cached_property
     def parts(self) -> tuple[list[int], list[int]]:
-        """Indices of the training and of the held-out conversations."""
+        """Indices of the training conversations and of the held-out ones."""
         if self.settings.problems is not None:
             return list(range(len(self._rows))), []
         return _divided(len(self._rows), self.settings.held_out)
@@ -549,7 +549,7 @@ class PreferenceTask(TuneTask):
 
     @cached_property
     def parts(self) -> tuple[list[int], list[int]]:
-        """Indices of the training and of the held-out pairs."""
+        """Indices of the training pairs and of the held-out ones."""
         return _divided(len(self._rows), self.settings.held_out)
 
     def batches_of(self, model: Transformer, precision: str = "fp32") -> Callable[[int], Batch]:
@@ -603,9 +603,11 @@ class PolicyTask(TuneTask):
 
     Answers that earn more than other answers to the same problem are reinforced. As a result, behavior that the initial
     model shows only sometimes becomes frequent. This works only if the model's answers vary in a way that also helps
-    with other problems. With the recipe in `companion tune --help` (16 problems per step, rate 5e-5), the following
-    fractions of 500 held-out sums are answered right, starting from three initial models that show their steps in half
-    of their answers (`worked`):
+    with other problems.
+
+    With the recipe in `companion tune --help` (16 problems per step, rate 5e-5), the following fractions of 500 held-out
+    sums are answered right, starting from three initial models that show their steps in half of their answers
+    (`worked`):
 
         at the start        32.6 %   35.8 %   23.0 %
         after 30 updates    46.2 %   40.8 %   33.2 %
