@@ -605,8 +605,8 @@ class PolicyTask(TuneTask):
     model shows only sometimes becomes frequent. This works only if the model's answers vary in a way that also helps
     with other problems.
 
-    With the recipe in `companion tune --help` (16 problems per step, rate 5e-5), the following fractions of 500 held-out
-    sums are answered right, starting from three initial models that show their steps in half of their answers
+    With the recipe in `companion tune --help` (16 problems per step, rate 5e-5), the following fractions of 500
+    held-out sums are answered right, starting from three initial models that show their steps in half of their answers
     (`worked`):
 
         at the start        32.6 %   35.8 %   23.0 %
