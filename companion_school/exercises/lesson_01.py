@@ -501,8 +501,8 @@ def tied_gradient(E, ids, answers):
 
 @tied_gradient.cases
 def _(draw):
-    yield Case("one place", (draw.normal(3, 2), torch.tensor([1]), torch.tensor([2])))
-    yield Case("several places", (draw.normal(4, 2), torch.tensor([1, 3]), torch.tensor([2, 0])))
+    yield Case("one position", (draw.normal(3, 2), torch.tensor([1]), torch.tensor([2])))
+    yield Case("several positions", (draw.normal(4, 2), torch.tensor([1, 3]), torch.tensor([2, 0])))
     yield Case(
         "a token that is read twice", (draw.normal(6, 3), torch.tensor([2, 0, 2, 4]), torch.tensor([0, 2, 4, 5]))
     )
