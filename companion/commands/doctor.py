@@ -271,7 +271,7 @@ def _line(name: str, value: str) -> str:
 
 
 def _short(path: Path) -> str:
-    """Return a path with the home folder abbreviated to ~, so that it does not show the user's name."""
+    """Return a path with the home folder abbreviated to ~, so that the path does not reveal the user's name."""
     try:
         return f"~/{path.relative_to(Path.home())}"
     except (ValueError, RuntimeError):

@@ -105,7 +105,7 @@ def run(flags: Namespace) -> int:
 
 
 def _measured(flags: Namespace) -> dict[str, Any]:
-    """Take the measurements that the flags select, print the results, and return them by name."""
+    """Take the measurements that the flags select, print the results, and return them keyed by name."""
     from companion.data.corpora import read_corpus
     from companion.ground.device import find_device
 

@@ -139,7 +139,7 @@ def _wrapped(text: str) -> str:
 
 
 def _became(ends: Sequence[Became]) -> str:
-    """Return a table with the name, the value and the use of each field; rejected fields come first."""
+    """Return a table that shows the name, value and use of each field; rejected fields come first."""
     from companion.ground.display import table
 
     def cells(end: Became) -> tuple[str, str, str]:

@@ -206,7 +206,7 @@ def _unsaid(error: OSError) -> int:
 
 
 def _answer(error: Exception, typed: Mapping[str, Any]) -> tuple[str | None, int]:
-    """Return the sentence about an error that ended a command, and the exit code.
+    """Return a sentence about the error that ended a command, and the exit code.
 
     The sentence is `None` for a bug in the package. `typed` contains the flags of the command line, named as the user
     types them.

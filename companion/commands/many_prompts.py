@@ -52,7 +52,7 @@ def add_prompts(parser: Parser) -> None:
 
 
 def read_prompts(name: str) -> list[Asked]:
-    """Read prompts from a file with one text per line, or, if its name ends in .jsonl, one JSON object per line.
+    """Read prompts from a file that has one text per line or, if its name ends in .jsonl, one JSON object per line.
 
     Raises:
         ValueError: If the file cannot be read or has no prompt, or an object has an unknown key or an invalid value.
@@ -113,8 +113,8 @@ def write_many(
         asked: The requests.
         at_once: The batch size.
         tokens: Maximum tokens per text, as in `Writer.most`, for requests that do not set it themselves.
-        seed: Random seed that a request may override. Request r draws from stream r of its seed, like prompts that are
-            given as flags.
+        seed: Random seed that a request may override. Request number r draws from random stream r of its seed, like
+            prompts that are given as flags.
         weights: The weight format.
     """
     from companion.generation.serving import BLOCK, BUDGET, Server

@@ -34,7 +34,7 @@ DEVICE = "cpu, cuda, cuda:1, mps, or auto: cuda if available, otherwise cpu"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return a hint such as `; did you mean train?` with the known word closest to `word`, or an empty string."""
+    """Return a hint such as `; did you mean train?` that names the known word closest to `word`, or an empty string."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"; did you mean {near[0]}?" if near else ""
 
@@ -176,7 +176,7 @@ class Parser(ArgumentParser):
         return {name_of(action): flags[action.dest] for action in self._actions if action.dest in flags}
 
     def wrong_value(self, name: str, message: str) -> str:
-        """Return the sentence about a bad value of a flag."""
+        """Return the error sentence about a flag's bad value."""
         action = next((action for action in self._actions if action.dest == name), None)
         if action is None:
             return _first_line(message)
@@ -200,7 +200,7 @@ class Parser(ArgumentParser):
         return found
 
     def _unknown(self, words: list[str]) -> str:
-        """Return the sentence about words that belong to neither a flag nor an argument."""
+        """Return the error sentence about words that belong to neither a flag nor an argument."""
         word = next((word for word in words if word.startswith("-")), words[0])
         flag = word.partition("=")[0]
         if flag.startswith("-"):
@@ -208,7 +208,7 @@ class Parser(ArgumentParser):
         return f"{word}: not expected here; every word but a flag's value is one too many"
 
     def wrong_usage(self, message: str) -> tuple[str, Parser]:
-        """Return the sentence about an unknown flag or a missing value, and the parser whose help explains it."""
+        """Return the error sentence about an unknown flag or a missing value, and the parser whose help explains it."""
         if unknown := re.search(r"Subcommand '([\w.]+)' does not accept option '(.*)'", message):
             parser, name = self.inner(unknown[1].split(".")), unknown[2]
             flags = [plain for action in parser._actions for plain in _plain(action)]

@@ -22,7 +22,7 @@ REFUSED = frozenset(
 
 
 def refusal(error: OSError, given: Mapping[str, Any]) -> str:
-    """Return the sentence about an unusable path.
+    """Return the error sentence about an unusable path.
 
     Args:
         error: The error that the path caused.

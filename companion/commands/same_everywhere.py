@@ -111,7 +111,7 @@ def written_and_read() -> Finding:
 
 
 def other_address() -> Finding:
-    """Compare a product with a matrix to the product with a copy of the matrix at an address eight bytes higher.
+    """Compare products with a matrix and with a copy of it whose address is eight bytes higher.
 
     A matrix that is read from a file may start at any address.
     """

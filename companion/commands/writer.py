@@ -1,7 +1,7 @@
 """Text generation with a model, its tokenizer and its settings: from prompts to token ids, and back to text.
 
-`from_run` builds a `Writer` from a run, `from_checkpoint` from a published model. A decoder continues a prompt; an
-encoder-decoder translates it.
+`from_run` builds a `Writer` from a run, and `from_checkpoint` builds one from a published model. A decoder continues a
+prompt; an encoder-decoder translates it.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def from_run(
     best: bool = False,
     dtype: torch.dtype | None = None,
 ) -> Writer:
-    """Return a writer with the model of a run; for a fine-tuned run, with merged adapters and a chat template.
+    """Return a writer for a run; if the run was fine-tuned, its adapters are merged and there is a chat template.
 
     Args:
         folder: The folder of the run.
@@ -362,7 +362,7 @@ def write(
     """Print each prompt followed by its continuation, or only its translation.
 
     A single text is printed token by token as it is generated. Several texts, or the results of beam search, are
-    printed when all are finished; until then, a progress bar is shown.
+    printed when all of them are finished; until then, there is a progress bar.
 
     Args:
         writer: The model, with its tokenizer and settings.

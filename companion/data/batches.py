@@ -107,12 +107,12 @@ class TrainingBatches:
 
 
 class EvaluationBatches:
-    """Windows that score every token of every document exactly once.
+    """Evaluation windows, which together score every token of every document exactly once.
 
     Each document is scored separately, starting with its separator. If the document is longer than the context, the
     window moves on by `stride` tokens at a time and only its new tokens are scored, so that every later token is
-    predicted from at least `context - stride` tokens before it. A smaller stride gives more context and costs `context
-    / stride` times as much.
+    predicted from at least `context - stride` tokens before it. A smaller stride gives tokens more context, but costs
+    `context / stride` times as much.
 
     Args:
         documents: ids of each document, with its separator.

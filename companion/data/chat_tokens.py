@@ -81,7 +81,7 @@ class Dialect:
         return cls(template, tokenizer, stop)
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text that contains its special tokens."""
+        """Return the ids of a text that already contains special tokens."""
         return self.tokenizer.encode(text, special=False)
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:

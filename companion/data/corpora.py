@@ -2,8 +2,8 @@
 
 A corpus is a list of documents. Some documents are held out for evaluation, and no document is on both sides of the
 split. If windows were instead cut from one text at random, they would overlap, and a model that has seen 511 of a
-window's 512 tokens in training is not being tested. For the same reason, repeated paragraphs are removed before the
-split.
+window's 512 tokens in training would not really be tested. For the same reason, repeated paragraphs are removed before
+the split.
 """
 
 from __future__ import annotations
@@ -355,7 +355,7 @@ def files_of(path: str) -> Iterable[tuple[Path, str, bool]]:
         files = [match for match in matches if match.is_file()]
         if not files:
             raise ValueError(f"data: {path!r} matches no file")
-        # Names are relative to the fixed part of the pattern, so that they are the same on another machine.
+        # Names are relative to the fixed part of the pattern, so that they are the same on every machine.
         base = Path(os.path.commonpath([file.parent for file in files]))
         for file in files:
             yield file, _plain(file.relative_to(base).as_posix()), False

@@ -197,7 +197,7 @@ FURTHER = 4
 
 
 def place(places: Places, config: ModelConfig, **named: Any) -> None:
-    """Map all tensors, except the layers for multi-token prediction, which are dropped.
+    """Map all tensors, but drop the layers for multi-token prediction.
 
     The shared experts of a layer are stored as one network. `named` contains more arguments of `mistral.place`.
     """

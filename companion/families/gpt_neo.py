@@ -102,7 +102,7 @@ def _says(config: ModelConfig) -> Mapping[str, Any]:
 
 
 def _place(places: Places, config: ModelConfig) -> None:
-    """Map all tensors, except the masks in the first releases, which are dropped."""
+    """Map all tensors, but drop the masks that the first releases contain."""
     places.drop(lambda name: name.endswith((".attention.bias", ".attention.masked_bias")))
     places.vocabulary("wte.weight", tied=config.embedding.tied)
     places.move("wpe.weight", "positions.weight")

@@ -23,7 +23,7 @@ class Busy(ValueError):
 
 @contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
-    """Hold a lock on the file `path` during the `with` block; the file is created, and removed afterwards.
+    """Hold a lock on the file `path` during the `with` block; the file is created first and removed afterwards.
 
     If the process is killed, the file remains but no longer locks anything, because the system ends the lock together
     with the process. On a file system without locks, such as some network file systems, nothing is locked.

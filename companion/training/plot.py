@@ -26,7 +26,7 @@ def plot_loss(
         entries: the lines of a run's log.
         path: file of the PNG.
         bytes_per_token: converts nats per token to bits per byte.
-        yardsticks: bits per byte of the baselines by name.
+        yardsticks: bits per byte of the baselines, keyed by name.
 
     Returns:
         False if matplotlib is not installed.

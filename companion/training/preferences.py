@@ -80,8 +80,8 @@ def group_advantages(
 
     Args:
         rewards: one reward per answer.
-        deviation: whether to divide by the standard deviation. If not, the weight of a question depends on the spread
-            of its rewards (Liu et al. 2025, Dr. GRPO, section 3.1).
+        deviation: whether to divide by the standard deviation. Otherwise, the weight of a question depends on the
+            spread of its rewards (Liu et al. 2025, Dr. GRPO, section 3.1).
 
     Raises:
         ValueError: if a group has fewer than two answers.

@@ -142,7 +142,7 @@ class RunFolder:
         write_atomic(self.path / "run.json", json.dumps(sealed(record), indent=2) + "\n")
 
     def record(self) -> Record:
-        """Return the record that was given to `create`, with the checksums of the files.
+        """Return the record that was given to `create`, including the checksums of the files.
 
         Raises:
             ValueError: if there is no run, or if its run.json cannot be read or was changed.
@@ -212,7 +212,7 @@ class RunFolder:
         write_atomic(self.path / "result.json", json.dumps(sealed(result, self._digest() or ""), indent=2) + "\n")
 
     def _digest(self) -> str | None:
-        """Return the digest that the other files of the run include."""
+        """Return the digest of the run that its other files include."""
         return seal_of(self.record()) if self.exists else None
 
     # Checkpoints

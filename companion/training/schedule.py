@@ -56,10 +56,10 @@ def learning_rate(
 def warmup_cosine(update: int, *, updates: int, warmup: int, peak: float, last: float) -> float:
     """Return the learning rate of update number `update` = 1 ... `updates`.
 
-    It rises linearly to `peak`, reached at update number `warmup`, and falls along half a cosine to `last`, reached at
-    the last update. Updates are optimizer steps. If gradients are accumulated over several micro-batches, all of these
-    have the same rate; a schedule counted in micro-batches would end far too early, or never. `warmup` is limited to a
-    fifth of the run.
+    The rate rises linearly to `peak`, which it reaches at update number `warmup`, and falls along half a cosine to
+    `last`, which it reaches at the last update. Updates are optimizer steps. If gradients are accumulated over several
+    micro-batches, all of these have the same rate; a schedule counted in micro-batches would end far too early, or
+    never. `warmup` is limited to a fifth of the run.
 
     Sources: Loshchilov and Hutter 2017 (SGDR), equation 5, for the cosine, here without restarts; lesson 14, equation
     14.8.

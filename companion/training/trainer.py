@@ -298,7 +298,7 @@ class Trainer:
         return self.parallel.total(load.counts)
 
     def _scored(self, i: int, batch: Batch) -> Scored:
-        """Compute the loss of this process's rows of the update's micro-batch i, with its dropout and noise."""
+        """Compute the loss of this process's rows in micro-batch i of the update, with dropout and noise."""
         seed = derived_seed(self.config.seed, self.done * self.config.accumulate + i)
         own = [tensor.to(self.device, non_blocking=True) for tensor in self.parallel.share(batch)]
         with self.parallel.drawing(seed, len(batch[-1])), autocast(self.device, self.precision):

@@ -30,7 +30,7 @@ def _nothing(config: ModelConfig) -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class Family:
-    """The published models with one `model_type`, and the conversion between their folders and our models.
+    """Published models that share a `model_type`, and the conversion between their folders and our models.
 
     The attributes from `architecture` on, except `pieces`, are needed only to write such a folder.
 

@@ -163,7 +163,7 @@ class Places:
             self.move("lm_head.weight", "unembedding.weight")
 
     def from_row(self, first: int, old: str, new: str) -> None:
-        """Move `old` without the rows before `first`, which no token reads."""
+        """Move `old`, leaving out the rows before `first`, which no token reads."""
         self.move(old, new)
         if (table := self.moved.get(new)) is not None and table.ndim:
             self.moved[new] = table[first:].clone()
@@ -293,7 +293,7 @@ class WayBack(Places):
         self.back |= {name: matrix.T for name, matrix in zip(old, self._taken(new), strict=True)}
 
     def same(self, names: Sequence[str], new: str) -> None:
-        """Write a tied table once, under the first of `names`."""
+        """Write a tied table once, under the first name in `names`."""
         self.back[names[0]] = self._taken(new)
 
     def from_row(self, first: int, old: str, new: str) -> None:

@@ -270,7 +270,7 @@ class Processes(Parallel):
 
 
 class _Objective(nn.Module):
-    """The loss as a module around the model.
+    """A module that wraps the model and computes the loss.
 
     DDP and FSDP then see a single forward pass, no matter which parts of the model it calls.
     """
@@ -290,7 +290,7 @@ def _sum(gradients: Tensor) -> torch.futures.Future[Tensor]:
 
 
 class _WholeDraws(TorchDispatchMode):
-    """Draw random tensors for the whole micro-batch instead of for this process's rows, and return only its rows.
+    """Draw random tensors for the whole micro-batch, and return only the rows of this process.
 
     This covers all random tensors that a model draws: dropout, including that inside PyTorch's attention, and a
     router's noise.

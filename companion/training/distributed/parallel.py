@@ -82,7 +82,7 @@ class Parallel:
         return flag
 
     def broadcast(self, value: Any) -> Any:
-        """Return the main process's `value` in all processes; the values of the others are ignored.
+        """Return the main process's `value` in all processes; the values passed by the others are ignored.
 
         The value must be JSON-serializable.
         """

@@ -241,8 +241,9 @@ def measure(
 ) -> Evaluation:
     """Return the model's loss on encoded documents with `bytes` bytes of text.
 
-    Every token is scored once, in its own document, given at least half of the context if that many tokens precede it.
-    The context is that of the model unless a shorter one is given; `batch` is the number of windows per batch.
+    Every token is scored once, within its own document, and is predicted from at least half a context if that many
+    tokens precede it. The context is that of the model unless a shorter one is given; `batch` is the number of windows
+    per batch.
     """
     batches = EvaluationBatches(documents, context=context or model.config.context, batch=batch)
     return evaluate(model, counted(batches, unit="batch", what="measuring"), bytes, precision=precision)

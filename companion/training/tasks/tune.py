@@ -433,7 +433,7 @@ def _sampled_loss(
 
 @dataclass(frozen=True)
 class SupervisedTask(TuneTask):
-    """Supervised fine-tuning on the answers of conversations, token by token."""
+    """Supervised fine-tuning on the answers in conversations, token by token."""
 
     @cached_property
     def _conversations(self) -> list[Conversation]:
