@@ -21,15 +21,15 @@ class Bug:
     """A common bug, as a patch to the reference.
 
     Attributes:
-        stage: The stage whose check runs into the bug.
+        stage: The stage whose check exposes the bug.
         file: The stage whose file contains it.
         name: A short description.
         mend: The fix, worded as the end of the sentence "it is right once ...".
-        pieces: Pieces of the reference's text, each with its replacement.
-        tensors: Keys of the nodes that may be reported as the first difference, without their block.
+        pieces: Pieces of the reference's source text, each paired with its replacement.
+        tensors: Keys of the nodes that may be reported as the first difference, without the name of the block.
         function: Qualified name of the function that contains the bug.
-        training: Start of the key of the first node that differs in a whole training run, for bugs that are also
-            tested there. Empty for the others.
+        training: Start of the key of the first node that differs in a whole training run; empty for bugs that are not
+            tested in one.
     """
 
     stage: int
@@ -43,7 +43,7 @@ class Bug:
 
     @cached_property
     def sources(self) -> dict[str, str]:
-        """The stage's references by module, with the bug inserted."""
+        """The reference files that the stage needs, by module name, with the bug inserted."""
         return references(STAGES[self.stage]) | {STAGES[self.file].module: patched(self.file, self.pieces)}
 
     @cached_property
@@ -55,12 +55,12 @@ class Bug:
             if what == "delete":
                 found += [start, start + 1]  # the lines around the missing code
             elif what != "equal":
-                opens = new[end - 1].endswith(":")  # a wrong condition is noticed in the first line of its block
+                opens = new[end - 1].endswith(":")  # a wrong condition shows up only in the first line of its block
                 found += range(start + 1, end + 1 + opens)
         return found
 
     def is_placed(self, origin: Origin | None) -> bool:
-        """Return True if `origin` is one of the bug's lines, or is in its function if a whole piece is missing."""
+        """Return True if `origin` is on a line of the bug, or in its function if the bug deletes code."""
         if origin is None or origin.place.file != STAGES[self.file].file:
             return False
         missing = any(not new.strip() for _, new in self.pieces)
@@ -264,5 +264,5 @@ BUGS = (
 
 
 def is_named(bug: Bug, key: str) -> bool:
-    """Return True if a node is one of those that the bug makes wrong first."""
+    """Return True if a node is one of the first tensors that the bug makes wrong."""
     return any(key == tensor or key.endswith((f": {tensor}", f", {tensor}")) for tensor in bug.tensors)

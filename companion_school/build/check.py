@@ -1,7 +1,8 @@
 """Check a stage: report what is right in the learner's file, what is not, and which file is at fault.
 
-The learner's code runs in a separate process (`check_process`). It may exit, print or hang; the result is attributed to
-the part that was running. Each part has a time limit, and the process is started again for the remaining parts.
+The learner's code runs in a separate process (`check_process`). That code may exit, print or hang; whatever happens is
+attributed to the part that was running. Each part has a time limit. If one part ends the process, a new process checks
+the remaining parts.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from companion_school.checking.call import Result
 from companion_school.checking.notebook_answer import NotYet
 
 _START_SECONDS = 300.0  # to import PyTorch on a slow or busy machine
-# The process limits a part by its processor time. The limit by the clock is several times as long, so that a right file
-# is not called wrong on a busy machine.
+# The process limits the processor time of each part. The limit on elapsed time is several times as long, so that a
+# correct file does not fail on a busy machine.
 _BUSY = 5
 _RIGHT = Result.RIGHT.value
 _LONGEST = 200  # characters of a one-line message
@@ -37,9 +38,10 @@ class Found:
     Attributes:
         part: The part's name.
         result: The value of a `Result`, such as "right" or "wrong".
-        told: A message about what is wrong, or a remark on a right answer.
+        told: A message that explains what is wrong, or a remark on a right answer.
         lies_in: The number of the earlier stage that is at fault, or None if the fault is in this file.
-        place: A sentence about the first tensor that differs from the reference, if it was searched for and found.
+        place: A sentence about the first tensor that differs from the reference, or None if none was looked for or
+            found.
     """
 
     part: str
@@ -54,7 +56,8 @@ class Found:
         lines = [line.strip() for line in self.told.splitlines()]
         if self.lies_in is not None or len(lines) == 1:
             return lines[0]
-        # An error that follows from an earlier fault may happen to be the one that another mistake raises.
+        # Prefer the exception: it may follow from an earlier fault and match one that a known mistake raises by
+        # coincidence.
         raised = [line for line in lines if line.startswith("it raised")]
         likely = raised or [line for line in lines if line.startswith("most likely")]
         line = next((line for line in likely or lines[1:] if not line.startswith("with ")), "")
@@ -68,9 +71,9 @@ class Report:
     Attributes:
         stage: The stage.
         found: The results of its parts.
-        fault: The reason that the file cannot be checked at all, or None.
-        real_model: The outcome on a real model in a sentence, if the stage has one.
-        agrees: False if the outcome on the real model is wrong.
+        fault: The reason why the file cannot be checked at all, or None.
+        real_model: A sentence about the check on a real model; empty if the stage has no such check.
+        agrees: False if the check on the real model failed.
     """
 
     stage: Stage
@@ -139,7 +142,7 @@ def examine_stage(
 def _run(
     stage: Stage, folder: Path, left: Sequence[Part], seed: int, found: list[Found], done: Callable[[Found], None]
 ) -> str | None:
-    """Check parts in a new process until it ends. Return the reason if the file cannot be checked at all."""
+    """Check parts in a new process until it ends. If the file cannot be checked at all, return the reason."""
 
     def note(one: Found) -> None:
         found.append(one)
@@ -188,7 +191,8 @@ def _follow(
     """Read the messages of the process until it ends or a part takes too long.
 
     Returns:
-        The reason if the file cannot be checked at all, and the part that was running if the process ended during one.
+        The reason why the file cannot be checked at all, or None; and the part that was running when the process ended
+        unexpectedly, or None.
     """
     begun: Part | None = None
     already = len(found)
@@ -220,7 +224,7 @@ def _follow(
 
 
 def with_real_model(report: Report, folder: Path) -> Report:
-    """Add the outcome on SmolLM2 to a report of stage 10 whose parts are all right; return other reports unchanged."""
+    """Return the report, with the outcome on SmolLM2 added if it is on stage 10 and all its parts are right."""
     from companion_school.build.real_model import STAGE, try_real_model  # imported late: only stage 10 loads a model
 
     if report.stage.number != STAGE or not report.is_right:

@@ -1,4 +1,4 @@
-"""The process that checks a learner's file (see `check`). It appends lines of JSON to a file.
+"""The process that checks a learner's file (see `check`). It appends its messages to a file as lines of JSON.
 
 python -m companion_school.build.check_process FOLDER STAGE SEED LINES PART ...
 """
@@ -63,7 +63,8 @@ def main(arguments: list[str]) -> int:
                 found = {"part": part.name, "result": Result.TIMEOUT.value, "told": told, "lies_in": None}
             wrong |= found["result"] != Result.RIGHT.value
             tell(**found)
-            # Locate the first difference only for the first part that is wrong, because later faults often follow.
+            # Locate the first difference only for the first part that is wrong, because later faults often follow from
+            # it.
             if not looked and found["lies_in"] is None and found["result"] in ("wrong", "crashed"):
                 looked = True
                 tell(place=where(stage, folder, guess=_NAMED not in found["told"]))
@@ -121,7 +122,7 @@ def examined(part: Part, sources: Mapping[str, str], files: Mapping[str, str], s
 
 
 def raised_at(part: Part, key: AnswerKey, sources: Mapping[str, str], files: Mapping[str, str]) -> str | None:
-    """Return the learner's line that raises in the first test case that raises, with its text, or None."""
+    """Return the learner's line that raises the first exception in the test cases, with its text, or None."""
     answer, names = part.answer(sources, files), {file: f"{module}.py" for module, file in files.items()}
     for case in key.cases:
         try:
@@ -141,8 +142,8 @@ def where(stage: Stage, folder: Path, guess: bool = True) -> str | None:
     Args:
         stage: The stage.
         folder: The learner's folder.
-        guess: Suggest a fix. Pass False if the cases have already named a mistake, because that says more than a single
-            tensor.
+        guess: Whether to suggest a fix. Pass False if the test cases have already identified a known mistake, which is
+            more informative than a fix guessed from one tensor.
     """
     from companion_school.build import first_difference  # imported late: only needed when something is wrong
 

@@ -26,13 +26,14 @@ class Node:
 
     Attributes:
         key: Unique name, which other nodes use to refer to it.
-        says: Name in messages, such as "the scores".
+        says: Name of the tensor in messages, such as "the scores".
         find: Finds the tensor in a recorded run, or returns None.
-        parents: Keys of the nodes it is computed from, nearest first.
-        home: Functions of the stubs that compute it, likeliest first.
+        parents: Keys of the nodes that it is computed from, nearest first.
+        home: Names of the functions in the stubs that may compute it, most likely first.
         place: Location in the model, such as "block 0", or "".
-        scores: True for the input of a softmax. Masked positions and a constant added to a whole row are ignored.
-        inner: True for an intermediate result that no function or module returns. Equivalent code may not have it.
+        scores: True for the input of a softmax. The comparison then ignores masked positions and any constant added to
+            a whole row.
+        inner: True for an intermediate result that no function or module returns. Equivalent code may never compute it.
     """
 
     key: str
@@ -46,7 +47,7 @@ class Node:
 
 
 class State(Enum):
-    """The outcome of comparing a learner's tensor with the reference's."""
+    """The result of comparing a learner's tensor with the reference's."""
 
     AGREES = "agrees"
     DIFFERS = "differs"
@@ -89,13 +90,13 @@ class Streams:
         return same(a, b)
 
     def mine_like(self, theirs: Value) -> Value | None:
-        """Return a tensor of the learner's run with the same elements in any layout, or None."""
+        """Return a tensor from the learner's run that has the same elements in any layout, or None."""
         if not isinstance(theirs.content, Tensor) or theirs.content.numel() < 2:
             return None
         return self._pool.like(theirs.content)
 
     def is_known(self, tensor: Any) -> bool:
-        """Return True if any tensor of the reference's run has the same elements, in any layout."""
+        """Return True if any tensor in the reference's run has the same elements, in any layout."""
         return isinstance(tensor, Tensor) and self._known.like(tensor) is not None
 
     @cached_property
@@ -107,7 +108,7 @@ class Streams:
         return Pool(self.theirs)
 
     def visible_parents(self, key: str) -> list[str]:
-        """Return the keys of a node's parents, with each unseen parent replaced by its own visible parents."""
+        """Return the keys of a node's parents, replacing each unseen parent with its own visible parents."""
         found: list[str] = []
         for parent in self.nodes[key].parents:
             if parent not in self.nodes:
@@ -117,18 +118,18 @@ class Streams:
         return list(dict.fromkeys(found))
 
     def ends(self) -> list[str]:
-        """Return the keys of the nodes that no other node is computed from."""
+        """Return the keys of the final nodes, from which no other node is computed."""
         inner = {parent for node in self.nodes.values() for parent in node.parents}
         return [key for key in self.nodes if key not in inner]
 
     def parted(self) -> str | None:
         """Return the key of the first node that differs although its visible parents agree, or None.
 
-        Only nodes that lead to a differing end count. If the learner's run raised, its ends may be missing, so any
-        differing node counts unless a later node that depends on it agrees.
+        Only nodes that lead to a differing final node count. If the learner's code raised an exception, final nodes may
+        be missing, so any differing node counts unless a later node that depends on it agrees.
         """
         wrong = [key for key in self.ends() if self.seen[key].state is State.DIFFERS]
-        if self.mine.error is not None:  # the run did not reach its ends, possibly because of an earlier difference
+        if self.mine.error is not None:  # the run stopped early, possibly because of an earlier difference
             agreed = {key for key in self.nodes if self.seen[key].state is State.AGREES}
             absolved = {old for key in agreed for old in self._all_before(key)}
             wrong += [key for key, seen in self.seen.items() if seen.state is State.DIFFERS and key not in absolved]
@@ -163,7 +164,7 @@ class Pool:
                 self._by_size.setdefault(value.content.numel(), []).append((_print(value.content), value))
 
     def like(self, tensor: Tensor) -> Value | None:
-        """Return a tensor with the same elements, possibly with its axes permuted, merged or split, or None."""
+        """Return a tensor with the same elements in any layout (axes permuted, merged or split), or None."""
         wanted = _print(tensor)
         for found, value in self._by_size.get(tensor.numel(), ()):
             if math.isclose(found, wanted, rel_tol=1e-4, abs_tol=1e-9) and same_numbers(value.content, tensor):
@@ -172,7 +173,7 @@ class Pool:
 
 
 def same(mine: Any, theirs: Any) -> bool:
-    """Return True if two values agree: tensors in shape and elements, other values by equality or closeness."""
+    """Return True if two values are equal or close; tensors must also have the same shape."""
     if isinstance(theirs, Value):
         return same(mine.content if isinstance(mine, Value) else mine, theirs.content)
     if isinstance(mine, Value):
@@ -202,7 +203,7 @@ def close(mine: Tensor, theirs: Tensor) -> bool:
 
 
 def same_scores(mine: Tensor, theirs: Tensor) -> bool:
-    """Return True if two inputs of a softmax over the last axis agree at unmasked positions, up to a row constant."""
+    """Return True if two softmax inputs agree at unmasked positions, up to a constant per row (the last axis)."""
     seen = (theirs > HIDDEN) & (mine > HIDDEN)
 
     def centred(x: Tensor) -> Tensor:
@@ -213,7 +214,7 @@ def same_scores(mine: Tensor, theirs: Tensor) -> bool:
 
 
 def same_numbers(mine: Tensor, theirs: Tensor) -> bool:
-    """Return True if one tensor equals the other with its axes permuted, merged or split."""
+    """Return True if one tensor equals the other, possibly with its axes permuted, merged or split."""
     flat = mine.flatten()
     if close(flat, theirs.flatten()):
         return True
@@ -223,7 +224,7 @@ def same_numbers(mine: Tensor, theirs: Tensor) -> bool:
 
 
 def gap(mine: Any, theirs: Any) -> str:
-    """Describe the difference of two values in words."""
+    """Describe the difference between two values in words."""
     if not isinstance(theirs, Tensor):
         return f"{_short(mine)} instead of {_short(theirs)}"
     if not isinstance(mine, Tensor):
@@ -245,7 +246,7 @@ def gap(mine: Any, theirs: Any) -> str:
 
 
 def _beside(mine: float, theirs: float) -> str:
-    """Format two numbers with as many digits as are needed to distinguish them, at least four."""
+    """Format two numbers with enough digits to distinguish them, at least four."""
     for digits in range(4, 17):
         if (a := f"{mine:.{digits}g}") != (b := f"{theirs:.{digits}g}"):
             break

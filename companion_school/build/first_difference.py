@@ -1,7 +1,7 @@
 """Find the first tensor that differs between a learner's code and the reference, and the line that computed it.
 
-Both run the same scenes (`scenes/`) with the same weights and are recorded (`trace`). The records are compared tensor
-by tensor (`compared_runs`), and the first tensor that differs is traced back to a line of code (`origin`).
+Both run the same scenes (`scenes/`) with the same weights, and each run is recorded (`trace`). The records are compared
+tensor by tensor (`compared_runs`), and the first tensor that differs is traced back to a line of code (`origin`).
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Parting:
     Attributes:
         scene: The scene that was run.
         node: The first tensor that differs, or None if the code raised before anything differed.
-        agrees: The visible nodes that the tensor is computed from. They are equal in both runs.
+        agrees: The nodes that the tensor is computed from and that are equal in both runs.
         hidden: Parents of the tensor that could not be found in the learner's run.
-        gap: The difference, in words.
+        gap: A description of the difference.
         origin: The line that made the tensor wrong, if it is known.
-        raised: The error that ended the run, in words, or "".
+        raised: A description of the error that ended the run, or "".
         mine: The learner's tensor.
     """
 
@@ -49,17 +49,17 @@ class Parting:
 
 
 def where(stage: int, folder: Path, *, itself: bool = False, guess: bool = True) -> str | None:
-    """Return a sentence about the first difference of a learner's stage from the reference, or None if there is none.
+    """Return a sentence about the first difference between a learner's stage and the reference, or None.
 
-    The learner's code runs in the current process, for at most ten seconds per scene. Isolate the call if you do not
-    trust the code.
+    The learner's code runs in the current process, for at most ten seconds per scene. Call this in a separate process
+    if you do not trust that code.
 
     Args:
         stage: Number of the stage.
         folder: The learner's folder.
-        itself: True if the fault is known to be in this stage's file. The other files are then replaced by their
-            references, and only lines of this file are reported.
-        guess: Suggest a fix if a known bug or mistake gives the same tensor.
+        itself: True if the fault is known to be in this stage's file. The reference versions of the other files are
+            then used, and only lines of this file are reported.
+        guess: Whether to suggest a fix if a known bug or mistake gives the same tensor.
     """
     wanted = [STAGES[number].module for number in (*STAGES[stage].needs, stage)]
     files = {module: folder / f"{module}.py" for module in wanted}
@@ -85,8 +85,8 @@ def first_difference(
     Args:
         number: Number of the stage.
         sources: Text of each file, by module name.
-        files: Path of each file, by module name, as Python should see it.
-        only: Scenes to run in place of all scenes of the stage.
+        files: Path of each file, by module name, as it should appear in tracebacks.
+        only: Scenes to run instead of all scenes of the stage.
         file: Name of the file that contains the fault, if it is known.
     """
     for one in scenes(number) if only is None else only:
@@ -98,7 +98,7 @@ def first_difference(
 
 
 def run(one: Scene, number: int, sources: Mapping[str, str], files: Mapping[str, str] | None = None) -> Log:
-    """Run a scene with these sources and return its record."""
+    """Run a scene with these sources and return the record of the run."""
     places = {module: f"<own>/{module}.py" for module in sources} | dict(files or {})
     world = World(sources, STAGES[number].module, places)
     return recorded(one.play, world, {place: f"{module}.py" for module, place in places.items()}, seconds=SECONDS)
@@ -119,7 +119,8 @@ def compare(one: Scene, mine: Log, theirs: Log, file: str | None = None) -> Part
     if key is None:
         if not raised:
             return None
-        # A node that the run did not reach may still agree, because some other tensor has the same elements, such as 0.
+        # A node that the run never reached may still appear to match, because an unrelated tensor happens to have the
+        # same elements (all zeros, for example).
         reached = [node for node in one.nodes if node.find(mine) is not None]
         seen = [node for node in reached if streams.seen[node.key].state is State.AGREES]
         raising = [place for place in mine.error_at if file in (None, place.file)]
@@ -152,8 +153,7 @@ def _raised(log: Log) -> str:
 
 
 def sentence(number: int, found: Parting, sources: Mapping[str, str], guess: bool = True) -> str:
-    """Describe a difference: location, tensors that agree, the tensor that differs, by how much, its line, and a
-    fix."""
+    """Describe a difference: where it is, which tensors agree, which one differs and how, the line, and a fix."""
     lead = f"Compared step by step with the course's code{_when(found)}: "
     line = f"{found.origin}, in {found.origin.place.function}" if found.origin else ""
     agreeing = [node.says for node in found.agrees]
@@ -183,7 +183,7 @@ def _guess(number: int, found: Parting, sources: Mapping[str, str]) -> str:
         return f"{right} once {mends[0]}." if len({*mends}) == 1 else ""
     mistakes = (mistake for one in parts(here.number) for mistake in one.mistakes)
     told = [message for message, patch in mistakes if _gives(number, found, here.number, patch)]
-    # If several mistakes produce this tensor, it does not tell which of them the learner made.
+    # If several mistakes produce this tensor, there is no telling which one the learner made.
     return f"Most likely: {told[0]}." if len(told) == 1 else ""
 
 
@@ -201,7 +201,7 @@ def _patched(number: int, one: Scene, file: int, patch: Patch) -> Log:
 
 
 def _when(found: Parting) -> str:
-    """Return the scene and the place of a difference, such as ", with caches, in block 0"."""
+    """Return the scene and the location of a difference, such as ", with caches, in block 0"."""
     node = found.node or next(iter(found.agrees), None)
     words = [f"the {word}" if word.endswith(("coder", "attention")) else word for word in _words(node)]
     where = f"{'at' if words[-1].startswith('token') else 'in'} {' of '.join(reversed(words))}" if words else ""
@@ -225,5 +225,5 @@ _ONE = (
 
 
 def _is_one(says: Sequence[str]) -> bool:
-    """Return True if a list of node names is singular as the subject of a sentence."""
+    """Return True if a list of node names takes a singular verb as the subject of a sentence."""
     return len(says) == 1 and says[0].startswith(_ONE)

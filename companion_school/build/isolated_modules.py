@@ -1,7 +1,7 @@
-"""Load modules that import each other separately from all others: a learner's, the references, or a mixture.
+"""Load files that import each other, isolated from all other modules: a learner's files, the references, or a mixture.
 
 This module may import only PyTorch and the standard library, because its source is copied into the grader's sandbox,
-where `companion` is not installed. Helpers that a probe (`parts`) uses must be defined here.
+where `companion` is not installed. All helper functions that a probe (see `parts`) uses must therefore be defined here.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ _numbers = itertools.count(1)
 class World:
     """A set of modules, each executed when it is first used.
 
-    The attributes of a world are the names of the stage's module; `world["model"]` gives another module. A name that
-    the stage's module does not define raises `NotImplementedError`, because the learner has not written it yet.
+    The attributes of a world are the names defined in the stage's module; `world["model"]` returns another module. A
+    name that the stage's module does not define raises `NotImplementedError`, because the learner has not written it
+    yet.
 
     Args:
-        sources: Text of each module, by name. When one of these modules imports one of these names, it gets the module
-            of this world.
+        sources: Text of each module, by name. If one of these modules imports another by name, it gets the module of
+            this world.
         stage: Name of the module whose names are the world's attributes.
-        files: Path of each module for tracebacks, by name (default: invented names).
+        files: Path of each module in tracebacks, by name (default: made-up paths).
     """
 
     def __init__(self, sources: Mapping[str, str], stage: str, files: Mapping[str, str] | None = None) -> None:
@@ -45,7 +46,7 @@ class World:
         self._modules: dict[str, types.ModuleType] = {}
 
     def __getitem__(self, name: str) -> types.ModuleType:
-        """Return the module of this name. Errors raised while it is executed are passed on."""
+        """Return the module of this name. Exceptions raised while the module is executed propagate to the caller."""
         if name in self._modules:
             return self._modules[name]
         if name not in self._sources:
@@ -54,7 +55,7 @@ class World:
         vars(module)["__builtins__"] = {**vars(builtins), "__import__": self._import}
         file, text = self._files.get(name, f"<{self._name}.{name}>"), self._sources[name]
         linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)  # for tracebacks
-        self._modules[name] = sys.modules[module.__name__] = module  # dataclasses look it up here
+        self._modules[name] = sys.modules[module.__name__] = module  # dataclasses look the module up here
         try:
             exec(compile(text, file, "exec"), vars(module))
         except BaseException:
@@ -79,7 +80,7 @@ class World:
 
 
 def _listed(names: list[str]) -> str:
-    """Join the first three names and count the rest."""
+    """Join the first three names, and say how many more there are."""
     return ", ".join(names[:3]) + (f", and {len(names) - 3} more" if len(names) > 3 else "")
 
 
@@ -96,7 +97,7 @@ class PlainCache:
         return sum(k.shape[2] for k, _ in self._kept)
 
     def extend(self, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Append keys and values, and return all that are cached."""
+        """Append keys and values, and return all cached ones."""
         self._kept.append((k, v))
         return tuple(torch.cat(rows, dim=2) for rows in zip(*self._kept, strict=True))
 
@@ -113,14 +114,14 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 class WatchedTraining:
-    """Observations of a training loop by `watched_training`.
+    """Observations of a training loop, made by `watched_training`.
 
     Attributes:
-        batches: The distinct batches of ids for which a gradient was computed, as bytes.
-        ids: The number of ids in the largest batch.
-        passes: Number of gradients that were computed.
-        kept: Number of gradients that were added to gradients left over from an earlier update.
-        cleared: True if a gradient other than the first was computed with no earlier gradient left over.
+        batches: The distinct batches of token ids for which a gradient was computed, each as bytes.
+        ids: Number of token ids in the largest batch.
+        passes: Number of backward passes.
+        kept: Number of backward passes that added to gradients left over from an earlier update.
+        cleared: True if some backward pass after the first began with no gradients left over.
     """
 
     def __init__(self) -> None:
@@ -131,7 +132,7 @@ class WatchedTraining:
         self._before: float | None = None
 
     def reads(self, module: torch.nn.Module, inputs: Any) -> None:
-        """Note the batch of the outermost module, which is the first that gets ids before a gradient is computed."""
+        """Record the batch of the outermost module, the first one that is called with ids before a backward pass."""
         if torch.compiler.is_compiling() or not torch.is_grad_enabled() or self._weights is not None:
             return
         for ids in tree_leaves(inputs):
@@ -142,7 +143,7 @@ class WatchedTraining:
                 return
 
     def differentiates(self) -> None:
-        """Note whether the weights have moved while an earlier gradient was left over."""
+        """Record whether the weights have changed without the earlier gradients being cleared."""
         if self._weights is None:
             return
         self.passes += 1
@@ -159,7 +160,7 @@ class WatchedTraining:
 def watched_training() -> Iterator[WatchedTraining]:
     """Context manager that watches a training loop: which batches it reads, and whether it clears its gradients.
 
-    It sees only modules that are called with ids, and only gradients that `backward` computes.
+    Only modules called with token ids, and only gradients computed by `backward`, are noticed.
     """
     seen, backward = WatchedTraining(), torch.autograd.backward
 
@@ -193,7 +194,7 @@ class _Made(TorchDispatchMode):
 
 @contextmanager
 def numbers_made() -> Iterator[list[int]]:
-    """Yield a list that collects the number of elements of each tensor allocated in the context. Views do not count."""
+    """Yield a list that collects the size of each tensor allocated in the context, in elements. Views do not count."""
     sizes: list[int] = []
     with _Made(sizes):
         yield sizes
@@ -204,7 +205,7 @@ def run_with(make: Callable[[], Any], weights: Mapping[str, Any], *inputs: Any, 
 
     Args:
         make: Builds the layer.
-        weights: Tensors by parameter name. The first one determines the default dtype.
+        weights: Tensors by parameter name. The dtype of the first one becomes the default dtype.
         inputs: Positional arguments of the layer.
         named: Keyword arguments of the layer.
 
@@ -228,10 +229,10 @@ def run_with(make: Callable[[], Any], weights: Mapping[str, Any], *inputs: Any, 
 
 @contextmanager
 def checkpoint(fields: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> Iterator[Path]:
-    """Yield a temporary folder with a `config.json` of these fields and a `model.safetensors` of these tensors.
+    """Yield a temporary folder with a `config.json` (the given fields) and a `model.safetensors` (the given tensors).
 
-    In the message of a `ValueError` raised in the context, the folder's path is replaced by FOLDER, so that equal
-    mistakes have equal messages.
+    In the message of a `ValueError` raised in the context, the folder's path is replaced by FOLDER, so that the same
+    mistake always has the same message.
     """
     header, data = {}, b""
     for name, tensor in tensors.items():

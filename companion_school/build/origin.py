@@ -1,4 +1,4 @@
-"""Trace a tensor that differs back to the line of code that made it wrong."""
+"""Trace a differing tensor back to the line of code that made it wrong."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class Origin:
 
 
 def origin(streams: Streams, key: str, file: str | None = None) -> Origin | None:
-    """Return the line that computed a node's tensor wrongly from right inputs, or None if no line is known.
+    """Return the line that computed a node's tensor wrongly from correct inputs, or None if no line is known.
 
     Args:
-        streams: The learner's run and the reference's.
+        streams: The learner's run compared with the reference's.
         key: Key of the node.
         file: The only file that can be at fault. If the line is in another file, the innermost line of this file on the
             call stack is returned.
@@ -60,7 +60,8 @@ def _anywhere(streams: Streams, key: str) -> Origin | None:
         return _used(streams, mine, node.home) or _of_call(streams, node.home)
     used = mine.used or _use(streams, mine, node.home)
     if streams.is_known(mine.content) and _is_a_parent(streams, key, mine):
-        # The tensor itself is right. An operation on it is missing between the line that computed it and its use.
+        # The tensor is correct, but an operation on it is missing between the line that computed it and the line that
+        # uses it.
         made = _at_home(step.stack, node.home)
         there = [place for place in used if made and place.function == made.function and place.file == made.file]
         if made and there:
@@ -68,32 +69,33 @@ def _anywhere(streams: Streams, key: str) -> Origin | None:
         return Origin(made or step.stack[-1], (made or step.stack[-1]).line) if step.stack else None
     chosen = _at_home(used, node.home[:1])
     if chosen and streams.is_known(mine.content) and not _at_home(step.stack, node.home[:1]):
-        return Origin(chosen, chosen.line)  # a right tensor, computed elsewhere, was passed in place of another one
+        return Origin(chosen, chosen.line)  # a correct tensor, computed elsewhere, was passed instead of another one
     wrong, taken = _descend(streams, step, operation(streams.theirs, theirs))
     place = _at_home(wrong.stack, node.home) or wrong.stack[-1]
     source = operation(streams.mine, taken)
     made = _at_home(source.stack, (place.function,)) if source else None
-    # A right tensor was used in place of another one, so the fault is between its computation and its use.
+    # A correct tensor was used instead of another one, so the fault is between its computation and its use.
     if made and made.file == place.file and made.line < place.line:
         return Origin(made, place.line)
     return Origin(place, place.line)
 
 
 def _with_a_line(streams: Streams, step: Operation | None) -> Operation | None:
-    """Go back from operations of the scene itself, which belong to no recorded file, to the learner's operation."""
+    """Go back from operations in the scene itself, which is not a recorded file, to the learner's own operation."""
     while step is not None and not step.stack:
         step = next((maker for value in step.inputs if (maker := operation(streams.mine, value))), None)
     return step
 
 
 def _descend(streams: Streams, mine: Operation, theirs: Operation | None) -> tuple[Operation, Value | None]:
-    """Go back from an operation whose result differs to the first operation whose inputs are all right.
+    """Starting at an operation whose result differs, go back to the first operation whose inputs are all right.
 
     While both runs perform the same kind of operation, the inputs are compared pairwise. After that, an input counts as
     wrong if its elements occur nowhere in the reference's run.
 
     Returns:
-        The operation, and the input of it that is a right tensor but not the one that the reference uses here, if any.
+        The operation; and, if one of its inputs is a correct tensor but not the one that the reference uses here, that
+        input.
     """
     visited: set[int] = set()
     right = {
@@ -133,7 +135,7 @@ def _descend(streams: Streams, mine: Operation, theirs: Operation | None) -> tup
 
 
 def _matched(pairs: list[tuple[Value, Value]]) -> list[tuple[Value, Value]]:
-    """Pair the two operands of a product or a sum in the order that makes more pairs agree."""
+    """Pair the operands of two products or sums in whichever order makes more pairs agree."""
     if len(pairs) != 2:
         return pairs
     (a, b), (c, d) = pairs
@@ -151,7 +153,7 @@ def _agree(mine: Value, theirs: Value, kind: str = "") -> bool:
 
 
 def _at_home(stack: Stack, home: tuple[str, ...]) -> Place | None:
-    """Return the innermost line of the first of these functions that is on the stack, or None."""
+    """Return the innermost line of the first function in `home` that is on the stack, or None."""
     for name in home:
         for place in reversed(stack):
             if place.function == name:
@@ -160,7 +162,7 @@ def _at_home(stack: Stack, home: tuple[str, ...]) -> Place | None:
 
 
 def _is_a_parent(streams: Streams, key: str, value: Value) -> bool:
-    """Return True if a value is one of its node's parents, unchanged."""
+    """Return True if a node's value is simply the value of one of its parents."""
     before = [streams.seen[parent].mine for parent in streams.visible_parents(key)]
     return any(
         other is not None and (other.object == value.object != 0 or other.made == value.made is not None)
@@ -169,7 +171,7 @@ def _is_a_parent(streams: Streams, key: str, value: Value) -> bool:
 
 
 def _use(streams: Streams, value: Value, home: tuple[str, ...]) -> Stack:
-    """Return the call stack where a value is first used in a function that should have changed it."""
+    """Return the call stack of the first use of a value in a function that should have changed it."""
     for step in streams.mine.operations:
         if any(given.object == value.object != 0 for given in step.inputs) and _at_home(step.stack, home):
             return step.stack
@@ -183,7 +185,7 @@ def _use(streams: Streams, value: Value, home: tuple[str, ...]) -> Stack:
 
 
 def _used(streams: Streams, value: Value | None, home: tuple[str, ...]) -> Origin | None:
-    """Locate an argument that no operation computed: find the function that chose it, and the line of the call."""
+    """Locate an argument that no operation computed: return the function that chose it and the line of the call."""
     if value is None or not value.used:
         return None
     place = _at_home(value.used, home) or value.used[-1]
@@ -194,9 +196,9 @@ def _used(streams: Streams, value: Value | None, home: tuple[str, ...]) -> Origi
 
 
 def _of_call(streams: Streams, home: tuple[str, ...]) -> Origin | None:
-    """Locate a node at the function that computes it, if nothing more is known.
+    """As a last resort, locate a node at the function that computes it.
 
-    If the function returned an argument unchanged or a plain number, use the line of its `return`.
+    If the function returned an unchanged argument or a plain number, use the line of its `return`.
     """
     for name in home:
         call: Call | None = streams.mine.function(name)
