@@ -557,7 +557,7 @@ class Story:
         return Document(f"{self.plot}: {', '.join(persons)}", self.text)
 
     def holds(self) -> dict[str, str]:
-        """Return who has what in the end, by name: {"Mila": "red kite"}."""
+        """Return who has what in the end, as names: {"Mila": "red kite"}."""
         return _held(PLOTS[self.plot], self.roles)
 
     def bits(self) -> float:
@@ -606,7 +606,7 @@ class Reading:
         return self.whole and not self.faults
 
     def holds(self) -> dict[str, str]:
-        """Return who has what in the end, by name; the result is empty for an inconsistent story."""
+        """Return who has what in the end, as names; the result is empty for an inconsistent story."""
         return _held(PLOTS[self.plot], self.roles) if self.keeps else {}
 
 

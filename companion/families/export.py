@@ -64,7 +64,7 @@ def export_model(
     tensors = _published(model, family, Path(folder))
     dtype = plain_dtype(model.embedding.weight.dtype)
     about: dict[str, Any] = {"architectures": [family.architecture], "dtype": dtype, "torch_dtype": dtype}
-    about |= dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))  # readers would use those of a release
+    about |= dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))  # else readers use a release's ids
     if not model.config.attending:
         about["use_cache"] = False  # `transformers` has no cache for models with only linear layers
     told = json.dumps(about | fields | dict(further or {}), indent=2) + "\n"

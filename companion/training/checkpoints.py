@@ -116,7 +116,7 @@ class Checkpoints:
         Args:
             model: the model, for its configuration.
             weights: its weights by name.
-            optimizer: the optimizer state by name.
+            optimizer: the optimizer state, keyed by name.
             done: number of updates made so far.
             keep: number of recent checkpoints to keep.
             error: score of the model, where smaller is better; a checkpoint with `None` was not measured and cannot be

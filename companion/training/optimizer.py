@@ -244,7 +244,7 @@ def load_optimizer_state(
     Args:
         model: the model that the optimizer trains.
         optimizer: the optimizer whose state is loaded.
-        tensors: the state by name.
+        tensors: the state, keyed by name.
         part: returns this process's part of a tensor, like `Parallel.part`.
 
     Raises:
