@@ -1,4 +1,4 @@
-"""The learner's files for a notebook, with the course's files in place of those that are not right yet."""
+"""The learner's files for use in a notebook, with the course's files replacing those that are not right yet."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _told: dict[int, dict[str, bool]] = {}
 def own(number: int) -> World:
     """Load the files of a stage and of all stages before it, and print which of them are the learner's.
 
-    The learner's file is used if it has passed its check or was taken (`companion build take`), otherwise the course's.
-    The attributes of the returned world are the names of the stage's file; `world["model"]` gives another file. Nothing
-    is printed if an earlier call for another stage has already printed the same.
+    The learner's file is used if it has passed its check or was taken (`companion build take`). Otherwise the course's
+    file is used. The attributes of the returned world are the names defined in the stage's file; `world["model"]` gives
+    another file. Nothing is printed if an earlier call for another stage has already said the same about these files.
     """
     folder, stage = find_folder(), find_stage(number)
     there = read_sources(folder) if folder.is_dir() else {}
@@ -49,11 +49,11 @@ def own(number: int) -> World:
 def keep_own(name: str, code: World, model: Any, merges: Sequence[tuple[int, int]], context: int) -> None:
     """Save a learner's model as the subfolder `name` of the learner's folder, and print how to use it.
 
-    Nothing is written if the learner's folder does not exist, as for someone who only reads the lessons.
+    Nothing is saved if the learner's folder does not exist, for example for someone who only reads the lessons.
 
     Args:
         name: Name of the subfolder.
-        code: The files, as returned by `own` for stage 6 or a later one.
+        code: The files, as returned by `own` for stage 6 or a later stage.
         model: A `Transformer` of stage 5.
         merges: The merges of its tokenizer.
         context: Length of the longest training sequence, in tokens.

@@ -1,4 +1,4 @@
-"""Parts of a stage: the functions and classes that are checked, with test cases, known mistakes and variants.
+"""Parts of a stage: the functions and classes to check, with their test cases, known mistakes and variants.
 
 The parts of a stage are defined in `checks/`, in a module named after the stage's file and in the order of that file:
 
@@ -16,17 +16,17 @@ The parts of a stage are defined in `checks/`, in a module named after the stage
     attend.variant('''def attend(q, k, v, mask=None): ...''')
 
 The function is the *probe*. It receives the arguments of a case, calls the learner's code and returns the values that
-are compared. `code` is a `World`: its attributes are the names of the stage's file, and `code["model"]` gives another
-file. Because the probe's source is copied into the grader's sandbox, it may use only PyTorch, `math`,
+are compared. `code` is a `World`: its attributes are the names defined in the stage's file, and `code["model"]` gives
+another file. Because the probe's source is copied into the grader's sandbox, it may use only PyTorch, `math`,
 `simulated_device` and what `isolated_modules` defines. To check a layer, a probe passes weights from the case to
 `run_with`, so that their gradients are compared like the gradients of any other argument.
 
-Each part is turned into an exercise (`checking.exercise`), with everything that exercises have: properties, rejected
-inputs, a second call in another memory layout, known mistakes that are named, and partial credit.
+Each part is turned into an exercise (`checking.exercise`), with everything that exercises have: tested properties,
+rejected inputs, a second call with another memory layout, messages for known mistakes, and partial credit.
 
-A mistake is the reference with some pieces of its text replaced (each must occur exactly once), or with one definition
-replaced. It is code that a person would plausibly write, with a sentence that says what is wrong. A variant
-is a right answer that is written differently: another formula, other local names, loops.
+A mistake is the reference with one definition or some pieces of its text replaced (each piece must occur exactly once).
+It should be code that a person could plausibly write, and it comes with a sentence that says what is wrong. A variant
+is a correct answer that is written differently: with another formula, other local names or loops.
 """
 
 from __future__ import annotations
@@ -68,15 +68,15 @@ class Part:
 
     Attributes:
         stage: The stage.
-        name: Name in reports. It is the name of the probe, which is usually also the name of a definition.
+        name: Name in reports. It is the name of the probe and usually begins with the name of a definition.
         shows: One line about what the part does: the docstring of the probe.
         points: The part's share of the stage's points.
         probe: The function that calls the learner's file.
-        excused: As in `checking.exercise.exercise`; so are `limits` and `exact_zero`.
+        excused: See `checking.exercise.exercise`, which also explains `limits` and `exact_zero`.
         forbidden: Names that the file must not use, in addition to `FORBIDDEN`.
-        seconds: Limit on the processor time of all cases together, on a slow machine.
-        mistakes: The known mistakes, each a message and a patch of the reference.
-        variants: Definitions of right answers that are written differently.
+        seconds: Limit on the total processor time of all cases, chosen for slow machines.
+        mistakes: The known mistakes, each with a message and a patch to the reference.
+        variants: Correct answers that are written differently, as definitions.
         remark: Function that takes a right solution (a `World`) and returns a remark on it, or None.
     """
 
@@ -96,12 +96,12 @@ class Part:
     _cases: Callable[[Draw], Iterable[Case]] | None = None
 
     def cases(self, make: Callable[[Draw], Iterable[Case]]) -> Callable[[Draw], Iterable[Case]]:
-        """Decorate the function that yields the test cases, smallest first."""
+        """Register the decorated function, which yields the test cases, smallest first."""
         self._cases = make
         return make
 
     def remarks(self, make: Callable[[Any], str | None]) -> Callable[[Any], str | None]:
-        """Decorate the function that returns a remark on a right solution, or None."""
+        """Register the decorated function, which returns a remark on a right solution, or None."""
         self.remark = make
         return make
 
@@ -109,8 +109,8 @@ class Part:
         """Add a known mistake.
 
         Args:
-            message: A sentence that tells learners what they did.
-            pieces: Pieces of the reference's text and their replacements, in turn; or a single definition that
+            message: A sentence that tells learners what they did wrong.
+            pieces: Pieces of the reference's text, each followed by its replacement; or a single definition that
                 replaces the reference's.
 
         Raises:
@@ -123,13 +123,13 @@ class Part:
         self.mistakes.append((message, patch))
 
     def variant(self, definition: str) -> None:
-        """Add a right answer that is written differently, as definitions that replace the reference's."""
+        """Add a correct answer that is written differently: definitions that replace the reference's."""
         self.variants.append(_dedented(definition))
 
     def answer(self, sources: Mapping[str, str], files: Mapping[str, str] | None = None) -> Answer:
-        """Return the probe applied to these sources, as a function of a case's arguments.
+        """Return a function that calls the probe with these sources and the arguments of a case.
 
-        The sources are executed at the first call.
+        The sources are executed on the first call.
         """
         code = isolated_modules.World(sources, self.stage.module, files)
         probe = self.probe
@@ -143,7 +143,7 @@ class Part:
         return answer
 
     def program(self, sources: Mapping[str, str]) -> str:
-        """Return the source of a module with the function of `Part.answer`, as `answer`, that needs only PyTorch."""
+        """Return a module's source that needs only PyTorch and defines the function of `Part.answer` as `answer`."""
         probe = re.sub(r"\A.*?^def \w+", "def probe", inspect.getsource(self.probe), count=1, flags=re.S | re.M)
         return (
             f"{inspect.getsource(isolated_modules)}\n\n{_without_future(inspect.getsource(simulated_device))}\n\n"
@@ -185,7 +185,7 @@ class Part:
 
     @property
     def title(self) -> str:
-        """The name in reports: the name of the definition, then a comma and the aspect that is checked, if any."""
+        """The name in reports: the name of the definition, followed by the aspect that is checked, if any."""
         own = max((name for name in names(self.stage.number) if self.name.startswith(name)), key=len, default=self.name)
         return own + self.name[len(own) :].replace("_", ", ", 1).replace("_", " ")
 
@@ -201,7 +201,7 @@ class Part:
 
     @property
     def watched(self) -> tuple[str, ...]:
-        """The forbidden names that are also detected at run time, by the PyTorch operators that are executed."""
+        """The forbidden names that are also detected at run time, from the PyTorch operators that run."""
         return tuple(name for name in self.without if name in _OPERATORS)
 
 
@@ -215,10 +215,10 @@ def part(
     exact_zero: bool = False,
     seconds: float = SECONDS,
 ) -> Callable[[Callable[..., Any]], Part]:
-    """Decorate a probe to make it a part. The arguments are those of `Part` and `checking.exercise.exercise`.
+    """Turn the decorated probe into a part. `Part` and `checking.exercise.exercise` explain the arguments.
 
     Raises:
-        ValueError: If the probe has no docstring, which is shown in reports.
+        ValueError: If the probe has no docstring, which reports need.
     """
 
     def make(probe: Callable[..., Any]) -> Part:
@@ -235,7 +235,7 @@ def part(
 
 @cache
 def parts(number: int) -> tuple[Part, ...]:
-    """Return the parts of a stage in the order of its file; an empty tuple if the stage has no check yet."""
+    """Return the parts of a stage in the order of its file, or an empty tuple if the stage has no check yet."""
     name = f"companion_school.build.checks.{STAGES[number].module}"
     try:
         module = importlib.import_module(name)
@@ -252,7 +252,7 @@ def points_of(stage: Stage) -> int:
 
 
 def references(stage: Stage) -> dict[str, str]:
-    """Return the references of a stage and of the stages that it needs, by module name."""
+    """Return the reference files of a stage and of the stages that it needs, by module name."""
     return {STAGES[number].module: reference(number) for number in (*stage.needs, stage.number)}
 
 
@@ -276,7 +276,7 @@ def patched(number: int, patch: Patch) -> str:
 
 
 def _without_future(source: str) -> str:
-    """Remove `from __future__ import annotations`, which may only be at the top, so the text can follow another's."""
+    """Remove `from __future__ import annotations`, so that the text can be appended to the source of another module."""
     return source.replace("from __future__ import annotations\n", "")
 
 
@@ -285,7 +285,7 @@ def _dedented(definition: str) -> str:
 
 
 def _with_definitions(source: str, definitions: str) -> str:
-    """Replace definitions of the source in place, and put imports and new definitions before the first one."""
+    """Replace definitions in place, and insert imports and new definitions before the first replaced one."""
     tree, own = ast.parse(source), ast.parse(definitions)
     lines, pieces = source.splitlines(), definitions.splitlines()
 

@@ -1,8 +1,8 @@
 """The race: bits per byte on held-out text after a fixed number of minutes of training on this machine.
 
-The training text consists of the stories that `companion build story` trains on; other stories are held out. The
-learner's `race.py` trains a model, and this module measures it. Every token of the held-out documents is scored once,
-the first token of a document with log2 of the vocabulary size, and decoding the tokens must give the text back.
+Training uses the same stories as `companion build story`, and other stories are held out. The learner's `race.py`
+trains a model, and this module measures it. Every token of the held-out documents is scored once. The first token of a
+document counts log2 of the vocabulary size. Decoding the tokens must restore the text.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Result:
         minutes: Training time that was requested.
         bits_per_byte: Score on the held-out text.
         seconds: Time that training took.
-        machine: Name of the GPU or the processor that it was trained on.
-        on: Date, in ISO format.
+        machine: Name of the GPU or processor that the model was trained on.
+        on: Date of the race, in ISO format.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Result:
 
     @property
     def time(self) -> str:
-        """The requested minutes, followed by the time it took if the race was late."""
+        """The requested minutes, followed by the time that the race took if it was late."""
         return f"{self.minutes:g} min" + (f", but took {self.seconds:.0f} s" if self.is_late else "")
 
 
@@ -95,7 +95,7 @@ class Run:
     Attributes:
         bits: Bits per byte on the held-out text.
         seconds: Time that the race took.
-        spent: Seconds spent in the tokenizer, by function.
+        spent: Seconds spent in each function of the tokenizer, by function name.
         runner: The learner's `Runner`, with the model, its merges and its context.
         on_gpu: True if the race allocated memory on a GPU.
     """
@@ -133,7 +133,7 @@ def run(code: World, minutes: float) -> Run:
 
 
 def run_everywhere(code: World, minutes: float) -> list[Run]:
-    """Run a race. If it has used a GPU, run it again on the processor; the GPU's run is the last of the list.
+    """Run a race. If it used a GPU, run it again on the processor. The GPU run comes last in the list.
 
     Raises:
         ValueError: If the race returns no valid result (see `bits_per_byte`).
@@ -146,13 +146,13 @@ def run_everywhere(code: World, minutes: float) -> list[Run]:
 
 
 def _allocated() -> int:
-    """Return the number of bytes allocated on the GPU since this process began."""
+    """Return the total number of bytes that this process has allocated on the GPU so far."""
     return int(torch.cuda.memory_stats().get("allocated_bytes.all.allocated", 0))
 
 
 @contextmanager
 def _timed(module: Any, *names: str) -> Iterator[dict[str, float]]:
-    """Measure the seconds that functions of a module take, for files that import them after this call."""
+    """Time functions of a module, in seconds. Only files that import the functions after this call are covered."""
     spent, before = dict.fromkeys(names, 0.0), {name: getattr(module, name, None) for name in names}
 
     def watched(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -181,19 +181,19 @@ def race(
 ) -> str:
     """Run a race with the files of a folder, save its result and its model, plot it, and return the table.
 
-    If race.py is not written yet, a plain race with stages 1 to 6 runs in its place. For comparison, the course's
+    If race.py is not written yet, a plain race that uses stages 1 to 6 runs instead. For comparison, the course's
     race.py runs for the same time, unless it has already done so today on this machine. A race that uses a GPU runs a
-    second time on the processor, so the table has a row for each.
+    second time on the processor, so the table has a row for each device.
 
     Args:
         folder: The learner's folder.
         minutes: Training time.
         name: Name of the run in the table.
         alone: Skip the course's race.
-        say: Called with a line of text before each race.
+        say: Called with a line of progress before each race.
 
     Raises:
-        ValueError: If the race returns no valid result (see `run`), or a file that it needs is not written.
+        ValueError: If the race returns no valid result (see `run`), or a file that it needs is not written yet.
     """
     code, told = _learners(folder, name)
     before = read_board(folder / BOARD)
@@ -217,7 +217,7 @@ def race(
 
 
 def _learners(folder: Path, name: str | None) -> tuple[World, str]:
-    """Return the learner's files, with the plain race if race.py is not written yet, and the name of the run."""
+    """Return the learner's files and the name of the run. The plain race replaces a race.py not written yet."""
     sources = read_sources(folder)
     files = {module: str(folder / f"{module}.py") for module in sources}
     is_plain = is_untouched(STAGE.number, sources.get(STAGE.module, stub(STAGE.number)))
@@ -239,7 +239,7 @@ def _result(name: str, minutes: float, made: Run) -> Result:
 
 
 def _about_gpu(last: Run) -> str:
-    """Return a sentence on whether this race has a row for a GPU and, if it has none, why."""
+    """Return a sentence that says whether the race ran on a GPU and, if not, why."""
     if not torch.cuda.is_available():
         return "PyTorch found no GPU on this machine, so this race has no GPU row."
     name = torch.cuda.get_device_name()
@@ -252,7 +252,7 @@ def _about_gpu(last: Run) -> str:
 
 
 def _stands_beside(one: Result, minutes: float) -> bool:
-    """Return True if this is a result of the course's race from today, on this machine, for the same time."""
+    """Return True if this is a result of the course's race, run today on this machine for the same time."""
     machine = torch.cuda.get_device_name() if torch.cuda.is_available() else processor()
     here = one.machine == machine and one.on == date.today().isoformat()
     return one.name == COURSES and one.minutes == minutes and here and not one.is_late
@@ -287,7 +287,7 @@ def read_board(file: Path) -> list[Result]:
 
 
 def board(runs: Sequence[Result], marks: Sequence[Yardstick], new: Sequence[Result] = ()) -> str:
-    """Format all results as a table, best first; `new` are the latest ones."""
+    """Format all results as a table, best first. The results in `new` are marked as the latest ones."""
     rows = [(one.bits_per_byte, one.name, one.time, one.machine, "<- now" if one in new else one.on) for one in runs]
     rows += [(mark.bits_per_byte, mark.name, "", "", "") for mark in marks]
     lines = [(f"{bits:.3f}", *rest) for bits, *rest in sorted(rows, key=lambda row: row[0])]
@@ -295,7 +295,7 @@ def board(runs: Sequence[Result], marks: Sequence[Yardstick], new: Sequence[Resu
 
 
 def draw(file: Path, runs: Sequence[Result], marks: Sequence[Yardstick]) -> Any:
-    """Plot the results against the minutes, with their names in a column beside the plot; save and return the figure.
+    """Plot scores against training minutes, with the names in a column beside the plot; save and return the figure.
 
     Args:
         file: Output file.
@@ -327,7 +327,7 @@ def draw(file: Path, runs: Sequence[Result], marks: Sequence[Yardstick]) -> Any:
 
 
 def _name(axes: Any, rows: Sequence[tuple[float, str, str]]) -> None:
-    """Write the names in a column to the right, near their values but without overlap, and connect them with lines."""
+    """Write the names in a column to the right, close to their values but without overlap, joined to them by lines."""
     low, high = axes.get_ylim()
     step = 1 / _NAMES
     heights = [(bits - low) / (high - low) for bits, _, _ in rows]

@@ -1,7 +1,7 @@
 """The score of a race: bits per byte on held-out texts.
 
-This module scores a learner's own race, in the learner's process. The races of a class are scored from outside the
-process (`course.grading.race_board`).
+This module scores a learner's own race, and runs in the learner's process. In the races of a class, scoring takes place
+outside that process (`course.grading.race_board`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ def bits_per_byte(code: Any, runner: Any, texts: Sequence[str]) -> float:
 
     Args:
         code: The learner's files.
-        runner: The object that `race` returned, with `model`, `merges` and `context`.
+        runner: The object that `race` returned; it has the attributes `model`, `merges` and `context`.
         texts: The held-out texts.
 
     Raises:
-        ValueError: If the runner lacks an attribute, the tokens do not decode to the text, or the logits have a wrong
+        ValueError: If the runner lacks an attribute, the tokens do not decode to the text, or the logits have the wrong
             shape, are not finite, or depend on later tokens.
     """
     for name in ("model", "merges", "context"):
@@ -44,7 +44,7 @@ def bits_per_byte(code: Any, runner: Any, texts: Sequence[str]) -> float:
 
 @torch.no_grad()
 def _nats(model: Any, ids: torch.Tensor, context: int, vocab: int) -> float:
-    """Return the sum of -ln p over all tokens but the first, computed in windows of `context` tokens."""
+    """Return the sum of -ln p over all tokens except the first, computed in windows of `context` tokens."""
     nats = 0.0
     for start in range(0, len(ids) - 1, context):
         window = ids[None, start : start + context + 1]
@@ -52,7 +52,7 @@ def _nats(model: Any, ids: torch.Tensor, context: int, vocab: int) -> float:
         if not isinstance(logits, torch.Tensor) or logits.shape[:2] != window[:, 1:].shape or logits.shape[2] < vocab:
             told = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
             raise ValueError(f"race: expected logits (1, token, {vocab}) of {window.shape[1] - 1} tokens, got {told}")
-        # This is a score only if each logit depends only on earlier tokens, which is checked below.
+        # The score is valid only if no logits depend on later tokens, which is checked below.
         logs = logits.double().log_softmax(-1).gather(-1, window[:, 1:, None])
         nats -= logs.sum().item()
     if not math.isfinite(nats):

@@ -30,7 +30,7 @@ ABSENT = (
 
 
 def record() -> dict[str, list[list[float]] | list[int]]:
-    """Return recorded output of transformers: a few `ids`, and `logits` of the vocabulary's first tokens."""
+    """Return recorded output of transformers: a few `ids`, and their `logits` for the vocabulary's first tokens."""
     return records.read("smollm2")
 
 
@@ -41,8 +41,8 @@ def try_real_model(folder: Path) -> tuple[bool, str]:
         folder: The learner's folder, where stage 10 has passed its check.
 
     Returns:
-        False if the learner's code failed, True if its logits are right or could not be compared, because the model is
-        not on this machine or the machine is too busy; and a sentence that says which.
+        A flag and a sentence that explains it. The flag is False if the learner's code failed. It is True if the logits
+        are right, or if they could not be compared because the model is not on this machine or the machine is too busy.
     """
     found = at_hand("smollm2")
     if found is None:
@@ -57,7 +57,7 @@ def try_real_model(folder: Path) -> tuple[bool, str]:
 
 
 def theirs(model: Path) -> tuple[Tensor, Tensor, str]:
-    """Return ids, the logits that transformers gives for them, and a phrase that says where the logits come from."""
+    """Return token ids, the logits that transformers computes for them, and a phrase that names their source."""
     known = record()
     ids, logits = torch.tensor([known["ids"]]), torch.tensor(known["logits"])
     if util.find_spec("transformers") is None:
@@ -78,7 +78,7 @@ def main(arguments: list[str]) -> int:
     begin = time.monotonic()
     try:
         own = code.load(model)
-    except Exception as error:  # whatever the learner's code raises
+    except Exception as error:  # the learner's code may raise anything
         print(f"SmolLM2: your `load` raises {type(error).__name__}: {error}"[:500])
         return 1
     seconds = time.monotonic() - begin

@@ -1,7 +1,7 @@
 """Save a learner's model as a folder that every command reads: `companion generate --checkpoint my/transformer`.
 
-The learner's own `save` (stage 6) and `save_merges` (stage 1) write the files. The library reads them back before they
-replace an earlier model, so a folder never holds a model whose output differs from the learner's.
+The learner's own `save` (stage 6) and `save_merges` (stage 1) write the files. The library reads these files back
+before they replace an earlier model, and saving fails if their output differs from that of the learner's code.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ def save_model(folder: Path, code: World, model: Any, merges: Sequence[tuple[int
         context: Length of the longest training sequence, in tokens.
 
     Returns:
-        The names of the files.
+        The names of the files that were written.
 
     Raises:
-        ValueError: If the files written by `save` and `save_merges` give other ids or logits than the learner's code.
-            In that case an earlier model stays in place.
+        ValueError: If the files that `save` and `save_merges` wrote give different ids or logits from the learner's
+            code. An earlier model then stays in place.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as place:

@@ -1,8 +1,8 @@
 """A simulated second device, for machines without a GPU. Its tensors cannot be mixed with CPU tensors.
 
 The device is called "meta", PyTorch's name for a device without memory, so code that creates new tensors on the device
-of an existing one works. Operations on tensors of two devices, or with a generator of the other device, fail here as
-they do on a GPU. As on a GPU, an index or a zero-dimensional tensor may be on the CPU.
+of an existing one works. Operations that mix tensors from two devices, or that use a generator from the wrong device,
+fail as they do on a GPU. As on a GPU, an index or a zero-dimensional tensor may be on the CPU.
 
     with SimulatedDevice() as there:
         model.to(there)
@@ -29,7 +29,7 @@ _INDEXED = ("index", "index_put", "index_put_", "_unsafe_index")
 
 
 class _Far(torch.Tensor):
-    """A tensor of the simulated device. Its data is stored on the CPU, in `numbers`."""
+    """A tensor on the simulated device. Its data is stored on the CPU, in `numbers`."""
 
     numbers: torch.Tensor
 
@@ -52,7 +52,7 @@ class _Far(torch.Tensor):
 
 
 class SimulatedDevice(TorchFunctionMode):
-    """Context manager that makes the device available. Entering it returns the device."""
+    """Context manager that makes the simulated device available and returns it."""
 
     def __enter__(self) -> torch.device:
         super().__enter__()
@@ -84,7 +84,7 @@ class SimulatedDevice(TorchFunctionMode):
 
 class _Operations(TorchDispatchMode):
     @classmethod
-    def _should_skip_dynamo(cls) -> bool:  # otherwise the first operation imports the compiler, which takes seconds
+    def _should_skip_dynamo(cls) -> bool:  # avoids importing the compiler at the first operation, which takes seconds
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -102,7 +102,7 @@ class _AnyGenerator(torch.Generator):
 
 
 class _FarGenerator(_Generator):
-    """A generator of the simulated device. Its state is on the CPU."""
+    """A generator for the simulated device. Its state is stored on the CPU."""
 
 
 def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -127,7 +127,7 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def on_simulated_device(call: Callable[[torch.device], Any]) -> Any:
-    """Return the result of `call` on the simulated device, or a sentence if it mixes tensors of two devices."""
+    """Return the result of `call` on the simulated device, or an explanation if it mixes tensors from two devices."""
     with SimulatedDevice() as device:
         try:
             return call(device)

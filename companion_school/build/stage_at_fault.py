@@ -1,4 +1,4 @@
-"""Find the stage at fault if a part of a stage is not right: the stage itself or an earlier one that it uses."""
+"""Find the stage at fault when a part of a stage is not right: the stage itself or an earlier one that it uses."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from companion_school.checking.examine import AnswerKey, Verdict, examine
 def lies_in(part: Part, key: AnswerKey, sources: Mapping[str, str], files: Mapping[str, str]) -> int | None:
     """Return the number of the earlier stage at fault, or None if the fault is in the stage's own file.
 
-    An earlier stage is at fault if the part becomes right when its reference replaces the learner's file. If several
-    are at fault together, return the first.
+    An earlier stage is at fault if the part becomes right once the learner's file for that stage is replaced with its
+    reference. If several stages are at fault together, the first one is returned.
     """
     right = references(part.stage)
     needs = part.stage.needs
@@ -23,14 +23,14 @@ def lies_in(part: Part, key: AnswerKey, sources: Mapping[str, str], files: Mappi
     for number in needs:
         if tried(part, key, {**sources, **_of(right, (number,))}, files).result is Result.RIGHT:
             return number
-    for at, number in enumerate(needs):  # several are at fault: find the first whose own file breaks the part
+    for at, number in enumerate(needs):  # several stages are at fault: find the first whose file breaks the part
         if tried(part, key, {**sources, **_of(right, needs[at + 1 :])}, files).result is not Result.RIGHT:
             return number
     return needs[0]
 
 
 def tried(part: Part, key: AnswerKey, sources: Mapping[str, str], files: Mapping[str, str]) -> Verdict:
-    """Return the verdict on a part with these sources."""
+    """Examine a part with these sources and return the verdict."""
     return examine(key, in_this_process(part.answer(sources, files), part.watched))
 
 

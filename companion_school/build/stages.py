@@ -1,4 +1,4 @@
-"""The stages of *Your own transformer*: the file, the lessons and the prerequisites of each."""
+"""The stages of *Your own transformer*: the file, lessons and prerequisites of each stage."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ class Stage:
     """One file of the learner's own transformer.
 
     Attributes:
-        number: Number in commands and checks. Stages are written in the order of `STAGES`, not of their numbers.
+        number: Number in commands and checks. Learners write the stages in the order of `STAGES`, which is not the
+            order of their numbers.
         file: File name in the learner's folder.
         title: A short title.
         lessons: The lessons that derive the stage.
-        minutes: Time that it takes someone who has read these lessons.
-        needs: The earlier stages that its check runs with, whether its file imports them or not.
-        points: Points where the stage is graded.
-        begun: Lessons after which some definitions can already be written, each with their names. The rest is written
-            after the last of `lessons`.
+        minutes: Expected time, in minutes, for someone who has read these lessons.
+        needs: The earlier stages that its check uses, whether or not its file imports them.
+        points: Points for the stage in courses that grade it.
+        begun: Earlier lessons after which some definitions can already be written, each with the names of these
+            definitions. The rest is written after the last of `lessons`.
 
     The reference of a stage determines which definitions learners write and which are given (`stubs.names`,
     `stubs.given`).
@@ -37,7 +38,7 @@ class Stage:
 
     @property
     def module(self) -> str:
-        """The name that other files use to import it."""
+        """The name under which other files import it."""
         return self.file.removesuffix(".py")
 
     @property
@@ -74,14 +75,14 @@ STAGES = {
 
 
 def following(stage: Stage, by: int = 1) -> Stage | None:
-    """Return the stage that is `by` steps after this one (before it if negative), or None if there is none."""
+    """Return the stage that is `by` steps after this one (before it if `by` is negative), or None if there is none."""
     order = [*STAGES.values()]
     at = order.index(stage) + by
     return order[at] if 0 <= at < len(order) else None
 
 
 def find_stage(name: str | int | float) -> Stage:
-    """Return the stage of this name: 5, "5", "build.5", "model" or "model.py".
+    """Return the stage with this name or number, such as 5, "5", "build.5", "model" or "model.py".
 
     Raises:
         ValueError: If there is no such stage. The message lists the stages.

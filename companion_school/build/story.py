@@ -1,7 +1,7 @@
 """Train the learner's own transformer (stages 1 to 7) to tell stories, for a few minutes, and save it.
 
-The training text is `companion.data.stories`, stories from a small grammar, or any files that the learner names. The
-model is saved in the learner's folder, in a format that every command reads (`save_model`).
+The training text is either `companion.data.stories`, stories from a small grammar, or any files that the learner names.
+The model is saved in the learner's folder, in a format that every command reads (`save_model`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Told:
 
     Attributes:
         story: A story that the model wrote.
-        seconds: Time of each step, by name.
+        seconds: Seconds spent on each step, by name.
         updates: Number of updates.
         loss: Mean loss over the last tenth of the updates, in nats per token.
         files: Names of the files written into the folder.
@@ -88,12 +88,12 @@ def tell(
     device: str = "auto",
     say: Callable[[str], None] = print,
 ) -> Told:
-    """Train the learner's own transformer on stories, let it write one, and save it into the learner's folder.
+    """Train the learner's own transformer on stories, let it write one, and save the model in the learner's folder.
 
     Args:
         folder: The learner's folder.
-        minutes: Time for learning merges, encoding and training together.
-        data: Files to train on in place of the stories.
+        minutes: Total time for learning merges, encoding and training.
+        data: Files to train on instead of the stories.
         reference: If true, use the course's files instead of the learner's.
         device: "cpu", "cuda" or "auto".
         say: Called with lines of progress, including a sample after each tenth of the updates.
@@ -109,7 +109,7 @@ def tell(
 
 
 def _files(folder: Path, reference: bool, say: Callable[[str], None]) -> World:
-    """Load the learner's files, with the course's files in place of those that have not been begun."""
+    """Load the learner's files, using the course's files for stages that the learner has not begun."""
     stages = [STAGES[number] for number in range(1, 8)]
     sources = {module: text for stage in stages for module, text in references(stage).items()}
     theirs = {} if reference or not folder.is_dir() else read_sources(folder)
@@ -123,7 +123,7 @@ def _files(folder: Path, reference: bool, say: Callable[[str], None]) -> World:
 
 
 def _texts(data: Sequence[str], say: Callable[[str], None]) -> list[str]:
-    """Return the training texts, and warn if they are short."""
+    """Return the training texts, and warn if there is little text."""
     if not data:
         return [story.text for story in stories(STORIES)]
     texts = [document.text for document in read_corpus(data).documents]
@@ -143,9 +143,10 @@ def _told(
     say(f"learning {MERGES} merges from {sum(map(len, texts)):,} characters ...")
     merges = code["tokenizer"].learn("\n".join(texts), MERGES)
     clock.note("learning merges")
-    with tempfile.TemporaryDirectory() as place:  # find merges that cannot be saved before training, not after
+    with tempfile.TemporaryDirectory() as place:  # if the merges cannot be saved, find out before training
         check_merges(code, merges, Path(place))
-    # One call, so that an `encode` that caches words processes each word once. No merge crosses the end of a text.
+    # Encode everything in one call, so that an `encode` that caches words processes each word only once. No merge
+    # crosses the end of a text.
     ids = torch.tensor(code["tokenizer"].encode("".join(f"{text}{chr(END)}" for text in texts), merges), device=device)
     clock.note("encoding")
     context = min(CONTEXT, len(ids) - 2)
@@ -207,7 +208,7 @@ class _Training:
         yield from training.train(self.model, loss_at, updates, peak=RATE, warmup=WARMUP)
 
     def possible(self, seconds: float) -> int:
-        """Return the number of updates that fit into the time, measured on five updates. The model is then reset."""
+        """Estimate how many updates fit into the time, based on five trial updates. The model is then reset."""
         began = time.monotonic()
         tried = sum(1 for _ in self.losses(5))
         each = (time.monotonic() - began) / tried
@@ -215,7 +216,7 @@ class _Training:
         return max(10, int(0.9 * seconds / each))
 
     def writes(self, tokens: int, seed: int) -> str:
-        """Return a story: the fixed beginning and at most `tokens` generated tokens."""
+        """Return a story: a fixed beginning followed by at most `tokens` generated tokens."""
         ids = list(self.code["tokenizer"].encode(BEGINNING, self.merges))
         room = min(tokens, self.context - len(ids))
         choice = {"temperature": 0.7, "top_p": 0.9}

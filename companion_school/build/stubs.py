@@ -1,12 +1,12 @@
 """The reference of each stage as a file, and the stub that learners start from.
 
-The references of stages 2 to 9 are sections of the page (`companion/page.py`), separated by comments of the form
-`# --- stage N, file.py: lessons ...`. The others are files in `references/`. Both are ordinary Python files with only
-the imports that they need; names defined by another stage are imported from its file.
+The references of stages 2 to 9 are sections of the one-page model (`companion/page.py`), separated by comments of the
+form `# --- stage N, file.py: lessons ...`. The others are files in `references/`. References and stubs are ordinary
+Python files with only the imports that they need. They import names of another stage from its file.
 
 A definition whose first line ends in `# given` is not part of the exercise: the stub contains it in full, marked as
-given. A definition that begins with an underscore and is not given is private to the reference: no stub contains it,
-and no check uses it.
+given. A definition whose name begins with an underscore and that is not given is private to the reference: no stub
+contains it, and no check uses it.
 """
 
 from __future__ import annotations
@@ -87,20 +87,20 @@ def stub(number: int) -> str:
 
 @cache
 def plain_race() -> str:
-    """Return a plain race.py that trains the model of stages 1 to 6, for learners who have not written their own."""
+    """Return a plain race.py that uses stages 1 to 6, for learners who have not written their own."""
     return files("companion_school.build.references").joinpath("plain_race.py").read_text("utf-8")
 
 
 def definitions(source: str) -> dict[str, str]:
-    """Return the text of each function and class of a file, by its name."""
+    """Return the source text of each function and class in a file, by name."""
     lines = source.splitlines()
     return {node.name: _text(node, lines) for node in _definitions(source)}
 
 
 def lines_written(source: str) -> int:
-    """Count the lines of code in the functions and methods of a file that are not given.
+    """Count the lines of code in a file's functions and methods, without those that are given.
 
-    Docstrings, comments and empty lines do not count.
+    Docstrings, comments and blank lines do not count.
     """
     functions = [node for node in _definitions(source) if not _is_given(node, source.splitlines())]
     methods = [part for node in functions for part in getattr(node, "body", []) if isinstance(node, ast.ClassDef)]
@@ -114,7 +114,7 @@ def lines_written(source: str) -> int:
 
 
 def is_untouched(number: int, source: str) -> bool:
-    """Return True if the code of a file still equals the stub's, whatever its docstrings and comments say."""
+    """Return True if the code of a file is still that of the stub, apart from docstrings and comments."""
     try:
         return _code(source) == _code(stub(number))
     except (SyntaxError, ValueError):
@@ -168,7 +168,7 @@ def _home() -> dict[str, str]:
 
 
 def _imports(number: int, body: str) -> str:
-    """Return the imports that a section needs: the page's imports that it uses, and one line for each other stage."""
+    """Return the imports that a section needs: imports of the page, and a line for each other stage that it uses."""
     own = {node.name for node in _definitions(body)}
     used = {node.id for node in ast.walk(ast.parse(body)) if isinstance(node, ast.Name)} - own
     head = ast.parse(_page()[: next(_MARK.finditer(_page())).start()])
@@ -187,7 +187,7 @@ def _imports(number: int, body: str) -> str:
 
 
 def _grouped(lines: list[str]) -> list[str]:
-    """Group imports: the standard library, other libraries, the learner's files."""
+    """Group imports into the standard library, other libraries, and the learner's files."""
     own = {stage.module for stage in STAGES.values()}
 
     def group(line: str) -> int:
@@ -201,7 +201,7 @@ def _grouped(lines: list[str]) -> list[str]:
 
 
 def _laid_out(body: str) -> str:
-    """Put two empty lines between definitions and one between methods, as PEP 8 asks."""
+    """Put two blank lines between definitions and one between methods, as PEP 8 requires."""
     lines, before = body.splitlines(), dict[int, int]()
     for node in ast.parse(body).body:
         before[_first_line(node, lines)] = 2
@@ -221,7 +221,7 @@ def _laid_out(body: str) -> str:
 
 
 def _first_line(node: ast.stmt, lines: list[str]) -> int:
-    """Return the first line of a statement, including decorators and the comment above it."""
+    """Return the number of a statement's first line, counting its decorators and the comment above it."""
     decorators = node.decorator_list if isinstance(node, Definition) else []
     first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
     while first > 1 and lines[first - 2].lstrip().startswith("#"):

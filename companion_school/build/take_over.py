@@ -1,7 +1,8 @@
-"""Copy an answer to an exercise into the learner's own transformer, where both ask for the same function.
+"""Copy the answer to an exercise into the learner's own transformer, if a stage asks for the same function.
 
 The learner's function is copied unchanged into the file of its stage. The stage's definition gets a body of a few
-lines, a bridge, that calls it with the right arguments. A definition that the learner has already begun is left alone.
+lines, called a bridge, that calls this function with the right arguments. A definition that the learner has already
+begun is left alone.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ _IMPORTS = {
 
 @dataclass(frozen=True)
 class Bridge:
-    """Code that makes the answer to an exercise the body of a stage's definition.
+    """Code that implements a stage's definition with the answer to an exercise.
 
     Attributes:
         exercise: Number of the exercise, such as "2.3".
         stage: The stage whose file gets the answer.
-        definition: Name of the function or class there. The part of the check that has this name must pass before
+        definition: Name of the function or class in that file. The part of the check with this name must pass before
             the file is written.
-        bodies: The body of the function, or the bodies of the class's methods, by name.
+        bodies: The body of the function, or of each method of the class, by name.
     """
 
     exercise: str
@@ -45,7 +46,7 @@ class Bridge:
 
     @property
     def told(self) -> str:
-        """A line that the exercise's check prints about the bridge."""
+        """The line about the bridge that the exercise's check prints."""
         where = f"`{self.definition}` of {self.stage.file}, stage {self.stage.number} of your own transformer"
         return f'It is also {where}. take_over("{self.exercise}") copies it there.'
 
@@ -113,16 +114,16 @@ BRIDGES = {
 
 
 def take_over(bridge: Bridge, answer: str, folder: Path) -> str:
-    """Copy an answer into the file of its stage, and return a sentence about what was done.
+    """Copy an answer into the file of its stage, and return a sentence that says what was done.
 
     Args:
         bridge: The bridge from the exercise to the stage.
         answer: Source code of the learner's function.
-        folder: The learner's folder. A missing stub is written first.
+        folder: The learner's folder. If the file does not exist, its stub is written first.
 
     Raises:
         ValueError: If the definition has already been begun, or its check fails with this answer, for example because
-            the answer uses something else from its notebook. In these cases the answer is not written.
+            the answer uses something else from its notebook. The answer is then not copied.
     """
     lay_stubs(folder, [bridge.stage])
     file, sources = folder / bridge.stage.file, read_sources(folder)
@@ -151,13 +152,13 @@ def _definition(text: str, name: str) -> ast.FunctionDef | ast.ClassDef | None:
 
 
 def _is_untouched(bridge: Bridge, text: str) -> bool:
-    """Return True if the definition still equals the stub's."""
+    """Return True if the definition is still the one in the stub."""
     mine, handed_out = (_definition(one, bridge.definition) for one in (text, stub(bridge.stage.number)))
     return mine is not None and handed_out is not None and ast.dump(mine) == ast.dump(handed_out)
 
 
 def _joined(bridge: Bridge, text: str, answer: str) -> str:
-    """Return the text of the file with the answer above the definition and the bridge as its body."""
+    """Return the text of the file with the answer inserted above the definition, whose body becomes the bridge."""
     node, lines = _definition(text, bridge.definition), text.splitlines()
     if node is None:
         raise ValueError(f"{bridge.stage.file}: expected a definition of {bridge.definition}, found none")
