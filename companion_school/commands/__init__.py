@@ -1,4 +1,4 @@
-"""The school's commands, which `companion` finds through the entry point `companion.commands`."""
+"""The school's commands, which `companion` discovers through the entry point `companion.commands`."""
 
 from companion_school.commands import build, course, explore, grade, progress, review
 

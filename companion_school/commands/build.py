@@ -37,7 +37,7 @@ def parser() -> Parser:
 
 
 def add_actions(parser: Parser) -> None:
-    """Add the actions to the parser, which must be registered as a command before."""
+    """Add the actions to the parser, which must already be registered as a command."""
     show = _plain_parser("Show the stages, your progress in each, and what comes next.")
     start = _plain_parser("Write the stubs of all stages. Files that you already have are not changed.")
     actions = (

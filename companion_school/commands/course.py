@@ -1,4 +1,4 @@
-"""Command `companion course`: problem sets, marks, and the proof that the checks work."""
+"""Command `companion course`: problem sets, marks, and evidence that the checks work."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def parser() -> Parser:
 
 
 def add_actions(parser: Parser) -> None:
-    """Add the actions to the parser, which must be registered as a command before."""
+    """Add the actions to the parser, which must already be registered as a command."""
     actions = ((name, made(), help) for name, (made, _, help) in ACTIONS.items())
     add_commands(parser, "action", "actions", actions)
 
@@ -360,7 +360,7 @@ def _settings(flags: Namespace) -> dict[str, str]:
 
 
 def _stages(flags: Namespace) -> tuple[Sequence[Stage], Path | None]:
-    """Return a project's stages and the folder of their guides, or no stages and None for a problem set."""
+    """Return a project's stages and the folder with their guides; for a problem set, no stages and None."""
     from companion_school.build.stages import find_stages
 
     if flags.build is None:
@@ -372,7 +372,7 @@ def _stages(flags: Namespace) -> tuple[Sequence[Stage], Path | None]:
 
 
 def _secret_file(flags: Namespace, out: Path) -> tuple[Path, bool]:
-    """Return the path of the secret, and True if the file was created just now."""
+    """Return the path of the secret, and whether the file was just created."""
     file = Path(flags.seed_file) if flags.seed_file is not None else out / "secret.seed"
     if file.exists() or flags.seed_file is not None:
         return file, False
@@ -384,10 +384,11 @@ def _secret_file(flags: Namespace, out: Path) -> tuple[Path, bool]:
 
 
 def _guides(named: str | None) -> Path | None:
-    """Find the folder of the stages' notebooks.
+    """Find the folder that holds the stages' notebooks.
 
-    This is the folder `build` in `named` or, without a name, in the `notebooks` of the working directory or of the
-    repository that contains the package. The result is None if there is none. Raises `ValueError` if `named` has none.
+    If `named` is given, this is its subfolder `build`, and a missing subfolder raises `ValueError`. Otherwise it is
+    `notebooks/build` in the working directory or in the repository that contains the package; the result is None if
+    neither exists.
     """
     import companion
 
@@ -401,7 +402,7 @@ def _guides(named: str | None) -> Path | None:
 
 
 def _bundles(pset: ProblemSet | None, flags: Namespace) -> list[Path]:
-    """Return the paths of the requested bundles. Raises `ValueError` if one cannot be written."""
+    """Return the paths of the requested bundles. Raises `ValueError` if a bundle cannot be written."""
     from companion_school.course.bundles import gradescope, repository
 
     places = []

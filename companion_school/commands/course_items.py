@@ -1,4 +1,4 @@
-"""Command `companion course list`: everything that a problem set can contain, to choose from."""
+"""Command `companion course list`: everything that a problem set can contain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Command `companion course exam`: an examination on paper and its marking key, from the teacher's seed."""
+"""Command `companion course exam`: a paper examination and its marking key, generated from the teacher's seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Command `companion explore`: a page that shows the inside of a model, as a file or served by Python."""
+"""Command `companion explore`: a page that shows the inside of a model, written to a file or served by Python."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TEXT = "Once upon a time"
 
 @dataclass(frozen=True)
 class _Words:
-    """A published tokenizer with the interface that the page needs."""
+    """Adapter that gives a published tokenizer the interface that the page needs."""
 
     encode: Callable[[str], list[int]]
     decode: Callable[[Sequence[int]], str]
@@ -115,7 +115,7 @@ def _serve(made: str, asked: Asked, port: int, talk: Talk | None) -> int:
 
 
 def _asked(folder: Path, text: str | None) -> tuple[Asked, str, Writer | None]:
-    """Load a run or a published model. Return it with the first text and, for a kind that may chat, its writer."""
+    """Load a run or a published model. Return it with the first text and, if the model may chat, its writer."""
     import torch
 
     from companion.commands.runs import run_folder

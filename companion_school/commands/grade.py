@@ -83,7 +83,7 @@ def parser() -> Parser:
 
 
 def _add_how(parser: Parser) -> None:
-    """Add the flags that determine how to grade, as opposed to what to grade."""
+    """Add the flags that say how to grade, not what to grade."""
     parser.add_argument("--jobs", type=Count, default=2, help="number of submissions graded in parallel")
     parser.add_argument("--out", default="marks", metavar="FOLDER", help="output folder for marks.csv and feedback/")
     parser.add_argument(
@@ -174,7 +174,7 @@ def _wall(flags: Namespace, folder: Path, seed_file: Path) -> Wall:
 
 
 def _what_and_who(flags: Namespace, folder: Path, seed_file: Path, secret: bytes) -> tuple[Task, str, list[Handed]]:
-    """Return what to grade, the name of the assignment, and the submissions."""
+    """Return the task, the name of the assignment, and the submissions."""
     from companion_school.course.grading.lateness import read_rule
     from companion_school.course.grading.received import read_times
     from companion_school.course.grading.submissions import handed_in
@@ -192,7 +192,7 @@ def _what_and_who(flags: Namespace, folder: Path, seed_file: Path, secret: bytes
 
 
 def _tell_what_was_found(folder: Path, handed: Sequence[Handed]) -> None:
-    """Report which files are left out, and which one is graded if a student submitted several."""
+    """Report which files are skipped, and which file is graded when a student submitted several."""
     from companion_school.course.grading.submissions import CHOICE, left_out
 
     for file in left_out(folder):
@@ -213,7 +213,7 @@ def plain_name(file: Path) -> str:
 
 
 def _own_numbers(task: Task, handed: Sequence[Handed], secret: bytes, out: Path) -> Callable[[str], Sequence[Exercise]]:
-    """Return a function that gives each student's questions with own numbers, which depend on the id in the roster."""
+    """Return a function that gives a student's individual questions, whose numbers depend on the id in the roster."""
     from companion_school.course.grading.gradebook import ids_of, read_roster
     from companion_school.course.release.own_numbers import as_exercise
 
@@ -257,7 +257,7 @@ def _graded(
 
 
 def _tell(settled: Sequence[Settled], changes: Sequence[str] | None, task: Task, name: str) -> None:
-    """Print the results of the class, the work that was not graded, and the treatment of late work."""
+    """Print the results of the class, the work that was not graded, and how late work was treated."""
     from companion_school.course.grading.lateness import read_rule
     from companion_school.course.grading.marks_csv import summary
     from companion_school.course.grading.tables import number

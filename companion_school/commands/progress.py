@@ -1,4 +1,4 @@
-"""Command `companion progress`: how many exercises you have done, which ones, and what to do next."""
+"""Command `companion progress`: which exercises you have done, how many, and what to do next."""
 
 from __future__ import annotations
 

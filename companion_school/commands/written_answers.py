@@ -1,4 +1,4 @@
-"""Commands `companion course collect` and `companion course mark`, which pass written answers to a marker and back."""
+"""Commands `companion course collect` and `companion course mark`, which send written answers to a marker and back."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def collect(flags: Namespace) -> int:
         raise ValueError("--pset: expected a problem set with written answers, found none")
     known = read_sheet(to) if to.is_file() else {}
     handed = handed_in(folder, task.name or None)
-    # One process is enough, because reading takes less time than loading PyTorch in another one.
+    # one process is enough, because reading takes less time than loading PyTorch in a second process
     graded = grade(handed, [], b"", written=written, jobs=1, runs=True)
     rows, shown = rows_of(graded, blind=flags.blind), to.with_suffix(".html")
     write_atomic(to, sheet(rows, known))

@@ -1,1 +1,1 @@
-"""Bundles that run a problem set on other machines: a Gradescope autograder and a template repository for GitHub."""
+"""Bundles that run a problem set on other platforms: a Gradescope autograder and a GitHub template repository."""

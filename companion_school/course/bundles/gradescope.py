@@ -1,4 +1,4 @@
-"""Gradescope autograder of a problem set: the zip file that an instructor uploads.
+"""Gradescope autograder for a problem set: the zip file that an instructor uploads.
 
 The zip file holds:
 
@@ -8,8 +8,8 @@ The zip file holds:
     secret.seed        the instructor's secret
     companion/, companion_school/    copies of the installed packages
 
-Students never receive this file, because it holds the secret. For the same reason `setup.sh` lets only the owner read
-the unpacked files, and students' answers run as another user.
+Students never receive this file, because it holds the secret. For the same reason `setup.sh` makes the unpacked files
+readable only by their owner, and students' answers run as another user.
 
 Source: Gradescope, Autograder Specifications, gradescope-autograders.readthedocs.io/en/latest/specs.
 """
@@ -33,7 +33,7 @@ SET, SECRET, ITEMS = "problem_set.json", "secret.seed", "items.toml"
 # Zip files store a file's mode in the upper 16 bits.
 _RIGHTS = {"setup.sh": 0o755 << 16, "run_autograder": 0o755 << 16, SECRET: 0o600 << 16}
 _READ = 0o644 << 16
-_WRITTEN = (1980, 1, 1, 0, 0, 0)  # the earliest date of the zip format; a fixed date makes builds reproducible
+_WRITTEN = (1980, 1, 1, 0, 0, 0)  # the earliest date that zip files can store; a fixed date makes builds reproducible
 
 
 def check_place(file: Path) -> None:
@@ -51,7 +51,7 @@ def check_place(file: Path) -> None:
 def write_bundle(
     name: str, ids: Sequence[str], settings: Mapping[str, str], secret: bytes, file: Path, items: bytes = b""
 ) -> None:
-    """Write the autograder of a problem set or a project.
+    """Write the autograder for a problem set or a project.
 
     Args:
         name: Name of the problem set or project.
@@ -59,7 +59,7 @@ def write_bundle(
         settings: Contents of its PSET.toml.
         secret: The instructor's secret, which determines the hidden cases.
         file: The zip file to write.
-        items: Contents of the file with the instructor's own written answers; empty if there are none.
+        items: Contents of the file that defines the instructor's own written answers; empty if there are none.
 
     Raises:
         ValueError: The name does not end in .zip, or the file exists already.

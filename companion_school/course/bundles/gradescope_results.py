@@ -1,9 +1,9 @@
-"""Grading of one submission on Gradescope, called by `run_autograder` in the zip file.
+"""Grade one submission on Gradescope. Called by `run_autograder` in the zip file.
 
-The environment variable `AUTOGRADER` names the folder that Gradescope sets up (default: /autograder). In it, `source`
-holds the unpacked zip file, `submission` the student's files, and `submission_metadata.json` says who submitted and
-when. The result is written to `results/results.json`. For the hidden cases, students see the same feedback as from
-`companion grade`, but only after the marks are published.
+The environment variable `AUTOGRADER` names the folder that Gradescope sets up (default: /autograder). In this folder,
+`source` holds the unpacked zip file, `submission` holds the student's files, and `submission_metadata.json` says who
+submitted and when. The result is written to `results/results.json`. Feedback on the hidden cases is the same as from
+`companion grade`, but students see it only after the marks are published.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def graded(folder: Path) -> dict[str, Any]:
 
 
 def _due(about: Mapping[str, Any], people: Sequence[Mapping[str, Any]]) -> str:
-    """Return the due date: the latest of the assignment's own and its students' extensions, or "" if there is none."""
+    """Return the latest of the assignment's due date and its students' extensions, or "" if there is none."""
     dates = [entry.get("due_date") for entry in (about.get("assignment"), *(one.get("assignment") for one in people))
              if isinstance(entry, dict)]  # fmt: skip
     return max((date for date in dates if isinstance(date, str)), key=lambda date: moment(date, "due_date"), default="")
@@ -92,8 +92,8 @@ def _due(about: Mapping[str, Any], people: Sequence[Mapping[str, Any]]) -> str:
 def results(student: Graded, late: Late | None = None) -> dict[str, Any]:
     """Return a student's marks in Gradescope's format.
 
-    Text that is visible before the marks are published leaves out the total and the late penalty, because a student
-    could compute the points for the hidden cases from them.
+    Text that is visible before the marks are published omits the total and the late penalty, because a student could
+    use them to work out the points for the hidden cases.
     """
     record, late = record_of(student), late or Late()
     [settled] = settle(Results("", "", (record,)), {}, [])
@@ -128,7 +128,7 @@ def _for_a_person(text: Text) -> dict[str, Any]:
 
 
 def _tests(mark: Mark) -> list[dict[str, Any]]:
-    """Return one test for the public and one for the hidden cases of each part of an exercise's points."""
+    """Return two tests for each part of an exercise's points: one for the public and one for the hidden cases."""
     made: list[dict[str, Any]] = []
     seen: set[str] = set()
     weak = f"What would make it robust {STAR}:\n{mark.unstood}" if mark.unstood else ""

@@ -1,8 +1,8 @@
-"""Template repository of a problem set, and cloning of a class's repositories.
+"""Write the template repository of a problem set, and clone the repositories of a class.
 
-Students copy the template themselves or get it through Classroom 50, which accepts any public template repository.
-Because a student can read and change everything in their repository, including its workflow, it holds nothing hidden.
-The workflow runs the checks on the public cases, and `companion grade` on the cloned repositories gives the marks.
+Students copy the template themselves or receive it through Classroom 50, which accepts any public template repository.
+Students can read and change everything in their repository, including its workflow, so it contains nothing hidden. The
+workflow only checks the public cases. The marks come from running `companion grade` on the cloned repositories.
 """
 
 from __future__ import annotations
@@ -87,17 +87,17 @@ def _torch() -> str:
 
 
 def clone_all(table: Path, to: Path) -> Iterator[tuple[str, str]]:
-    """Clone the repositories listed in a table, or update those that were cloned before.
+    """Clone the repositories listed in a table, and update those that are already cloned.
 
     Args:
         table: CSV file with the columns student_id and repository.
-        to: Output folder, with a subfolder for each student.
+        to: Output folder, which gets a subfolder for each student.
 
     Yields:
-        Each student's id with an error message, which is "" if the clone succeeded.
+        Each student's id and an error message, which is "" if the clone succeeded.
 
     Raises:
-        ValueError: A column is missing, a student occurs twice, or an entry is not a valid student id or repository
+        ValueError: A column is missing, a student is listed twice, or an entry is not a valid student id or repository
             address. In that case nothing is cloned.
     """
     rows = read_table(table)
@@ -118,7 +118,7 @@ def clone_all(table: Path, to: Path) -> Iterator[tuple[str, str]]:
 def _clone(address: str, place: Path) -> str:
     """Clone or update one repository; return an error message, or "" on success."""
     quiet = ["-c", "core.symlinks=false", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false"]
-    # All of these are settings of git itself. They keep it from running anything that a repository contains.
+    # These git settings keep git from running anything that a repository contains.
     environment = os.environ | {"GIT_TERMINAL_PROMPT": "0", "GIT_LFS_SKIP_SMUDGE": "1",
                                 "GIT_ALLOW_PROTOCOL": "https:ssh:file"}  # fmt: skip
     if (place / ".git").is_dir():

@@ -1,2 +1,1 @@
-"""Examinations on paper and their marking keys. The numbers in the questions are derived from the instructor's
-secret."""
+"""Paper examinations and their marking keys. The numbers in the questions are derived from the instructor's secret."""

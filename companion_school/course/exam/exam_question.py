@@ -1,4 +1,4 @@
-"""Examination questions: their numbers for one version of the paper, and their entries in the marking key."""
+"""Examination questions, with the numbers of one version of the paper and the entries in its marking key."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Asked:
 
     Attributes:
         text: The question.
-        key: The derivation of the answer or the content of a full answer, shown only to the marker.
-        answer: The right number, if the question asks for a number.
+        key: The derivation of the answer, or what a full answer contains; shown only to the marker.
+        answer: The correct number, if the question asks for a number.
         code: The broken code as printed, if the question shows code.
         mended: The corrected code.
         proof: Assertions that hold for the corrected code and fail for the broken code.
@@ -38,8 +38,8 @@ class Question:
 
     Attributes:
         id: Lesson and name, as in "5.turn".
-        points: Maximum points, at about two minutes a point.
-        make: Builds the question with numbers drawn from a random generator.
+        points: Maximum points, at about two minutes per point.
+        make: Function that builds the question with numbers from a random generator.
     """
 
     id: str
@@ -74,7 +74,7 @@ def reason(id: str, text: str, key: str) -> None:
 
 
 def broken(id: str, text: str, code: str, mended: str, proof: str, key: str) -> None:
-    """Register a question about code with one faulty line, which students find, explain and correct."""
+    """Register a question about code with one faulty line, which students must find, explain and correct."""
     code, mended, proof = code.strip(), mended.strip(), proof.strip()
     ask = f"{text} One line is wrong. Say which one it is and how you would notice, and write the correct line."
     ASKED[id] = Question(id, "code", 4, lambda draw: Asked(ask, key, None, code, mended, proof))

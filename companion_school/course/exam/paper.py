@@ -1,8 +1,8 @@
-"""Examination papers and their marking key, both determined by the instructor's secret.
+"""Examination papers and their marking key. The instructor's secret determines both.
 
 FOLDER/release/NAME/NAME_A.html  printable page for students, one for each version, with questions only
 FOLDER/release/NAME/NAME_A.md    the same in Markdown, to edit or to convert with pandoc
-FOLDER/NAME_key.md               marking key: right numbers, their derivations, and full answers
+FOLDER/NAME_key.md               marking key: correct numbers, their derivations, and full answers
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ VERSIONS = "ABCDEFGH"
 
 
 def chosen(lessons: Sequence[int], each: int, secret: bytes) -> list[Question]:
-    """Choose up to `each` questions from every lesson, at random but determined by the secret, in course order."""
+    """Choose up to `each` questions from every lesson, at random (seeded by the secret), in course order."""
     made = []
     for lesson in lessons:
         of_lesson = [question for question in exam_questions().values() if question.lesson == lesson]
@@ -58,9 +58,9 @@ def lessons_in(text: str, what: str = "--lessons") -> list[int]:
 
 
 def asked(question: Question, secret: bytes, version: str) -> Asked:
-    """Return a question with the numbers of one version.
+    """Return a question with the numbers for one version.
 
-    The numbers differ from those of all earlier versions unless 50 draws give no new ones.
+    They differ from those of all earlier versions, unless 50 draws produce nothing new.
     """
     made: list[Asked] = []
     for letter in VERSIONS[: VERSIONS.index(version) + 1]:
@@ -71,7 +71,7 @@ def asked(question: Question, secret: bytes, version: str) -> Asked:
 
 
 def ordered(questions: Sequence[Question], secret: bytes, version: str) -> list[Question]:
-    """Return the questions in the order of one version: course order in version A, shuffled in every other."""
+    """Return the questions in the order of one version: course order for version A, a shuffled order for the others."""
     order = list(questions)
     if version != VERSIONS[0]:
         Random(keyed(secret, "exam order", version)).shuffle(order)
@@ -121,7 +121,7 @@ def as_page(title: str, pieces: Sequence[str], rooms: Sequence[int] = ()) -> str
     Args:
         title: Title of the page.
         pieces: Markdown texts; the first is the header.
-        rooms: Blank space below each of the other pieces, in em. Missing entries mean none.
+        rooms: Blank space below each of the other texts, in em. Missing entries mean none.
     """
     from latex2mathml.converter import convert
     from nbconvert.filters import markdown2html
@@ -168,10 +168,10 @@ def write(name: str, questions: Sequence[Question], secret: bytes, out: Path, ve
     """Write all versions of the paper, and the key.
 
     Returns:
-        The files of the papers, and the file of the key.
+        The files of the papers, and the key's file.
 
     Raises:
-        ValueError: `out` has an examination of this name already.
+        ValueError: `out` already contains an examination with this name.
     """
     letters = VERSIONS[:versions]
     folder, file = out / "release" / name, out / f"{name}_key.md"

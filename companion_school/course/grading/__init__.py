@@ -1,4 +1,4 @@
-"""Grading: from the files that students hand in to marks, feedback pages and a gradebook.
+"""Grading: turn the files that students hand in into marks, feedback pages and a gradebook.
 
 submissions      finds each student's files (archives: unpacks them safely)
 received         when work was handed in; lateness: what late work costs

@@ -1,8 +1,8 @@
 """Find answers in a student's submission.
 
-Code is found by the names of its definitions and never by the metadata of cells, so it does not matter if metadata is
-stripped or cells are duplicated, moved or deleted. Nothing here runs the code that it reads. The grader still does the
-reading in a sandboxed process with limits, because a file can be built to parse forever or to use up all memory.
+Code is found by the names that it defines and never by cell metadata, so it does not matter if metadata is stripped or
+cells are duplicated, moved or deleted. Nothing here runs the code that it reads. The grader still reads files in a
+sandboxed process with limits, because a file can be crafted so that parsing never ends or uses up all memory.
 `sandbox/child.py` loads this file on its own, so it imports only the standard library.
 """
 
@@ -30,8 +30,8 @@ LONGEST_TEXT = 20_000
 
 TEXT_STUB = "YOUR ANSWER HERE"
 _MOST_MAGICS = 200
-_NEAR = 0.75  # lowest similarity of a misspelled name, from 0 to 1
-_HEADING = re.compile(r"## \d+\.\w")  # heading of an exercise: ## 2.3 A softmax that can hide
+_NEAR = 0.75  # lowest similarity at which a name counts as misspelled, from 0 to 1
+_HEADING = re.compile(r"## \d+\.\w")  # heading of an exercise, such as "## 2.3 A softmax that can hide"
 # Names of the cells of a problem set, from nbgrader's `grade_id` or the cell's id.
 _RELEASED = re.compile(r"(about|imports|(statement|answer|public|hidden|run|written)_\w+)$")
 _SHELL = re.compile(r"[^=#'\"]*=[ \t]*[!%]")  # as in here = !pwd
@@ -51,8 +51,8 @@ class Answer:
     """An answer found under an exercise's function name.
 
     Attributes:
-        program: The definition with the imports, constants and helpers that it needs; None if there is none.
-        broken: Syntax error of the cell that should define it; None if another cell defines it.
+        program: The definition with the imports, constants and helpers that it needs; None if there is no definition.
+        broken: Syntax error in the cell that should define the function; None if another cell defines it.
         notes: Remarks for the student, such as "softmax is defined 2 times; the last counts".
     """
 
@@ -72,7 +72,7 @@ class _Statement:
 
 
 class Submission:
-    """Code that one student handed in, cell by cell."""
+    """Code that a student handed in, as a sequence of cells."""
 
     def __init__(self, cells: Sequence[str]) -> None:
         self.cells = tuple(cells)
@@ -83,7 +83,7 @@ class Submission:
 
     @classmethod
     def read(cls, files: Sequence[Path]) -> Submission:
-        """Read these files as one submission, one after the other. Raises `Unreadable` if one cannot be read."""
+        """Read these files in order as one submission. Raises `Unreadable` if a file cannot be read."""
         return cls([cell for file in files for cell in cells_of(file.name, contents(file, follow=True))])
 
     @property
@@ -92,11 +92,11 @@ class Submission:
         return not any(cell.strip() for cell in self.cells)
 
     def defines(self, name: str) -> bool:
-        """Return True if a cell defines this name, or begins to define it and has a syntax error."""
+        """Return True if a cell defines this name, or starts to define it but has a syntax error."""
         return any(name in statement.binds for statement in self._statements) or self._unfinished(name) is not None
 
     def find(self, name: str) -> Answer:
-        """Find the answer with this name: its last definition that is not blank, or else its last definition."""
+        """Find the answer with this name: the last definition that is not blank, or else the last definition."""
         found = [
             statement
             for statement in self._statements
@@ -116,7 +116,7 @@ class Submission:
         return Answer(self._program(chosen), None, tuple(notes))
 
     def nearly(self, name: str, asked: Collection[str]) -> Iterator[str]:
-        """Yield a remark if there is a function whose name is almost this one and is not itself asked for."""
+        """Yield a remark if the code has a function with almost this name that is not itself one of the `asked`."""
         others = {one.node.name for one in self._statements if isinstance(one.node, ast.FunctionDef)} - {*asked}
         for other in get_close_matches(name, sorted(others), 1, _NEAR):
             yield f"there is a function {other}; was it meant to be {name}?"
@@ -130,7 +130,7 @@ class Submission:
             self._broken[number] = _message_of(error)
 
     def _unfinished(self, name: str) -> str | None:
-        """Return the error of the last cell that begins to define this name and cannot be parsed."""
+        """Return the syntax error of the last cell that starts to define this name but cannot be parsed."""
         begins = re.compile(
             rf"^[ \t]*(?:async\s+)?(?:def\s+{re.escape(name)}\b|{re.escape(name)}\s*=[^=])", re.MULTILINE
         )
@@ -170,8 +170,8 @@ class Submission:
     def _definitions_before(self, name: str, cell: int) -> list[_Statement]:
         """Return the statements that give a name its value.
 
-        Only statements up to the end of this cell count, unless none of them binds the name. The result starts at the
-        last statement that gives the name a value independent of earlier ones.
+        Only statements up to the end of this cell count, unless no such statement binds the name. The result starts at
+        the last statement that gives the name a value independent of its earlier values.
         """
         of_name = [statement for statement in self._statements if name in statement.binds or name in statement.touches]
         before = [statement for statement in of_name if statement.cell <= cell]
@@ -184,17 +184,17 @@ class Submission:
 def read_answers(
     files: Sequence[tuple[str, bytes]], asked: Mapping[str, Sequence[str]], uses: Callable[..., Sequence[str]]
 ) -> dict[str, Any]:
-    """Read a student's files and return all that the grader needs from them as a JSON value.
+    """Read a student's files and return everything that the grader needs from them as a JSON value.
 
     Args:
         files: Names and contents.
-        asked: Names of the functions to find, each with the names that its answer must not use.
+        asked: Names of the functions to find, mapped to the names that the answer must not use.
         uses: `operator_watch.forbidden_uses`, passed in because this module imports only the standard library.
 
     Returns:
         Either `{"unreadable": reason}`, or a dictionary with "empty" (True if there is no code) and "answers". For each
-        function, "answers" has "defined", the fields of its `Answer`, and "used": the forbidden names that it uses, or
-        None if its code cannot be parsed as a whole.
+        function, "answers" contains "defined", the fields of its `Answer`, and "used": the forbidden names that it
+        uses, or None if its code cannot be parsed as a whole.
     """
     try:
         submission = Submission([cell for name, data in files for cell in cells_of(name, data)])
@@ -209,7 +209,7 @@ def read_answers(
         if found.program is not None:
             try:
                 used = list(uses(found.program, forbidden))
-            except _FAULTS:  # the parts can be parsed one by one but not together
+            except _FAULTS:  # the parts can be parsed separately but not together
                 used = None
         told = {"program": found.program, "broken": found.broken, "notes": list(found.notes), "used": used}
         answers[name] = {"defined": submission.defines(name), **told}
@@ -222,12 +222,12 @@ def survey(
     known: Sequence[str],
     uses: Callable[..., Sequence[str]],
 ) -> dict[str, Any]:
-    """Report for each Python file its syntax error, its imports, and the forbidden names that it uses.
+    """Report the syntax error, the imports and the forbidden names of each Python file.
 
     Args:
         files: Names and contents.
         bans: Lists of forbidden names.
-        known: Modules that the files may import in addition to each other.
+        known: Modules that the files may import, besides each other.
         uses: `operator_watch.forbidden_uses`.
 
     Returns:
@@ -253,20 +253,20 @@ def survey(
 
 
 def read_texts(files: Sequence[tuple[str, bytes]], wanted: Sequence[str]) -> dict[str, str]:
-    """Find the text that a student wrote under each of these lines in Markdown cells.
+    """Find the text that a student wrote under each of the wanted lines in Markdown cells.
 
-    A text continues through the Markdown cells that follow, up to a code cell, another cell of the problem set, the
-    heading of an exercise or another of these lines. If the student deleted the line, its cell is recognized by its
-    name in the problem set. If the cell is unchanged, the text comes from cells that the student added just above or
-    below it. If there are none there, the text comes from cells added anywhere, as for a deleted cell. If a line has
-    several texts, the last one that is not empty counts.
+    A text extends over the following Markdown cells. It ends at a code cell, another cell of the problem set, the
+    heading of an exercise or another wanted line. If the student deleted the line, its cell is recognized by its name
+    in the problem set. If the cell is unchanged, the text comes from cells that the student added just above or below
+    it. If there are none there, the text comes from cells added anywhere, as for a deleted cell. If a line has several
+    texts, the last one that is not empty counts.
 
     Args:
         files: Names and contents; Python files are skipped.
         wanted: The lines; each ends with the id of a written answer.
 
     Returns:
-        The text under each line, empty if there is none, cut after `LONGEST_TEXT` characters.
+        The text under each line, truncated to `LONGEST_TEXT` characters; empty if there is none.
 
     Raises:
         Unreadable: If a file is not a notebook.
@@ -289,7 +289,7 @@ def read_texts(files: Sequence[tuple[str, bytes]], wanted: Sequence[str]) -> dic
 
 
 def _places(cells: Sequence[_Cell], wanted: Sequence[str]) -> dict[int, str]:
-    """Return the wanted lines by the index of the cell that is meant for their text."""
+    """Return the wanted lines, keyed by the index of the cell meant for their text."""
     return {at: line for at, cell in enumerate(cells) if (line := _asked_in(cell, wanted))}
 
 
@@ -309,7 +309,7 @@ def _asked_in(cell: _Cell, wanted: Sequence[str]) -> str | None:
 
 
 def _under(source: str, line: str) -> str:
-    """Return the text of a cell below a line, or all of it if the line is missing."""
+    """Return the part of a cell below a line, or the whole cell if it does not contain the line."""
     return source.partition(line)[2].partition("\n")[2] if line in source else source
 
 
@@ -328,7 +328,7 @@ def _beside(cells: Sequence[_Cell], at: int) -> str:
 
 
 def _elsewhere(cells: Sequence[_Cell], taken: Collection[int]) -> str:
-    """Return the text of all Markdown cells that a student added, without those that belong to another text."""
+    """Return the text of all Markdown cells that a student added, except those that belong to another text."""
     if not any(cell.name for cell in cells):  # without names, added cells cannot be told from those of the problem set
         return ""
     added = [
@@ -344,14 +344,14 @@ PICTURES = ("image/png", "image/jpeg", "image/gif")
 
 
 def read_runs(files: Sequence[tuple[str, bytes]], wanted: Sequence[str]) -> dict[str, list[tuple[str, str]]]:
-    """Find what a marker should see beside each text: what the code before it printed and drew, and its pictures.
+    """Find what a marker should see beside each text: its pictures, and what the code before it printed and drew.
 
     Args:
         files: Names and contents; Python files are skipped.
         wanted: The lines, as in `read_texts`.
 
     Returns:
-        For each line, pairs of "text" and a text, or of a picture's media type and the picture in base64.
+        For each line, a list of pairs: either "text" and the text, or a picture's media type and its base64 data.
 
     Raises:
         Unreadable: If a file is not a notebook.
@@ -395,11 +395,11 @@ def _joined(lines: object) -> str:
 
 
 def contents(file: Path, *, follow: bool = False) -> bytes:
-    """Read a regular file of at most `LARGEST` bytes, without ever blocking on a pipe or a device.
+    """Read a regular file of at most `LARGEST` bytes; never block on a pipe or a device.
 
     Args:
         file: The path.
-        follow: Also read a file that is a symbolic link. By default links are rejected.
+        follow: Whether to follow a symbolic link. By default links are rejected.
 
     Raises:
         Unreadable: If the file cannot be opened, is not a regular file, or is too large.
@@ -422,10 +422,10 @@ def contents(file: Path, *, follow: bool = False) -> bytes:
 
 
 def cells_of(name: str, data: bytes) -> list[str]:
-    """Return the code cells of a notebook, or those of a Python file, which are separated by `# %%`.
+    """Return the code cells of a notebook, or of a Python file in which `# %%` separates cells.
 
     Raises:
-        Unreadable: If the contents are not a notebook, or not text in UTF-8.
+        Unreadable: If the contents are not a notebook or not UTF-8 text.
     """
     if name.endswith(".py"):
         return _PERCENT.split(_decoded(name, data))
@@ -440,7 +440,7 @@ class _Cell:
         kind: "code" or "markdown".
         source: Text of the cell.
         name: Name in the problem set, from nbgrader's metadata or the cell's id; empty for a cell the student added.
-        raw: The cell as it is in the file.
+        raw: The cell as stored in the file.
     """
 
     kind: str
@@ -458,7 +458,7 @@ class _Cell:
 
 
 def _cells(name: str, data: bytes) -> list[_Cell]:
-    """Return the cells of a notebook. Raises `Unreadable` if it is not one."""
+    """Return the cells of a notebook. Raises `Unreadable` if the file is not a notebook."""
     text = _decoded(name, data)
     if not text.strip():
         raise Unreadable(f"{name} is an empty file")
@@ -477,7 +477,7 @@ def _cells(name: str, data: bytes) -> list[_Cell]:
 
 
 def _decoded(name: str, data: bytes) -> str:
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):  # byte order marks, which some editors on Windows write
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):  # byte order marks, which some Windows editors write
         raise Unreadable(f"{name} is text in UTF-16 or UTF-32; expected UTF-8")
     try:
         return data.decode("utf-8-sig")
@@ -490,7 +490,7 @@ def _source(cell: dict[str, object]) -> str:
 
 
 def _tree(cell: str) -> tuple[list[str], ast.Module]:
-    """Replace IPython lines with lines that do nothing; return the cell's lines and syntax tree."""
+    """Replace IPython syntax with lines that do nothing; return the cell's lines and syntax tree."""
     lines = _LINES.split(cell)
     first: SyntaxError | None = None
     for _ in range(_MOST_MAGICS):
@@ -502,7 +502,7 @@ def _tree(cell: str) -> tuple[list[str], ast.Module]:
             plain = _without_magic(lines[place]) if 0 <= place < len(lines) else None
             if plain is None:
                 break
-            while lines[place].rstrip().endswith("\\") and place + 1 < len(lines):  # continued on the next line
+            while lines[place].rstrip().endswith("\\") and place + 1 < len(lines):  # continued below
                 lines[place], plain, place = plain, "", place + 1
             lines[place] = plain
     assert first is not None
@@ -527,7 +527,7 @@ def _message_of(error: BaseException) -> str:
 
 
 def _text(lines: Sequence[str], node: ast.stmt) -> str:
-    """Return the source of a statement, including its decorators. With decorators, it starts at the first column."""
+    """Return the source of a statement, including its decorators, starting at the first column if it has decorators."""
     assert node.end_lineno is not None and node.end_col_offset is not None
     decorators = getattr(node, "decorator_list", [])
     first = min((decorator.lineno for decorator in decorators), default=node.lineno)
@@ -539,7 +539,7 @@ def _text(lines: Sequence[str], node: ast.stmt) -> str:
 
 
 def _names(node: ast.stmt) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the names that a top-level statement binds, and those whose value it changes in place."""
+    """Return the names that a top-level statement binds, and the names whose values it changes in place."""
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         called = [each.func if isinstance(each, ast.Call) else each for each in node.decorator_list]
         kinds = [_root(each) for each in called if isinstance(each, ast.Attribute) and each.attr == "register"]
@@ -585,7 +585,7 @@ def _bound(alias: ast.alias) -> str:
 
 
 def _is_whole(node: ast.stmt) -> bool:
-    """Return True if a statement gives its names a value that does not depend on their earlier value."""
+    """Return True if a statement gives its names values that do not depend on their earlier values."""
     if isinstance(node, ast.Assign):
         read = {inner.id for inner in ast.walk(node.value) if isinstance(inner, ast.Name)}
         return not any(isinstance(target, ast.Name) and target.id in read for target in node.targets)
@@ -593,20 +593,20 @@ def _is_whole(node: ast.stmt) -> bool:
 
 
 def _may_bind(node: ast.stmt, names: Collection[str]) -> bool:
-    """Return True for `from x import *` if it may bind one of these names. The course's own packages bind none."""
+    """Return True for `from x import *` if it may bind one of these names. The course's own packages never do."""
     if not isinstance(node, ast.ImportFrom) or all(alias.name != "*" for alias in node.names):
         return False
     if (node.module or "").split(".")[0] in ("companion", "companion_school"):
         return False
     module = sys.modules.get(node.module or "")
-    if module is None:  # unknown, so it may bind anything
+    if module is None:  # unknown module, so it may bind anything
         return True
     public = getattr(module, "__all__", None) or [name for name in vars(module) if not name.startswith("_")]
     return not {*names}.isdisjoint(public)
 
 
 def _import(node: ast.Import | ast.ImportFrom, needed: frozenset[str]) -> str:
-    """Return an import of only the needed names, so that an unused forbidden name on its line costs nothing."""
+    """Return an import of only the needed names, so that an unused forbidden name on the same line costs nothing."""
     kept = [alias for alias in node.names if _bound(alias) in needed]
     if isinstance(node, ast.Import):
         return ast.unparse(ast.Import(kept))
@@ -614,7 +614,7 @@ def _import(node: ast.Import | ast.ImportFrom, needed: frozenset[str]) -> str:
 
 
 def _is_blank(node: ast.stmt) -> bool:
-    """Return True for a function as handed out: its body is only constants, `pass` and `raise NotImplementedError`."""
+    """Return True for an untouched stub, whose body has only constants, `pass` and `raise NotImplementedError`."""
     if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return False
     for statement in node.body:

@@ -19,21 +19,21 @@ _ZIP_FAULTS = (OSError, zipfile.BadZipFile, zlib.error, NotImplementedError, Run
 
 
 def unpack(archive: Path, into: Path, kinds: Sequence[str], *, inner_zips: bool = False) -> Path:
-    """Unpack the files of these types into a new folder, and give them the times stored in the archive.
+    """Unpack the files of these types into a new folder, and set their times to those stored in the archive.
 
     Args:
         archive: The zip file.
         into: Folder where the new folder is created.
         kinds: File name suffixes, such as ".py".
-        inner_zips: True for an archive of a whole class. Zip files and the files that record submission times
-            (.yml, .txt) are then unpacked too, and the size limit is 50 times larger.
+        inner_zips: True for the archive of a whole class. Then zip files and the files that record submission times
+            (.yml, .txt) are unpacked too, and the size limit is 50 times larger.
 
     Returns:
         The new folder.
 
     Raises:
-        ValueError: If the archive cannot be read, is encrypted, lists too many files, or holds more than
-            `answers.LARGEST` bytes of these files.
+        ValueError: If the archive cannot be read, is encrypted, lists too many files, or the files to unpack exceed
+            `answers.LARGEST` bytes.
     """
     place = Path(tempfile.mkdtemp(dir=into))
     kinds = (*kinds, ".zip", ".yml", ".txt") if inner_zips else kinds
@@ -43,10 +43,10 @@ def unpack(archive: Path, into: Path, kinds: Sequence[str], *, inner_zips: bool 
             raise ValueError("it lists too many files")
         with zipfile.ZipFile(archive) as opened:
             wanted = [(one, parts) for one in opened.infolist() if (parts := _parts(one, kinds))]
-            # The files of an environment that was packed too lie deeper than the student's own.
+            # If a virtual environment was packed too, its files lie deeper than the student's own.
             wanted.sort(key=lambda one: 0 if inner_zips else len(one[1]))
             for entry, parts in wanted if inner_zips else wanted[:_MOST_FILES]:
-                with suppress(FileExistsError, NotADirectoryError, IsADirectoryError):  # its name is also a folder's
+                with suppress(FileExistsError, NotADirectoryError, IsADirectoryError):  # a folder has the same name
                     most -= _write(opened, entry, place.joinpath(*parts), most)
                 if most < 0:
                     raise ValueError(f"its files are larger than {LARGEST // 2**20} MiB in total")
@@ -56,7 +56,7 @@ def unpack(archive: Path, into: Path, kinds: Sequence[str], *, inner_zips: bool 
 
 
 def _parts(entry: zipfile.ZipInfo, kinds: Sequence[str]) -> list[str]:
-    """Return the path of an entry to unpack, without parts that lead out of the folder; empty for other entries."""
+    """Return the path of an entry to unpack, without parts that lead outside the folder; empty for other entries."""
     parts = [part for part in PurePosixPath(entry.filename.replace("\\", "/")).parts if part not in ("/", "..", ".")]
     is_hidden = any(part.startswith((".", "__")) for part in parts)
     if entry.is_dir() or is_hidden or PurePosixPath(entry.filename).suffix.lower() not in kinds:
@@ -65,7 +65,7 @@ def _parts(entry: zipfile.ZipInfo, kinds: Sequence[str]) -> list[str]:
 
 
 def _short(name: str) -> str:
-    """Shorten a name that is too long for a file system. Its end is kept, which says what it is and whose."""
+    """Shorten a name that is too long for the file system, keeping its end, which tells the file's type and owner."""
     data = os.fsencode(name)
     if len(data) <= _LONGEST_NAME:
         return name
@@ -73,7 +73,7 @@ def _short(name: str) -> str:
 
 
 def _write(opened: zipfile.ZipFile, entry: zipfile.ZipInfo, target: Path, most: int) -> int:
-    """Write one file and return its size in bytes. A file that is too large to be graded is cut off."""
+    """Write one file and return its size in bytes. A file that is too large to be graded is truncated."""
     with opened.open(entry) as read:
         data = read.read(min(most, LARGEST) + 1)  # the size that the entry declares may be wrong
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -84,9 +84,10 @@ def _write(opened: zipfile.ZipFile, entry: zipfile.ZipInfo, target: Path, most: 
 
 
 def _index_size(archive: Path) -> int:
-    """Return the size in bytes of a zip's central directory, because `zipfile` would read all of it into memory.
+    """Return the size in bytes of a zip file's central directory, all of which `zipfile` would read into memory.
 
-    A zip64 directory (for archives of more than 4 GB) is rejected, because `zipfile` would use that one instead.
+    A zip64 directory (for archives of more than 4 GB) is rejected, because `zipfile` would use it instead of the
+    ordinary directory.
     """
     with archive.open("rb") as opened:
         opened.seek(max(0, archive.stat().st_size - 65_557))

@@ -1,15 +1,15 @@
 """Mark one answer of a submission.
 
-The test cases, the expected results and the decision stay in this process; the student's code runs in a separate
-process (`sandbox/`).
+The test cases and the expected results stay in this process, which also makes the decision; the student's code runs in
+a separate process (`sandbox/`).
 
-`points.parts` divides the points of an exercise. The points for the public cases are earned by passing all of them, and
-those for the hidden cases by passing all cases of two hidden seeds as well. An exercise with groups of cases has both
-kinds of points for each group (`checking/credit.py`). The same runs show if a right answer is robust. A robust case
-never costs these points: if one ends the process, the answer is run again without the robust cases.
+`points.parts` divides the points of an exercise. An answer earns the public points by passing all public cases, and the
+hidden points by also passing all cases of two hidden seeds. An exercise with groups of cases has both kinds of points
+for each group (`checking/credit.py`). The same runs show whether a correct answer is robust. Robustness cases never
+cost these points: if such a case ends the process, the answer is run again without the robustness cases.
 
-Public cases run in their own order, the smallest first, so a crash or a timeout is reported on the smallest input that
-shows it. The order of hidden cases depends on the secret and the student, so the number of a call reveals nothing about
+Public cases run in their own order, smallest first, so a crash or a timeout is reported for the smallest input that
+causes it. The order of hidden cases depends on the secret and the student, so the index of a call reveals nothing about
 its case. Public and hidden cases run in separate processes, so nothing that an answer sees of a hidden case can leak
 into the feedback on a public one.
 """
@@ -57,13 +57,13 @@ DISCREET = {
     Result.TIMEOUT: "it did not finish within its time limit on an input that is not shown",
     Result.REFUSED: "it did something that answers must not do, on an input that is not shown",
 }
-_MOST_NAMED = 6  # number of kinds of cases that a page names
+_MOST_NAMED = 6  # maximum number of kinds of cases that a page names
 _one_by_one = threading.RLock()  # references run in several threads but share PyTorch's random generator
 
 
 @dataclass(frozen=True)
 class Earned:
-    """A part of an exercise's points, with flags that are True if its public and its hidden cases are earned."""
+    """A part of an exercise's points, with one flag each for whether its public and its hidden points are earned."""
 
     part: Part
     public: bool = False
@@ -87,13 +87,14 @@ class Mark:
     Attributes:
         exercise: The exercise.
         outcome: One of `OUTCOMES`.
-        public: Verdict on the public cases; None if they were not tried or must not be shown.
-        hidden: Verdict on the hidden cases; None if they were not tried. It contains no input, no value and nothing
-            that the student's code wrote.
+        public: Verdict on the public cases; None if they were not run or must not be shown.
+        hidden: Verdict on the hidden cases; None if they were not run. It contains no input, no value and nothing that
+            the student's code wrote.
         notes: Remarks on how the answer was found.
         earned: Points by group of cases; a single part if the exercise has no groups.
-        robust: True if the answer is right and has no fault that costs the robust mark, on public or hidden cases.
-        share: Extra points for a robust answer, as a share of the exercise's points.
+        robust: True if the answer is correct and neither public nor hidden cases show a fault that costs the robust
+            mark.
+        share: Extra points for a robust answer, as a fraction of the exercise's points.
         section: For a part of a project, the heading above it.
         title: For a part of a project, its own heading.
     """
@@ -126,7 +127,7 @@ class Mark:
 
     @property
     def unstood(self) -> Verdict | None:
-        """The first fault of a right answer that costs only the robust mark; None if it is robust or not right."""
+        """The first fault of a correct answer that costs only the robust mark; None if it is robust or wrong."""
         found = [verdict for verdict in (self.public, self.hidden) if verdict is not None]
         if not all(verdict.is_right for verdict in found):
             return None
@@ -134,11 +135,11 @@ class Mark:
 
 
 class KeyRing:
-    """Answer keys of the exercises for one instructor's secret. Each key is built once and used for all students."""
+    """Answer keys of the exercises for an instructor's secret. Each key is built once and used for all students."""
 
     def __init__(self, secret: bytes) -> None:
         self.secret = secret
-        # The solution is part of the index because questions with a student's own numbers share one exercise id.
+        # The solution is part of the index because the individual versions of a question share one exercise id.
         self._keys: dict[tuple[str, str, int], AnswerKey] = {}
         self._hidden: dict[str, list[AnswerKey]] = {}
 
@@ -165,7 +166,7 @@ class KeyRing:
             return self._keys[exercise.id, exercise.solution, seed]
 
     def order(self, *what: str) -> Callable[[int], list[int]]:
-        """Return a function that returns 0 ... count - 1 in an order that depends on the secret and on these words."""
+        """Return a function that permutes 0 ... count - 1 in an order that depends on the secret and on these words."""
         seed = keyed(self.secret, *what)
         return lambda count: random.Random(seed).sample(range(count), count)
 
@@ -173,15 +174,15 @@ class KeyRing:
 def hidden_key(hidden: AnswerKey, public: AnswerKey, variants: Sequence[Answer]) -> AnswerKey:
     """Select the hidden cases to use.
 
-    Cases with the arguments of a public case are left out, because a lookup table of public results would pass them.
-    About one seed in fifty yields a case where an answer known to be right has a fault. Such cases are left out too.
-    Each remaining case is described in the words of the public case at the same index, so that no number drawn from the
+    Cases with the same arguments as a public case are left out, because a lookup table of public results would pass
+    them. About one seed in fifty yields a case that an answer known to be correct fails. Such cases are left out too.
+    Each remaining case takes its description from the public case at the same index, so that no number drawn from the
     hidden seed is revealed.
 
     Args:
         hidden: The key of a hidden seed.
         public: The key of the public cases.
-        variants: Other answers that are known to be right.
+        variants: Other answers that are known to be correct.
     """
     known = {same_as(case.arguments) for case in public.cases}
     new = [index for index, case in enumerate(hidden.cases) if same_as(case.arguments) not in known]
@@ -212,10 +213,10 @@ def mark(worker: Worker, exercise: Exercise, found: Found, keys: KeyRing, studen
     Args:
         worker: Runs the student's code.
         exercise: The exercise.
-        found: What the submission holds under the exercise's function name.
+        found: What the submission contains under the exercise's function name.
         keys: The answer keys.
-        student: The student's name, which decides the order of the cases.
-        share: Extra points for a robust answer, as a share of the exercise's points.
+        student: The student's name, which determines the order of the hidden cases.
+        share: Extra points for a robust answer, as a fraction of the exercise's points.
     """
     return begin(worker, exercise, found, keys, student, share)()
 
@@ -278,18 +279,18 @@ def try_answer(
     failed: Sequence[bool],
     order: Callable[[int], Sequence[int]] = range,
 ) -> tuple[Verdict, list[bool]]:
-    """Run an answer on the cases of some keys, and find the groups of cases that it passes.
+    """Run an answer on the cases of some keys, and find out which groups of cases it passes.
 
-    If a case ends the process or runs out of time, the answer is run again without the group of that case, or without
-    all robust cases if it is a robust one. If the case belongs to the first group, no group can earn points and the run
-    ends there.
+    If a case ends the process or runs out of time, the answer is run again without that case's group, or without all
+    robustness cases if it is one of them. If the case belongs to the first group, no group can earn points, and nothing
+    is run again.
 
     Args:
         worker: Runs the student's code.
         program: The answer.
         wanted: The keys whose cases to run.
-        failed: For each group, True if it has already failed and is not to be run.
-        order: Returns the order for running a number of cases (default: their own order).
+        failed: For each group, True if it has already failed and should not be run.
+        order: Function that takes the number of cases and returns the order to run them in (default: their own order).
 
     Returns:
         The first verdict on the cases that decide the points, and for each group True if it passed.
@@ -316,7 +317,7 @@ def try_answer(
 
 
 def _outcome_of(tried: Sequence[AnswerKey], run: Run, groups: int) -> tuple[Verdict, list[bool], int | None]:
-    """Return the verdict, the groups that passed, and the group whose case stopped the run (None if none did)."""
+    """Return the verdict, the groups that passed, and the group whose case stopped the run (None if no case did)."""
     at = None
     try:
         verdict = _judged(tried, run)
@@ -338,7 +339,7 @@ def _outcome_of(tried: Sequence[AnswerKey], run: Run, groups: int) -> tuple[Verd
 
 
 def _already(key: AnswerKey, run: Run) -> str:
-    """Say which kinds of cases an answer gets right, or which of several results; empty if there are none."""
+    """Say which kinds of cases, or which of several results, an answer already gets right; empty if none."""
     derived = {*NAMES.values(), LIMIT, ROOM}
     asked = [
         index
@@ -368,7 +369,7 @@ def _already(key: AnswerKey, run: Run) -> str:
 
 
 def _padded(verdicts: Sequence[Verdict], groups: int) -> list[Verdict]:
-    """Append right verdicts for the last groups if none of their cases was run, so that each group has a verdict."""
+    """Append verdicts of "right" for the last groups if none of their cases ran, so that each group has a verdict."""
     return [*verdicts, *[Verdict(Result.RIGHT)] * (groups - len(verdicts))]
 
 
@@ -403,7 +404,7 @@ def _judged(tried: Sequence[AnswerKey], run: Run) -> Verdict:
 
 
 def _discreet(found: Verdict, public: AnswerKey) -> Verdict:
-    """Reduce a verdict on hidden cases to what a student may see: the property as worded publicly, and the mistake."""
+    """Reduce a verdict on hidden cases to what a student may see: the property in public wording, and the mistake."""
     if found.is_right:
         robust = found.robust and replace(_discreet(found.robust, public), input="")
         return Verdict(Result.RIGHT, robust=robust)
@@ -431,11 +432,11 @@ class Graded:
 
     Attributes:
         handed: The submission.
-        submission: State of the submission: "read", or a word or two on why it could not be read.
-        fault: The same reason in a sentence; None if there is no problem.
+        submission: State of the submission: "read", or a word or two that say why it could not be read.
+        fault: That reason as a sentence; None if there is no problem.
         marks: Marks of the exercises, or of the parts of a project.
         texts: Written answers.
-        warning: Warning to show with the marks if the student's code was not isolated from the grader; else empty.
+        warning: Warning shown with the marks if the student's code was not isolated from the grader; otherwise empty.
     """
 
     handed: Handed

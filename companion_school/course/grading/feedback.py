@@ -1,4 +1,4 @@
-"""One student's page of feedback: a single HTML file that loads no other files.
+"""A student's feedback page: a single HTML file that loads no other files.
 
 The page is rendered from `Settled` marks, whose findings on hidden cases contain no input, no value and nothing that
 the student's code wrote. The template, `feedback.html`, escapes everything that is inserted into it.
@@ -37,7 +37,7 @@ _RIGHT_BUT = "Not accepted: the result is right, but another requirement of the 
 def page(settled: Settled, assignment: str) -> str:
     """Render a student's feedback page for this assignment as HTML."""
     record = settled.record
-    # The platform's number is part of the name in the tables, but means nothing to the student.
+    # In the tables the name includes the platform's number, which means nothing to the student.
     name = re.sub(r"_\d+$", "", record.student) if platform_name(record.place) else record.student
     return _template().render(one=settled, record=record, name=name, assignment=assignment, choice=CHOICE, extra=EXTRA)
 
@@ -77,20 +77,20 @@ def _is_right_but(fault: str) -> bool:
 
 
 def _level(line: Line) -> str:
-    """Return the rubric's text for the points that a written answer was given."""
+    """Return the rubric's text for the points that a written answer received."""
     assert line.given is not None
     return find_written(line.item.id).level(line.given.points).text
 
 
 def _sentence(text: str) -> str:
     first = text.partition(" ")[0]
-    # A first word that is not all letters is probably the name of a function or a file, and keeps its spelling.
+    # A first word that is not all letters is probably a function or file name, so its spelling stays as it is.
     begins = text[:1].upper() + text[1:] if first.isalpha() else text
     return begins + ("" if text.endswith((".", "?", "!")) else ".")
 
 
 def _prose(text: str) -> Markup:
-    """Convert a line of the course's Markdown to HTML, with code marked up, links as plain text and formulas bare."""
+    """Convert a line of the course's Markdown to HTML: mark up code, keep only the text of links."""
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
     text = re.sub(r"\$([^$]+)\$", lambda found: found[1].replace("{", "").replace("}", ""), text)
     parts = re.split(r"`([^`]+)`", text)

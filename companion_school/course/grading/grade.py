@@ -1,4 +1,4 @@
-"""Grade all submissions of a class, each in sandboxed processes."""
+"""Grade all submissions of a class in sandboxed processes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def grade(
     own: Callable[[str], Sequence[Exercise]] = lambda _: (),
     done: Callable[[Graded], None] = lambda _: None,
 ) -> list[Graded]:
-    """Grade submissions, each in separate processes.
+    """Grade submissions, running each in its own processes.
 
     A problem with a student's files affects only that student. It is recorded in their marks, and grading continues.
 
@@ -46,23 +46,24 @@ def grade(
         jobs: Number of submissions graded at the same time.
         limits: Time and memory limits of an answer (default: `Limits()`).
         wall: Isolation of answers from the rest of the system (default: the strongest that this system offers).
-        robust: Extra points for a robust answer, as a share of its exercise's points.
-        runs: If true, also collect the outputs and pictures beside each written answer, for the marker.
-        own: Function that returns a student's questions with individual numbers.
-        done: Function that is called with each student's marks as soon as they are ready.
+        robust: Extra points for a robust answer, as a fraction of its exercise's points.
+        runs: Whether to also collect the outputs and pictures beside each written answer, for the marker.
+        own: Function that returns a student's individual questions.
+        done: Function called with each student's marks as soon as they are ready.
 
     Returns:
         The marks, in the order of `handed`.
 
     Raises:
-        ValueError: If `jobs` is below 1, the system has no fork, or no wall is given and the system offers none.
-        OSError: If the process for answers does not start.
+        ValueError: If `jobs` is below 1, the system has no fork, or `wall` is not given and the system offers no
+            isolation.
+        OSError: If the process that runs answers does not start.
     """
     if jobs < 1:
         raise ValueError(f"--jobs {jobs}: expected a whole number >= 1")
     keys = KeyRing(secret)
 
-    # Python 3.11 may fail with a SystemError if two threads parse code at the same time, so the parts are made here.
+    # Python 3.11 may raise a SystemError if two threads parse code at the same time, so the parts are built here.
     for stage in stages:
         for part in parts(stage.number):
             part.exercise()
@@ -72,7 +73,7 @@ def grade(
             if stages:
                 return project.grade_one(worker, one, stages, keys)
             return grade_one(worker, one, [*chosen, *own(one.student)], keys, written, robust, runs)
-        except OSError:  # no process for answers can be started, for nobody
+        except OSError:  # no process for answers can be started, whoever the student is
             raise
         except Exception as error:  # an unforeseen error must not stop the grading of the whole class
             fault = f"the grader failed ({type(error).__name__}: {error}); grade it again with --regrade"

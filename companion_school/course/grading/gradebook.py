@@ -32,12 +32,12 @@ _ROSTER = ("last_name", "first_name", "email")
 
 
 def collect(folder: Path, roster: Path | None = None) -> list[Row]:
-    """Collect the marks from all files marks.csv in a folder and its subfolders.
+    """Collect the marks from every marks.csv in a folder and its subfolders.
 
     Args:
-        folder: Output folder of `companion grade`, or a folder of several.
-        roster: CSV file with the column id and any of last_name, first_name and email. A person on the roster who
-            handed nothing in gets a row without a score, because the instructor decides what that is worth.
+        folder: Output folder of `companion grade`, or a folder that contains several of them.
+        roster: CSV file with the column id and any of last_name, first_name and email. People on the roster who handed
+            nothing in get rows without a score, because the instructor decides what score they get.
 
     Returns:
         The rows, sorted by problem set and student.
@@ -99,10 +99,10 @@ def read_roster(roster: Path) -> dict[str, Row]:
     """Read a roster.
 
     Returns:
-        For each id, the person's last name, first name and email; empty strings for what the file lacks.
+        For each id, the person's last name, first name and email; fields that the file lacks are empty strings.
 
     Raises:
-        ValueError: If there is no column id, or an id is empty or repeated.
+        ValueError: If the column id is missing, or an id is empty or repeated.
     """
     rows = read_table(roster)
     if not rows or "id" not in rows[0]:
@@ -119,7 +119,7 @@ def read_roster(roster: Path) -> dict[str, Row]:
 
 
 def _enrol(found: dict[tuple[str, str], Row], people: Mapping[str, Row]) -> None:
-    """Fill in the names of all people on the roster, and add a row for each problem set that a person lacks."""
+    """Fill in the names of all people on the roster, and add a row for each problem set that a person missed."""
     most = {row["assignment"]: row["max_score"] for row in found.values()}
     for id, person in people.items():
         for assignment, points in most.items():
@@ -134,11 +134,11 @@ def _enrol(found: dict[tuple[str, str], Row], people: Mapping[str, Row]) -> None
 def ids_of(folder: Path, students: Iterable[str], people: Mapping[str, Row]) -> dict[str, str]:
     """Find the roster ids of the students whose names in the marks are not themselves roster ids.
 
-    A student is looked up in names.csv first, and then by a name or email that only one person on the roster has. The
+    Look up each student in names.csv first, and then by a name or email that only one person on the roster has. The
     students found by name and those not found are written to names.csv, where the instructor can correct them.
 
     Args:
-        folder: Folder of names.csv.
+        folder: Folder that contains names.csv.
         students: Students in the marks.
         people: The roster, by id.
 
@@ -171,7 +171,7 @@ def ids_of(folder: Path, students: Iterable[str], people: Mapping[str, Row]) -> 
 
 
 def names_known(folder: Path) -> dict[str, str]:
-    """Read the roster ids by student from names.csv in the folder of the marks, or else in its parent folder."""
+    """Read each student's roster id from names.csv in the folder of the marks, or else in its parent folder."""
     file = next((place / NAMES for place in (folder, folder.absolute().parent) if (place / NAMES).is_file()), None)
     rows = read_table(file) if file else []
     return {unquoted(row.get("student_id", "")): unquoted(row.get("roster_id", "")).strip() for row in rows}
@@ -188,7 +188,7 @@ def _read_names(file: Path, people: Mapping[str, Row]) -> dict[str, str]:
 
 
 def _spellings(person: Row) -> set[str]:
-    """Return the forms that platforms use for a person: email, and first and last name in both orders."""
+    """Return the forms in which platforms identify a person: email, and first and last name in both orders."""
     first, last, email = (_letters(person[name]) for name in ("first_name", "last_name", "email"))
     return {name for name in (email, first + last, last + first) if name and ((first and last) or name == email)}
 
@@ -197,7 +197,7 @@ _WHOLE = str.maketrans({"ı": "i", "ø": "o", "ł": "l", "đ": "d", "æ": "ae", 
 
 
 def _letters(name: str) -> str:
-    """Return a name in lower case without accents, spaces and punctuation except @."""
+    """Return a name in lower case without accents, spaces or punctuation other than @."""
     apart = unicodedata.normalize("NFKD", name).casefold().translate(_WHOLE)
     return "".join(letter for letter in apart if letter.isalnum() or letter == "@")
 

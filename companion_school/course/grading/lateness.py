@@ -1,4 +1,4 @@
-"""Penalties for late work: the rule of a problem set, and extensions for single students.
+"""Penalties for late work: the rule of a problem set, and extensions for individual students.
 
 A problem set with a due date has a file PSET.toml, written by `companion course release`:
 
@@ -6,9 +6,9 @@ A problem set with a due date has a file PSET.toml, written by `companion course
     late = "10% a day, at most 50%"
     grace = "15 minutes"
 
-The instructor may add extensions.csv beside it, one file for the whole course. An empty student_id or assignment means
-all of them. If several rows apply, the most specific one decides for each column; a row that names only a student
-takes precedence over one that names only an assignment:
+The instructor may add extensions.csv beside it, one file for the whole course. An empty student_id or assignment stands
+for all students or all assignments. If several rows apply, the most specific one decides for each column; a row that
+names only a student takes precedence over one that names only an assignment:
 
     student_id,assignment,due,grace,late_days,reason
     ada,week2,2026-12-07T23:59+01:00,,,ill
@@ -46,7 +46,7 @@ class Late:
     """Consequences of a late submission.
 
     Attributes:
-        share: Share of the points that is taken off, from 0 to 1.
+        share: Fraction of the points that is deducted, from 0 to 1.
         days: Late days that the submission uses up.
         told: A sentence for the student; empty if the submission is in time.
     """
@@ -58,9 +58,9 @@ class Late:
 
 @dataclass(frozen=True)
 class Extension:
-    """Extension for a student and a problem set; an empty name means all of them.
+    """Extension for a student and a problem set; an empty name stands for all students or all problem sets.
 
-    The other fields are the cells of the row in extensions.csv, empty if the row leaves a term unchanged.
+    The other fields are the row's cells in extensions.csv; a term that the row leaves unchanged is empty.
     """
 
     student: str = ""
@@ -77,9 +77,9 @@ class Lateness:
 
     Attributes:
         due: Due date in ISO 8601.
-        late: Share of the points that each full or partial day or hour costs, such as "10% a day, at most 50%".
-        grace: Period after the due date when nothing is taken off, such as "15 minutes"; empty for none.
-        extensions: Different terms for single students or problem sets.
+        late: Share of the points deducted for each day or hour begun, such as "10% a day, at most 50%".
+        grace: Period after the due date in which nothing is deducted, such as "15 minutes"; empty for none.
+        extensions: Different terms for individual students or problem sets.
 
     Raises:
         ValueError: If the due date, the rule or the grace period is malformed.
@@ -106,8 +106,8 @@ class Lateness:
         Args:
             student: Name of the student, as in the marks.
             assignment: Name of the problem set.
-            time: Time of submission; empty if unknown, which costs nothing.
-            spent: Late days that the student has used up in other problem sets.
+            time: Time of submission; empty if unknown, in which case there is no penalty.
+            spent: Late days that the student has used up on other problem sets.
             due: Another due date, set by a platform. The later of the two counts.
         """
         if not time:
@@ -128,7 +128,7 @@ class Lateness:
         return self._terms_of(student, assignment).due
 
     def _terms_of(self, student: str, assignment: str) -> Extension:
-        """Return the terms that apply to a student, each taken from the most specific row that sets it."""
+        """Return the terms that apply to a student, taking each term from the most specific row that sets it."""
         mine = [one for one in self.extensions if one.student in ("", student) and one.assignment in ("", assignment)]
         mine.sort(key=lambda one: (one.student != "", one.assignment != ""))
         found = {"due": self.due, "grace": self.grace, "late_days": ""}
@@ -147,14 +147,14 @@ def _told(time: str, ends: datetime, late: float, days: int, share: float) -> st
 
 
 def _span(seconds: float) -> str:
-    """Return a duration in words, with its two largest units: "1 day and 3 hours"."""
+    """Return a duration in words, in its two largest units, such as "1 day and 3 hours"."""
     minutes = math.ceil(seconds / 60)
     parts = [(minutes // 1440, "day"), (minutes % 1440 // 60, "hour"), (minutes % 60, "minute")]
     return " and ".join([count(many, unit) for many, unit in parts if many][:2])
 
 
 def _terms(rule: str) -> tuple[float, int, float]:
-    """Parse a rule into the share that a unit of time costs, the unit in seconds, and the maximum share taken off."""
+    """Parse a rule into the share that a unit of time costs, the unit in seconds, and the maximum share deducted."""
     found = _RULE.fullmatch(rule.strip())
     rate, most = (float(found[1]) / 100, float(found[3] or 100) / 100) if found else (math.inf, math.inf)
     if found is None or rate > 1 or most > 1:
@@ -194,7 +194,7 @@ def read_settings(file: Path) -> dict[str, Any]:
 
 
 def read_rule(course: Path, assignment: str) -> Lateness | None:
-    """Read the rule for late work of a problem set, with the extensions; None if it has no due date.
+    """Read the late-work rule of a problem set and its extensions; None if the problem set has no due date.
 
     Args:
         course: Folder into which the problem set was released.

@@ -1,7 +1,7 @@
-"""Fill marks into a gradebook exported from Canvas or Moodle, and pack feedback pages for upload there.
+"""Fill marks into a gradebook exported from Canvas or Moodle, and pack feedback pages for upload.
 
 Only the grades in the table change, so the platform can import it again. Students are matched by the platform's number,
-which is part of the names of downloaded submissions, or by an id or email address in the table. On sites in other
+which is part of the file names of downloaded submissions, or by an id or email address in the table. On sites in other
 languages the columns have other names, which the option `--columns` sets.
 """
 
@@ -17,8 +17,8 @@ from companion_school.course.grading.results import Results
 from companion_school.course.grading.submissions import KINDS, platform_number
 from companion_school.course.grading.tables import Row, as_it_was, read_number, read_table
 
-_NUMBERED = re.compile(r" \(\d+\)$")  # column names in Canvas: week2 (4711)
-_PARTICIPANT = re.compile(r"\D*(\d+)")  # ids in Moodle: Participant 4711, in the site's language
+_NUMBERED = re.compile(r" \(\d+\)$")  # column names in Canvas, such as "week2 (4711)"
+_PARTICIPANT = re.compile(r"\D*(\d+)")  # ids in Moodle, such as "Participant 4711", in the site's language
 ROLES = ("Identifier", "Grade")
 _MOST = ("maximum grade", "höchste bewertung", "note maximale", "calificación máxima")
 
@@ -38,8 +38,8 @@ def filled(
         The table as CSV text, and the students in the marks who are not in the table.
 
     Raises:
-        ValueError: If the table is from neither platform, two of its rows have the same id, one row would get two
-            marks, or an assignment has no column or a different maximum there.
+        ValueError: If the table is from neither platform, two of its rows have the same id, a row would get two marks,
+            or an assignment has no column in the table or has a different maximum there.
     """
     rows, ids = read_table(file), ids or {}
     columns = list(rows[0]) if rows else []
@@ -60,7 +60,7 @@ def filled(
 def _matched(
     file: Path, known: Mapping[str, Row], marks: Sequence[Row], unknown: list[str], ids: Mapping[str, str]
 ) -> Iterator[tuple[Row, Row]]:
-    """Yield each mark with its student's row, and append students without a row to `unknown`.
+    """Yield each mark and its student's row, and append students without a row to `unknown`.
 
     Raises:
         ValueError: If two students in the marks have the same row.
@@ -124,7 +124,7 @@ def _fill_moodle(
 
 
 def _has_commas(rows: Sequence[Row]) -> bool:
-    """Return True if the table writes decimal numbers with a comma."""
+    """Return True if the table uses a decimal comma."""
     return any(re.fullmatch(r"\d+,\d+", cell.strip()) for row in rows for cell in row.values())
 
 
@@ -155,7 +155,7 @@ def write_pages(results: Results, out: Path, file: Path) -> int:
     """Write the pages of a whole class into a zip file that Moodle or Canvas accepts.
 
     The command is "Upload multiple feedback files in a zip" in Moodle and "Upload submissions" in Canvas. Both match
-    students by the file or folder names of the submissions that were downloaded, so each page gets that name.
+    students by the names of the downloaded submissions (files or folders), so each page gets that name.
 
     Args:
         results: The results of the class.

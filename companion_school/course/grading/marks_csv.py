@@ -49,8 +49,8 @@ _OWN = ("submission", "file", "also_handed_in", "time_from", "late_days", "chang
 def table(settled: Sequence[Settled], assignment: str, rule: Lateness | None = None) -> str:
     """Return the marks as CSV text: nbgrader's columns, the graded files, and each item's outcome and points.
 
-    A student whose work could not be read gets no score, because the instructor decides what that is worth. A student
-    with an unmarked written answer gets none yet, but `raw_score` has the points earned so far.
+    A student whose work could not be read gets no score, because the instructor decides what score it gets. A student
+    with an unmarked written answer gets no score yet, but `raw_score` has the points earned so far.
     """
     items = {item.id: item for one in settled for item in one.record.items}
     columns = [*COLUMNS, *_OWN, *(name for item in items.values() for name in _columns(item))]
@@ -85,7 +85,7 @@ def _row(one: Settled, assignment: str, rule: Lateness | None) -> Row:
 
 
 def _columns(item: Item) -> list[str]:
-    """Return an item's column names: outcome and points, and for an exercise also its robustness and any groups."""
+    """Return an item's column names: outcome and points and, for an exercise, also its robustness and any groups."""
     if item.written or item.section:
         return [item.id, f"{item.id} points"]
     return [item.id, f"{item.id} points", f"{item.id} robust", *[f"{item.id} groups"] * (len(item.groups) > 1)]
@@ -102,9 +102,10 @@ def _change(change: tuple[str, str, str]) -> str:
 
 
 def summary(settled: Sequence[Settled]) -> str:
-    """Return a table for the terminal that counts the outcomes of each item, and its robust answers.
+    """Return a table for the terminal that counts each item's outcomes and robust answers.
 
-    Outcomes that nobody has are left out. Below it are the students whose work a platform calls late without a time.
+    Outcomes that do not occur are left out. Below the table are the students whose work a platform marks as late
+    without giving a time.
     """
     outcomes = [outcome for outcome in OUTCOMES if outcome != "right"]
     rows = []
@@ -133,9 +134,9 @@ def _by_item(settled: Sequence[Settled]) -> dict[str, list[Line]]:
 
 
 def statistics(settled: Sequence[Settled]) -> str:
-    """Return CSV text that counts students by item, outcome and known mistake, the most frequent first.
+    """Return CSV text that counts students by item, outcome and known mistake, most frequent first.
 
-    Robust answers are counted in rows of their own ("right and robust"). The mistake in a row "right" is one that costs
+    Robust answers are counted in separate rows ("right and robust"). The mistake in a row "right" is one that costs
     only the robust mark.
     """
     text = io.StringIO()
@@ -151,7 +152,7 @@ def statistics(settled: Sequence[Settled]) -> str:
 
 
 def write(graded: Sequence[Graded], assignment: str, out: Path, course: Path | None = None) -> list[str]:
-    """Store the results of these students, replacing all earlier ones, and write the tables and pages (see `publish`).
+    """Store these students' results, replacing all earlier results, and write the tables and pages (see `publish`).
 
     Args:
         graded: The marks.
@@ -167,7 +168,7 @@ def write(graded: Sequence[Graded], assignment: str, out: Path, course: Path | N
 
 
 def publish(results: Results, out: Path) -> tuple[list[Settled], list[str]]:
-    """Write results.json, marks.csv, class.csv and feedback/STUDENT.html, each of them atomically.
+    """Write results.json, marks.csv, class.csv and feedback/STUDENT.html, each atomically.
 
     The changes and marks that people have added (overrides.csv, written.csv) and the rules for late work are read
     again. If a student's page cannot be written, the other pages still are.
@@ -177,11 +178,11 @@ def publish(results: Results, out: Path) -> tuple[list[Settled], list[str]]:
         out: Output folder.
 
     Returns:
-        The students' marks, and the errors of extensions without effect and of pages that could not be written.
+        The students' marks, and error messages for extensions without effect and for pages that could not be written.
 
     Raises:
-        ValueError: If one of the files read is malformed or the folder of the problem set is gone, or marks.csv was
-            changed by hand.
+        ValueError: If an input file is malformed, the folder of the problem set is gone, or marks.csv was changed by
+            hand.
     """
     must_be_untouched(out)
     if results.course and not Path(results.course).is_dir():
@@ -222,7 +223,7 @@ def _digest(text: str) -> str:
 
 
 def _without_effect(rule: Lateness | None, results: Results, ids: Mapping[str, str]) -> list[str]:
-    """Describe the extensions for ids of the roster, if it is not known who has them among a platform's names."""
+    """Describe the extensions for roster ids that cannot be matched with a platform's names."""
     here = {name for record in results.records for name in (record.student, ids.get(record.student, ""))}
     strange = [record.student for record in results.records if platform_name(record.place) and not ids]
     rows = [one.student for one in (rule.extensions if rule else ()) if one.assignment in ("", results.assignment)]
@@ -234,9 +235,9 @@ def _without_effect(rule: Lateness | None, results: Results, ids: Mapping[str, s
 
 
 def _spent(out: Path, assignment: str, ids: Mapping[str, str]) -> dict[str, int]:
-    """Count the late days that each student has used up in other problem sets, read from sibling folders of `out`.
+    """Count the late days that each student has used up on other problem sets, read from sibling folders of `out`.
 
-    The students are called by their ids on the roster, as far as they are known.
+    Students are identified by their roster ids where those are known.
     """
     spent: Counter[str] = Counter()
     for file in sorted(out.absolute().parent.glob("*/marks.csv")):
@@ -250,8 +251,8 @@ def _spent(out: Path, assignment: str, ids: Mapping[str, str]) -> dict[str, int]
 def page_name(student: str) -> str:
     """Return the file name of a student's page.
 
-    A name that is too long or contains a slash or two dots is shortened or changed, and a hash of the original is
-    appended so that it stays unique.
+    A name that is too long or contains a slash or two dots is shortened or changed; a hash of the original is appended
+    to keep the name unique.
     """
     name = student.replace("/", "_").replace("..", "_")
     if name == student and len(student.encode()) <= LONGEST_NAME:
@@ -264,15 +265,15 @@ def page_name(student: str) -> str:
 
 
 def first_results(out: Path, students: Sequence[str], *, again: bool) -> Results | None:
-    """Load the earlier results that a regrading keeps.
+    """Load the earlier results that `--regrade` keeps.
 
     Args:
         out: Output folder.
-        students: Students who are graded now.
+        students: Students being graded now.
         again: True for `--regrade`, which keeps the results of other students.
 
     Returns:
-        The earlier results if `again` is True; else None, because all results are replaced.
+        The earlier results if `again` is True; otherwise None, because all results are replaced.
 
     Raises:
         ValueError: If `again` is True and there are no results, if it is False and the results of other students would
@@ -296,7 +297,7 @@ def first_results(out: Path, students: Sequence[str], *, again: bool) -> Results
 def merged(first: Results, new: Results) -> tuple[Results, list[str]]:
     """Replace earlier results with new ones.
 
-    A student whom the platform has renamed is recognized by the platform's number in the name of what was downloaded.
+    A student whom the platform has renamed is recognized by the platform's number in the name of the downloaded file.
 
     Returns:
         The merged results, and a line for each student whose marks changed.

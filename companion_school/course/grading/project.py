@@ -1,8 +1,8 @@
 """Grade a project: each student's own transformer, stage by stage.
 
-A part of a stage earns its points if it is right on the public and the hidden cases. It is tried with the student's own
-files for the stages that it builds on, and if it fails, with the references in their place, so that a mistake in one
-stage does not cost the points of another. Each part runs in a separate process in the grader's sandbox.
+A part of a stage earns its points if it is correct on the public and the hidden cases. It first runs with the student's
+own files for the stages that it builds on. If it fails, it runs with the reference solutions instead, so that a mistake
+in one stage does not cost points in another. Each part runs in a separate process in the grader's sandbox.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def sources_of(handed: Handed) -> tuple[dict[str, str], dict[str, str]]:
     """Read a student's files.
 
     Returns:
-        The text of each file by module name, and the errors of files that cannot be used by file name.
+        The text of each file, keyed by module name, and the errors of unusable files, keyed by file name.
     """
     sources, faults, total = {}, {}, 0
     for file in handed.files:
@@ -97,7 +97,7 @@ def nothing(handed: Handed, stages: Sequence[Stage], submission: str, fault: str
 
 
 def _made(part: Part, outcome: str, verdict: Verdict | None = None, note: str = "") -> Mark:
-    """Build the mark of a part, which earns all of its points or none."""
+    """Build the mark of a part, which earns either all of its points or none."""
     earned = Earned(points.Part("", 0, part.points), hidden=outcome == Result.RIGHT.value)
     section = f"Stage {part.stage.number}, {part.stage.file}"
     notes = (note,) if note else ()
@@ -106,7 +106,7 @@ def _made(part: Part, outcome: str, verdict: Verdict | None = None, note: str = 
 
 @dataclass(frozen=True)
 class _Tried:
-    """One student's files, with all that is needed to run their parts.
+    """One student's files, with everything needed to run their parts.
 
     Attributes:
         worker: Runs the student's code.
@@ -116,7 +116,7 @@ class _Tried:
         faults: Errors of the other files, by file name.
         surveyed: Imports and forbidden names of each file.
         bans: Lists of forbidden names, in the same order as in `surveyed`.
-        late: Names of the parts of each stage that have exceeded their time limit.
+        late: For each stage, the names of the parts that have exceeded their time limit.
     """
 
     worker: Worker
@@ -171,7 +171,7 @@ class _Tried:
         return finish
 
     def _breach(self, part: Part) -> str:
-        """Return a sentence on the forbidden names in a part's file and in the files that it imports; empty if none."""
+        """Return a sentence about forbidden names in a part's file and the files it imports; empty if none."""
         at, waiting, seen = self.bans.index(part.without), [part.stage.file], set[str]()
         while waiting:
             file = waiting.pop()
@@ -207,7 +207,7 @@ class _Tried:
             told = f"not tried, because {_PATIENCE} parts of this file have already exceeded their time limit"
             return Verdict(Result.TIMEOUT, fault=told)
         program = Program(part.program(sources), "answer", part.watched, part.writes)
-        share = limits.seconds / Limits().seconds  # --time scales the usual time of every part by this factor
+        share = limits.seconds / Limits().seconds  # --time scales every part's usual time limit by this factor
         try:
             self.worker.limits = replace(limits, seconds=min(3600.0, max(0.1, share * part.seconds)))
             verdict, _ = try_answer(self.worker, program, wanted, [False], order)

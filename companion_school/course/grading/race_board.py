@@ -1,9 +1,9 @@
 """Measure the races of a class: the students' models are ranked by bits per byte on held-out text.
 
 A race trains in the grader's sandbox and returns the merges of its tokenizer. This process encodes the held-out text
-with those merges and the course's tokenizer. It sends windows of the text to the sandbox, each time one token longer,
-receives logits for the next token, and computes the bits itself. A race can therefore not report its own score, read
-the text while it trains, or look ahead. One thing is taken on trust, as the board says: that race.py does not itself
+with those merges and the course's tokenizer. It sends windows of the text to the sandbox, one token longer each time,
+receives logits for the next token, and computes the bits itself. A race therefore cannot report its own score, read the
+text while it trains, or look ahead. Only one thing is taken on trust, as the leaderboard says: race.py itself must not
 contain the held-out text.
 """
 
@@ -34,7 +34,7 @@ from companion_school.course.grading.tables import as_csv, quoted
 
 TRUST = "Scores are measured outside the races, on the assumption that no race.py contains the held-out text."
 _MOST_MERGES, _LONGEST_CONTEXT = 2**15, 4096
-_MOST_LOGITS = 2**17  # limit on the elements of one reply
+_MOST_LOGITS = 2**17  # maximum number of elements in one reply
 _BASELINE = "a baseline"
 
 
@@ -46,7 +46,7 @@ class Raced:
         student: The student's name.
         bits_per_byte: The score; None if the race failed.
         seconds: Training time in seconds.
-        told: Why there is no score, or that training took too long; empty for a valid result.
+        told: The reason why there is no score, or a note that training took too long; empty for a valid result.
     """
 
     student: str
@@ -62,19 +62,20 @@ def run_races(
     wall: Wall | None = None,
     done: Callable[[Raced], None] = lambda _: None,
 ) -> list[Raced]:
-    """Run the race of each student who has written one, one after the other.
+    """Run the races that students have written, one at a time.
 
-    A race trains on the course's text with one thread. Measuring it takes another minute or two.
+    A race trains on the course's text with one thread. Scoring it takes another minute or two.
 
     Args:
         handed: The submissions.
-        minutes: Training time of a race in minutes.
+        minutes: Training time allowed for a race, in minutes.
         memory_gib: Memory limit in GiB.
         wall: Isolation of the races from the rest of the system.
         done: Called with each result as soon as it is ready.
 
     Returns:
-        The results with the fewest bits per byte first, late races after those in time, and failed ones last.
+        The results in order of bits per byte (fewest first); late races come after those in time, and failed races
+        last.
     """
     found = []
     with Worker(Limits(min(3600.0, 2 * 60 * minutes + 900), memory_gib), wall) as worker:
@@ -139,7 +140,7 @@ def _runner(value: Any) -> tuple[list[tuple[int, int]], int]:
 def _bits(
     logits_of: Callable[[torch.Tensor], Any], texts: Sequence[str], merges: list[tuple[int, int]], context: int
 ) -> float:
-    """Compute bits per byte. Every token is scored once; the first of a text costs log2 of the vocabulary size."""
+    """Compute bits per byte. Every token is scored once; a text's first token costs log2 of the vocabulary size."""
     tokenizer = World(references(race.STAGE), race.STAGE.module)["tokenizer"]
     vocab = 256 + len(merges)
     ids = [torch.tensor(tokenizer.encode(text, merges)) for text in texts]
@@ -158,7 +159,7 @@ def _groups(windows: list[torch.Tensor], most: int) -> Iterator[list[torch.Tenso
 
 
 def _bits_of(logits_of: Callable[[torch.Tensor], Any], windows: list[torch.Tensor], vocab: int) -> float:
-    """Sum the bits of all tokens but the first of each window, predicted one position at a time."""
+    """Sum the bits of all tokens except each window's first, predicting one position at a time."""
     bits = 0.0
     for length in range(1, len(windows[0])):
         windows = [window for window in windows if len(window) > length]
@@ -199,7 +200,7 @@ def _program(sources: Mapping[str, str]) -> str:
 
 
 def board(raced: Sequence[Raced]) -> list[list[str]]:
-    """Return a table of the races and the baselines, the fewest bits per byte first. Only races in time have a rank."""
+    """Return a table of the races and the baselines, fewest bits per byte first. Only races in time have a rank."""
     rows = [(one.bits_per_byte, one.told != "", one.student, one.told) for one in raced]
     rows += [(mark.bits_per_byte, False, mark.name, _BASELINE) for mark in race.yardsticks(*race.texts())]
     rows.sort(key=lambda row: (row[0] is None, row[0] or 0.0))

@@ -38,7 +38,7 @@ _BRANCH = re.compile(r"refs/[\w./+-]+")
 
 
 def moment(text: str, what: str, zone: str = "UTC") -> datetime:
-    """Parse a time in ISO 8601 or in a form that learning platforms use in English.
+    """Parse a time in ISO 8601 or in a format that learning platforms use in English.
 
     Args:
         text: The time.
@@ -66,7 +66,7 @@ class Sources:
     """Sources of submission times.
 
     Attributes:
-        manifest: Student and time of each folder in a Gradescope export.
+        manifest: Student and submission time for each folder in a Gradescope export.
         table: The instructor's table of times, by student.
         zone: UTC offset to assume for times without one.
     """
@@ -96,12 +96,12 @@ class Sources:
             home: Path of that file or folder.
             files: The files to grade.
             stamp: File where nbgrader recorded the time; None if the folder was not collected by nbgrader.
-            named: Time in the name of the file or folder; empty if it has none.
+            named: Time given in the name of the file or folder; empty if there is none.
             late: True if the name says that the submission was late.
 
         Returns:
-            The time in ISO 8601 and its source. If the time is unknown, it is empty, and the reason is given instead of
-            the source.
+            The time in ISO 8601 and its source. If the time is unknown, it is empty, and the second item gives the
+            reason instead of the source.
         """
         told = [
             (self.table.get(student, "") or self.table.get(place, ""), "the instructor's table of times"),
@@ -158,7 +158,7 @@ def manifest(folder: Path) -> dict[str, tuple[str, str]]:
     """Read the submitters and the time of each submission folder from the metadata of a Gradescope export.
 
     Returns:
-        Submitters and time by folder name; empty if the folder has no such metadata.
+        Submitters and time, keyed by folder name; empty if the export has no such metadata.
 
     Raises:
         ValueError: If the metadata file is malformed.
@@ -197,10 +197,10 @@ def _stamped(file: Path | None) -> str:
 
 
 def last_commit(home: Path, files: Sequence[Path]) -> str:
-    """Return the time of the last commit of the graded files in a clone of a student's repository.
+    """Return the time of the last commit to the graded files in a clone of a student's repository.
 
-    The clone is not trusted: its configuration is ignored, and only its references and objects are read. Files that
-    differ from the commit that is checked out have no time. The time itself is set by the committer and can be forged.
+    The clone is not trusted: its configuration is ignored, and only its references and objects are read. If the files
+    differ from the checked-out commit, the time is unknown. The time itself is set by the committer and can be forged.
 
     Args:
         home: Folder of the clone.
@@ -220,7 +220,7 @@ def last_commit(home: Path, files: Sequence[Path]) -> str:
             return ""
         return _git(home, "rev-list", "-1", "--format=%cI", head, "--", *names).rpartition("\n")[2]
     except subprocess.SubprocessError:
-        _SLOW.add(home)  # if git fails or times out for one file, do not try it for a thousand others
+        _SLOW.add(home)  # if git fails or times out for one file, do not run it for a thousand others
         return ""
     except (Unreadable, ValueError, OSError):
         return ""
@@ -230,7 +230,7 @@ _SLOW: set[Path] = set()
 
 
 def _head(repository: Path) -> str:
-    """Return the id of the commit that is checked out; empty if it is unknown."""
+    """Return the id of the checked-out commit; empty if it is unknown."""
     told = contents(repository / "HEAD")[:1000].decode().strip()
     branch = told.removeprefix("ref: ")
     if branch != told:
@@ -245,7 +245,7 @@ def _head(repository: Path) -> str:
 
 
 def _is_committed(home: Path, head: str, files: Sequence[Path], names: Sequence[str]) -> bool:
-    """Return True if the files have the same contents as in the commit."""
+    """Return True if the files have the same contents as in this commit."""
     listed = _git(home, "ls-tree", "-r", "-z", "--full-tree", head, "--", *names)
     there = {name: about.split()[2] for about, name in (line.split("\t", 1) for line in listed.split("\0") if line)}
     for file, name in zip(files, names, strict=True):
@@ -271,7 +271,7 @@ _KEPT: list[tempfile.TemporaryDirectory[str]] = []
 
 
 def _git(home: Path, *command: str) -> str:
-    """Run a git command in an empty repository of our own that borrows the clone's objects, and return its output."""
+    """Run a git command in a new, empty repository that borrows the clone's objects, and return its output."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     own |= {
         "GIT_DIR": str(_empty_repository()),
@@ -282,7 +282,7 @@ def _git(home: Path, *command: str) -> str:
         "GIT_ALLOW_PROTOCOL": "none",
         "GIT_NO_LAZY_FETCH": "1",
     }
-    # The repository is untrusted: its tree or history may be built to use up all memory or to run forever.
+    # The repository is untrusted: its tree or history may be crafted to use up all memory or to make git run forever.
     bounded = ["/bin/sh", "-c", f'ulimit -v {_MOST_MEMORY >> 10}; ulimit -t {_MOST_SECONDS}; exec "$@"', "sh"]
     done = subprocess.run(
         [*bounded, "git", *command], env=own, cwd=os.sep, capture_output=True, timeout=2 * _MOST_SECONDS, check=True

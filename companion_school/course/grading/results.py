@@ -1,7 +1,7 @@
 """Stored results of grading: results.json, the source of all tables and feedback pages.
 
-`companion grade` writes results.json. Changes that people make later are stored beside it in separate files, and are
-applied each time the tables and pages are generated:
+`companion grade` writes results.json. Changes that people make later are stored in separate files beside it and applied
+whenever the tables and pages are generated:
 
     overrides.csv   points changed by a person, with reason and author
     written.csv     marks of written answers, which `companion course mark` reads from a marking sheet
@@ -45,7 +45,7 @@ class Finding:
         lead: Introduction to the finding.
         shows: The property that failed.
         input: The smallest input that shows the fault; empty for a hidden case.
-        fault: What was expected and what came.
+        fault: The expected and the actual result.
         mistake: Message of the known mistake that the answer makes; empty if none.
     """
 
@@ -58,7 +58,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Group:
-    """A group of cases with the points earned, the maximum, and True if its public points are earned."""
+    """A group of cases: the points earned, the maximum, and whether its public points are earned."""
 
     name: str
     points: float
@@ -77,7 +77,7 @@ class Item:
         points: Points earned, including the extra points for a robust answer.
         most: Maximum points.
         section: Heading above it; empty for none.
-        robust: "yes" or "no" for a right answer to an exercise that can be robust; else empty.
+        robust: "yes" or "no" for a correct answer to an exercise that tests robustness; otherwise empty.
         extra: Extra points for a robust answer.
         notes: Remarks on how the answer was found.
         groups: Points by group of cases.
@@ -105,7 +105,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Record:
-    """One student's results. Attributes that are not listed are those of `Handed` and `Graded`.
+    """One student's results. Attributes not listed here are those of `Handed` and `Graded`.
 
     Attributes:
         file: Name of the graded file, or of the folder of a project.
@@ -132,9 +132,9 @@ class Results:
 
     Attributes:
         assignment: Name of the problem set or project.
-        course: Folder into which it was released, which holds its rule for late work; empty if unknown.
+        course: Folder into which it was released, which holds its late-work rule; empty if unknown.
         records: Results of the students.
-        table: Hash of the marks.csv generated from these results, which shows if that file was changed by hand.
+        table: Hash of the marks.csv generated from these results, used to detect changes made by hand.
     """
 
     assignment: str
@@ -200,10 +200,10 @@ def _findings(mark: Mark) -> list[Finding]:
 
 
 def _finding(lead: str, verdict: Verdict, question: bool = False) -> Finding:
-    if question and verdict.result is Result.WRONG:  # the only feedback on a wrong choice is why it is wrong
+    if question and verdict.result is Result.WRONG:  # for a wrong choice, the only feedback is why it is wrong
         return Finding("", "", "", verdict.fault if verdict.fault != NOT_IT else "", verdict.mistake or "")
     if verdict.result is Result.MISSING and (question or verdict.shows):
-        return Finding("", "", "", "", "")  # an untouched stub needs no finding, because its outcome is clear enough
+        return Finding("", "", "", "", "")  # an untouched stub needs no finding, because its outcome says enough
     return Finding(lead, verdict.shows, verdict.input, verdict.fault, verdict.mistake or "")
 
 
@@ -221,7 +221,7 @@ def load(out: Path) -> Results:
     """Load the results from the grader's output folder.
 
     Raises:
-        ValueError: If there are none, or results.json is damaged.
+        ValueError: If results.json is missing or damaged.
     """
     file = out / FILE
     if not file.is_file():
@@ -259,12 +259,12 @@ class Override:
 
 @dataclass(frozen=True)
 class Line:
-    """An item with the changes and marks added by people.
+    """An item together with the changes and marks added by people.
 
     Attributes:
         item: The item.
         given: Mark of a written answer; None if there is none.
-        override: Change of its points by hand; None if there is none.
+        override: Manual change to its points; None if there is none.
     """
 
     item: Item
@@ -291,14 +291,14 @@ class Line:
 
 @dataclass(frozen=True)
 class Settled:
-    """A student's final marks, as tables and pages show them.
+    """A student's final marks, as shown in tables and pages.
 
     Attributes:
         record: Results of grading.
         lines: The items with the changes and marks added by people.
-        changes: Changes by hand to the total, and points added by hand.
+        changes: Manual changes to the total, and points added by hand.
         late: Consequences of a late submission.
-        known_as: The student's id on the roster, or else the name in the record.
+        known_as: The student's roster id or, if there is none, the name in the record.
     """
 
     record: Record
@@ -330,24 +330,24 @@ class Settled:
 
     @property
     def penalty(self) -> float:
-        """Points taken off for lateness; none from a total that a person has set."""
+        """Points deducted for lateness; none are deducted from a total that a person has set."""
         return 0.0 if self.total else round(self.earned * self.late.share, 4)
 
     @property
     def score(self) -> float | None:
-        """Final score; None if nothing could be graded or a person still has something to mark."""
+        """Final score; None if nothing could be graded or an item still has to be marked by a person."""
         if self.total:
             return self.total.points
         return round(self.earned - self.penalty, 4) if self.is_earned and not self.waits else None
 
     @property
     def is_earned(self) -> bool:
-        """True if there are points to count: those of items, or points that a person has added."""
+        """True if there are points to count, either from items or added by a person."""
         return self.has_items or any(change.item == EXTRA for change in self.changes)
 
     @property
     def has_items(self) -> bool:
-        """True if the items have marks: answers could be looked for, or a person has changed the mark of an item."""
+        """True if the items have marks, because the submission could be read or a person has changed a mark."""
         return self.record.submission in TRIED or any(line.override for line in self.lines)
 
     @property
@@ -372,15 +372,16 @@ def settle(
     spent: Mapping[str, int] | None = None,
     ids: Mapping[str, str] | None = None,
 ) -> list[Settled]:
-    """Combine all students' results with the changes and marks added by people and the penalties for late work.
+    """Combine all students' results with the late penalties and with the changes and marks added by people.
 
     Args:
         results: Results of grading.
         given: Marks of written answers. A mark counts only for the text that it was given for.
-        overrides: Changes by hand.
-        rule: Rule for late work; without one there is no penalty.
-        spent: Late days used up in other problem sets, by student.
-        ids: The roster's ids by student, where they differ. Extensions and late days go by them.
+        overrides: Manual changes.
+        rule: Rule for late work; without a rule there is no penalty.
+        spent: Late days used up on other problem sets, by student.
+        ids: Roster ids of the students whose names differ from them. Extensions and late days are looked up by roster
+            id.
     """
     settled = []
     for record in results.records:
@@ -400,14 +401,14 @@ def settle(
 
 
 def read_overrides(file: Path, results: Results) -> list[Override]:
-    """Read the changes by hand from overrides.csv; there are none if the file does not exist.
+    """Read the manual changes from overrides.csv; there are none if the file does not exist.
 
     A row with a mistake (in the words of class.csv) and no student applies to all students whose wrong answer to the
     item makes that mistake. A row for a single student takes precedence over it.
 
     Raises:
         ValueError: If a row names a student or an item that is not in the results, has no reason or author, is
-            repeated, or gives points outside the possible range, or if a student's total ends up outside the range.
+            repeated, or gives points outside the possible range, or if a student's total would fall outside its range.
     """
     if not file.is_file():
         return []

@@ -1,8 +1,8 @@
-"""The process that runs students' code behind a wall. It never imports companion and decides no marks.
+"""The process that runs students' code behind a wall. It never imports companion and never decides marks.
 
-`wall.Wall.command` starts it as python -I child.py WALL ANSWERS ENGINE SOCKET NAME FOLDER. It loads torch once, and it
-loads the modules that call an answer and pack its result from the folder ENGINE (`companion_school/checking`). It forks
-for each request on its socket, which contains the limits and the channel to use. The fork gives up its rights
+`wall.Wall.command` starts it as python -I child.py WALL ANSWERS ENGINE SOCKET NAME FOLDER. It loads torch once. From
+the folder ENGINE it loads the modules that call an answer and pack its result (`companion_school/checking`). It forks
+for each request on its socket; the request contains the limits and the channel to use. The fork drops its privileges
 (`wall.py`), defines the student's program, and answers the cases on the channel, one at a time. The first message names
 the program. All replies are packed values (`codec.py`).
 """
@@ -45,7 +45,7 @@ def _load(name: str, file: Path) -> Any:
 
 
 def _engine(folder: Path) -> dict[str, Any]:
-    """Return the modules of the engine by name. Answers cannot import their package."""
+    """Return the engine's modules by name. Answers cannot import the package they belong to."""
     _load("engine", folder / "__init__.py")
     modules = {
         name: importlib.import_module(f"engine.{name}") for name in ("exercise", "call", "codec", "operator_watch")
@@ -65,7 +65,7 @@ class Channel(Protocol):
 
 
 def receive(channel: Channel, most: int = LARGEST) -> bytes:
-    """Receive one message. Raises `EOFError` at the end, and `ValueError` if it is too long."""
+    """Receive one message. Raises `EOFError` if the socket is closed, and `ValueError` if the message is too long."""
     (length,) = LENGTH.unpack(_exactly(channel, LENGTH.size))
     if not 0 <= length <= most:
         raise ValueError(f"expected a message of at most {most} bytes, got {length}")
@@ -88,7 +88,7 @@ def _exactly(channel: Channel, length: int) -> bytes:
 
 
 def main() -> None:
-    """Load everything that answers need, report it, and fork for each order until the socket is closed."""
+    """Load everything that answers need, report readiness, and fork for each request until the socket is closed."""
     wall_file, answers_file, engine_folder, descriptor, name, folder = sys.argv[1:]
     control = socket.socket(fileno=int(descriptor))
     os.chdir(folder)  # an empty folder that is not writable
@@ -108,7 +108,7 @@ def main() -> None:
     sys.path[:] = [path for path in sys.path if Path(path).resolve() in homes or _is_under(path, library)]
     sys.meta_path[:] = [finder for finder in sys.meta_path if "__editable__" not in getattr(finder, "__module__", "")]
     sys.dont_write_bytecode = True
-    square = torch.ones(64, 64, requires_grad=True)  # run whatever starts at its first use now, before the fork
+    square = torch.ones(64, 64, requires_grad=True)  # run everything that initializes on first use now, before the fork
     (square @ square).softmax(0).exp().sum().backward()
     engine["codec"].unpack(engine["codec"].pack(square))
     with engine["operator_watch"].Watch(["softmax"]):
@@ -156,8 +156,8 @@ def _as_it_is(model: Any = None, **_: Any) -> Any:
 def _pretend_a_place(folder: str) -> Callable[..., None]:
     """Pretend that a folder for PyTorch's files exists, and return the real `os.makedirs`.
 
-    Some parts of PyTorch create such a folder when they are imported, although most answers that import them never use
-    it and nothing can be written here.
+    Some parts of PyTorch create such a folder when they are imported. Most answers that import them never use the
+    folder, and nothing can be written here.
     """
     tempfile.tempdir = folder
     make = os.makedirs
@@ -175,7 +175,7 @@ def _tell(control: socket.socket, message: dict[str, Any]) -> None:
 
 
 def _end(child: int, children: dict[int, int], wall: Any) -> int:
-    """Stop a child and all its processes, and wait for it. Until then its process id cannot be reused."""
+    """Stop a child and all its processes, and wait for it. Its process id cannot be reused before that."""
     for stop in (os.killpg, os.kill):
         with contextlib.suppress(OSError):
             stop(child, signal.SIGKILL)
@@ -185,7 +185,7 @@ def _end(child: int, children: dict[int, int], wall: Any) -> int:
 
 
 def _address_space() -> int:
-    """Return the number of mapped bytes, to which every memory limit is added; 0 if the system does not report it."""
+    """Return the number of bytes already mapped, which is added to every memory limit; 0 if it cannot be read."""
     try:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[0]) * resource.getpagesize()
@@ -220,7 +220,7 @@ def _serve_part(descriptor: int, order: dict[str, Any], tools: _Tools) -> None:
     channel = socket.socket(fileno=descriptor)
     os.environ.clear()
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
-        score.write("1000")  # if memory runs out, the system kills this process first and not the grader
+        score.write("1000")  # if memory runs out, the system kills this process before the grader
     folder = tools.wall.give_up(order["user"], order["writes"])
     _limit(order["cpu"], order["memory"], order["writes"])
     if order["writes"]:
@@ -242,7 +242,7 @@ def _limit(cpu_seconds: int, memory: int, writes: int) -> None:
         "RLIMIT_AS": (memory, memory),
         "RLIMIT_FSIZE": (writes, writes),
         "RLIMIT_NOFILE": (64, 64),
-        "RLIMIT_NPROC": (0, 0),  # no threads either; root is exempt, but runs nothing behind a wall
+        "RLIMIT_NPROC": (0, 0),  # this forbids threads too; root is exempt but never runs code behind a wall
         "RLIMIT_CORE": (0, 0),
         "RLIMIT_MSGQUEUE": (0, 0),
     }
@@ -253,7 +253,7 @@ def _limit(cpu_seconds: int, memory: int, writes: int) -> None:
 
 
 def _read(channel: socket.socket, tools: _Tools) -> None:
-    """Find the answers in a student's files. They are untrusted and may be built to take forever to read."""
+    """Find the answers in a student's files, which are untrusted and may be crafted so that reading never ends."""
     order = json.loads(receive(channel))
     files = [(name, receive(channel, tools.reading.LARGEST)) for name in order["files"]]
     found: dict[str, Any] = {}
@@ -298,7 +298,7 @@ def _serve(channel: socket.socket, program: dict[str, Any], engine: dict[str, An
     def define() -> Any:
         code = compile(program["source"], NOTEBOOK, "exec")
         lines = program["source"].splitlines(keepends=True)
-        # So that tracebacks and `inspect` find the source
+        # so that tracebacks and `inspect` find the source
         linecache.cache[NOTEBOOK] = (len(program["source"]), None, lines, NOTEBOOK)
         with watch:
             exec(code, names)

@@ -1,7 +1,7 @@
-"""Run an answer in another process and trust nothing that comes back except values.
+"""Run an answer in another process, and accept nothing from it but values.
 
 A `Worker` owns a process that has loaded torch (`child.py`) and forks one process per part of an exercise. Messages are
-packed (`codec.py`). A reply that is too long, malformed or out of range ends the part as a crash.
+packed (`codec.py`). A reply that is too long, malformed or out of range ends the part, which counts as a crash.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ROOM = 4 * 2**20
 
 
 def _ids() -> Iterator[int]:
-    """Yield user ids for students' processes, a new one for each process. Each grader starts at another id."""
+    """Yield user ids for students' processes, a new id for each process. Each grader starts at a different id."""
     with contextlib.suppress(OSError):
         users = wall.spare_users(Path("/proc/self/uid_map").read_text())
         begin = os.getpid() * 2**15 % len(users)
@@ -56,7 +56,7 @@ _users = _ids()
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits for one part of an exercise. The cases of a part run together in a separate process.
+    """Limits for one part of an exercise, whose cases run together in a separate process.
 
     Attributes:
         seconds: Time limit in seconds, from 0.1 to 3600.
@@ -77,10 +77,10 @@ class Limits:
 
 
 def busy() -> float:
-    """Return the factor, from 1 to 4, that stretches time limits while other processes use this machine.
+    """Return the factor, from 1 to 4, by which time limits are extended while other processes use this machine.
 
-    Limits are in seconds of wall-clock time, so that an answer that sleeps also ends. If more processes want to run
-    than there are processors, a right answer needs more of these seconds than it would on an idle machine.
+    Limits are in wall-clock seconds, so that an answer that sleeps also ends. If more processes want to run than there
+    are processors, a correct answer takes longer than it would on an idle machine.
     """
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     return min(4.0, max(1.0, load / (os.cpu_count() or 1)))
@@ -125,7 +125,7 @@ class Surveyed:
     Attributes:
         fault: The reason why the file is not valid Python, or an empty string.
         imports: The modules that the file imports.
-        used: For each list of forbidden names, those that the file uses.
+        used: For each list of forbidden names, the names that the file uses.
     """
 
     fault: str
@@ -135,7 +135,7 @@ class Surveyed:
 
 @dataclass
 class Run:
-    """The results of a program: its outcomes by case index and, if it stopped early, the reason and the case."""
+    """The result of running a program: its outcomes by case index and, if it stopped early, the reason and the case."""
 
     outcomes: dict[int, list[Outcome]] = field(default_factory=dict)
     stopped: Outcome | None = None
