@@ -345,7 +345,7 @@ class AttentionConfig:
         return self.bias if self.output_bias is None else self.output_bias
 
     def resolved(self, d_model: int) -> ResolvedAttention:
-        """Fill in every width, for a model of width `d_model`."""
+        """Fill in all unset dimensions for a model of width `d_model`."""
         require_whole("d_model", d_model)
         if self.d_head is None:
             require(

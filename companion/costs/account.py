@@ -42,8 +42,8 @@ class Flops:
     """Floating-point operations of a forward pass, by part.
 
     Attributes:
-        projections: the matrices of attention, including its gate; with latents, also the matrix that expands them,
-            whether it is applied or absorbed.
+        projections: the projections of attention, including its gate and, with latents, the up-projection (applied or
+            absorbed).
         scores: q k^T and the weighted sum of the values, which grow with the number of pairs of tokens. Sinks, which
             are not tokens, are left out. For linear layers, this is everything that the recurrence computes.
         feed_forward: the feed-forward networks.
@@ -89,7 +89,7 @@ def forward_flops(
     a chunk of n tokens costs 2 n^2 (2 d_k + d_v) + n (n - 1) d_v, where the terms with d_k are left out if each channel
     has its own decay, because they are then not matrix products. Reading the matrix and writing it cost 6 n d_k d_v.
     After `cached` tokens, of which up to 2 `recurrent_cache.BACK` are in a log, the matrix is only read. Occasionally
-    the log is folded into the matrix, which takes 2 d_k d_v per token and is left out.
+    the log is folded into the matrix. That costs 2 d_k d_v per token and is not counted.
 
     For d_k = d_v = d / h, a plain feed-forward network and one new token that attends to t keys, including its own, a
     layer costs 8 d^2 + 4 t d + 4 d d_ff (lesson 10).
@@ -161,8 +161,8 @@ def train_flops(config: ModelConfig, tokens: int, *, batch: int = 1, source: int
 def counted_flops(run: Callable[[], Any]) -> int:
     """Count FLOPs with PyTorch's `FlopCounterMode` while `run()` runs, including attention on the CPU and experts.
 
-    The counter does not support the CPU's fused attention kernel, the grouped product of a mixture of experts or the
-    triangular system of a linear layer (PyTorch 2.13). It counts them as zero, so their counts are added here.
+    The counter does not support the CPU's fused attention kernel, the grouped matrix product of a mixture of experts or
+    the triangular solve of linear attention (PyTorch 2.13). It counts them as zero, so their counts are added here.
     """
 
     def attention(q: torch.Size, k: torch.Size, v: torch.Size, *_: Any, out_shape: Any = None, **__: Any) -> int:

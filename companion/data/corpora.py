@@ -246,12 +246,12 @@ def deduplicate(corpus: Corpus) -> Corpus:
 def split(corpus: Corpus, held_out: float = 0.1) -> Split:
     """Split a corpus into training and held-out documents.
 
-    A document is held out if a hash of its name, read as a number from 0 to 1, is below `held_out`. Therefore it stays
-    on its side of the split on every machine and for any order of the texts, even if other documents are added or
-    removed, if the document is edited, or if it loses a paragraph that also occurs elsewhere. Text that one model was
-    trained on is therefore never used to evaluate another model that was trained on a later version of the text. The
-    price is that the fraction is only approximate. At most `MOST_HELD_OUT` bytes are used for evaluation. The rest of
-    the held-out text is unused, and `notes` says how much.
+    A document is held out if a hash of its name, read as a number from 0 to 1, is below `held_out`. A document
+    therefore stays on its side of the split on every machine and in any order, even if others are added or removed, or
+    if it is edited or loses a repeated paragraph. Text that one model was trained on is therefore never used to
+    evaluate another model that was trained on a later version of the text. The price is that the fraction is only
+    approximate. At most `MOST_HELD_OUT` bytes are used for evaluation. The rest of the held-out text is unused, and
+    `notes` says how much.
 
     If this would hold out less than a third of the requested fraction or more than three times as much (because there
     are few documents, or one is far larger than the others), documents are held out in the order of a hash as long as

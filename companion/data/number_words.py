@@ -128,7 +128,7 @@ class NumberWords:
 
     @cached_property
     def vocabulary(self) -> tuple[str, ...]:
-        """The piece of each id."""
+        """The vocabulary piece of each id."""
         pieces = self.source.pieces(self.source_pieces) + self.target.pieces(self.target_pieces)
         return (*SPECIAL, *dict.fromkeys(pieces))
 

@@ -803,7 +803,7 @@ def _pairs(plot: Plot, roles: Mapping[str, Facts]) -> Iterator[tuple[str, str]]:
 def _bound(
     plot: Plot, roles: Mapping[str, Mapping[str, str]], found: re.Match[str], slots: Sequence[tuple[str, str]]
 ) -> tuple[dict[str, dict[str, str]], list[tuple[str, str]]]:
-    """Add the facts that this beat states to the roles.
+    """Update the roles with the facts stated in this beat.
 
     Returns:
         The roles, and (role, contradiction) for each fact that contradicts an earlier beat.

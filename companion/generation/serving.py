@@ -160,7 +160,8 @@ def serve(request: Request, at_once: int) -> list[list[int]]:
 
 
 class _Chunk(NamedTuple):
-    """Tokens `start` to `end` of a text, which a step reads; if `prompt` is true, with the original weights."""
+    """The tokens `start` to `end` of a text, to be read in one step. If `prompt` is true, they are read with the
+    original weights."""
 
     handle: Handle
     start: int
@@ -177,8 +178,8 @@ class Server:
 
     The pool is allocated once (`companion.layers.paged_cache`), and each text takes as much of it as it needs, rounded
     up to blocks. With linear layers the pool has two recurrent states per row, one for a text and one stored for later
-    texts. If positions are scaled by the length of a text, a prompt is read in one step, no prefix is shared, and a
-    text gets all the blocks that it may need at once. Only one thread at a time may use a server.
+    texts. If positions are scaled by the length of a text, each prompt is read in a single step, prefixes are not
+    shared, and all blocks that a text may need are allocated in advance. Only one thread at a time may use a server.
 
     Args:
         model: a decoder.

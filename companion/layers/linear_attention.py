@@ -369,7 +369,7 @@ def linear_attention_step(
 
 
 def _features(k: Tensor, v: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return phi(k), zero for padding, and v with the normalizer's 1 appended."""
+    """Return phi(k), zeroed at padding, and v with a column of ones appended for the normalizer."""
     k, v = wide(k), wide(v)  # sums over all tokens would overflow in half precision, or stop growing
     features = positive_features(k)
     if real is not None:

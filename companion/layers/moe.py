@@ -63,9 +63,9 @@ class MoE(nn.Module):
     same function. `shared_gate` (1, d_model), if there is one, computes the logit whose sigmoid multiplies their
     output. `bias` (expert) is a buffer, which is saved with the model and changed only by `balance.update_bias`.
 
-    In training, noise is added to the logits, and a visit to a full expert is dropped: it adds exactly zero, and the
-    other weights do not change. Neither happens in evaluation, so that a token's output does not depend on its
-    neighbors.
+    In training, noise is added to the logits, and tokens routed to a full expert are dropped: that expert contributes
+    zero, and the other weights are not renormalized. Neither happens in evaluation, so that a token's output does not
+    depend on its neighbors.
 
     An argument of the call, or else the attribute `way`, selects the implementation of the experts' products (see
     `experts.answers_of`). `dispatch` determines where the experts are: in this process, unless training has distributed

@@ -85,7 +85,7 @@ def last_real(
     raw: Float[Tensor, "batch column channel"],
     here: Bool[Tensor, "batch column"],
 ) -> Float[Tensor, "batch before channel"]:
-    """Return the last inputs of the convolution, as many as `tail` contains.
+    """Return the last inputs of the convolution, the same number as in `tail`.
 
     They are taken from `tail` followed by those inputs in `raw` for which `here` is true.
     """
@@ -323,7 +323,7 @@ def columns(slots: int) -> int:
 
 
 def matrix_shape(log: Log) -> tuple[int, int, int]:
-    """Return the shape of a layer's matrices for one row."""
+    """Return the shape of a layer's matrices for one sequence of the batch."""
     return log.heads, log.d_head, log.d_v
 
 

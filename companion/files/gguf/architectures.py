@@ -97,8 +97,8 @@ class Architecture:
         own: Names of tensors that differ from LLaMA's. An empty name removes one of LLaMA's tensors.
         permuted: Whether the rows of queries and keys are permuted for interleaved rotary pairs, as in LLaMA.
         raised: Whether the weights of norms are stored with 1 added, as in Gemma.
-        packed: Whether the gate and up matrices of experts, which are published as one matrix with interleaved columns,
-            are stored separately.
+        packed: Whether the gate and up matrices of the experts, stored separately in the file, are published as one
+            matrix with interleaved columns.
     """
 
     name: str

@@ -158,7 +158,7 @@ def triton_attention(
         k: Keys, (batch, kv_head, key, d_head).
         v: Values, (batch, kv_head, key, d_v).
         causal: As in `attend`.
-        tile: Number of queries and of keys in a tile: powers of two, at least 16.
+        tile: Number of queries and number of keys in a tile, each a power of two and at least 16.
 
     Returns:
         The weighted averages, (batch, head, query, d_v).
