@@ -1,9 +1,9 @@
 """A small synthetic web crawl with known ground truth, for the lesson on data.
 
-Each page has a kind. The good kinds are prose (of this course's first edition), stories (`companion.data.stories`),
-verse and code. The bad ones are shop menus, strings of keywords and pages of markup. Some pages of prose were copied to
-other sites, with a few words changed. Every page ends with its site's notice, which is the same on all pages of the
-site.
+Each page has a kind. The good pages are prose (from this course's first edition), stories (`companion.data.stories`),
+verse or code. The bad pages are shop menus, strings of keywords or markup. Some prose pages also appear on other sites
+as copies in which a few words are changed. Every page ends with its site's notice, which is the same on all pages of
+the site.
 
 All draws use `random.Random(seed).random()`, the only method that Python guarantees not to change.
 """
@@ -76,7 +76,7 @@ class Page:
         kind: Kind of page, one of `GOOD` or `BAD`.
         site: Site that the page was found on, one of `SITES`.
         text: Text of the page, with the site's notice at the end.
-        copied: Index in the crawl of the page that this one was copied from; `None` for an original.
+        copied: Index (in the crawl) of the page from which this one was copied; `None` for an original.
     """
 
     kind: str
@@ -96,17 +96,17 @@ class Page:
 
 
 class Dice:
-    """Random choices that use only the `random()` of a seeded generator."""
+    """Random choices that call only the `random()` method of a seeded generator."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed).random
 
     def below(self, count: int) -> int:
-        """Return a whole number from 0 to `count` - 1."""
+        """Return a random integer from 0 to `count` - 1."""
         return int(count * self._random())
 
     def one(self, options: Sequence[str]) -> str:
-        """Return one of the options."""
+        """Return one of the options at random."""
         return options[self.below(len(options))]
 
     def shuffled(self, items: Sequence[Page]) -> list[Page]:
@@ -118,9 +118,10 @@ class Dice:
 
 
 def crawl(seed: int = 0) -> list[Page]:
-    """Generate the crawl: about 600 pages in a random order, with each original before its copies.
+    """Generate the crawl: about 600 pages in random order, except that each original comes before its copies.
 
-    Prose comes from the training documents of `split(first_edition())`, so the held-out ones remain for testing.
+    The prose comes from the training documents of `split(first_edition())`; the held-out documents are left for
+    testing.
 
     Args:
         seed: Seed of the crawl; it also determines which pages are copied and how.
@@ -152,7 +153,7 @@ def crawl(seed: int = 0) -> list[Page]:
 
 
 def prose_pages() -> list[str]:
-    """Cut the training documents of the first edition into pages of whole paragraphs."""
+    """Divide the first edition's training documents into pages that consist of whole paragraphs."""
     pages = []
     for document in split(first_edition()).train:
         page = ""
@@ -175,7 +176,7 @@ def notice(site: str) -> str:
 
 
 def _edited(dice: Dice, text: str, edits: int) -> str:
-    """Replace `edits` words of a text."""
+    """Replace `edits` words in a text."""
     pieces = re.split(r"(\s+)", text)  # word, space, word, ...
     for _ in range(edits):
         pieces[2 * dice.below((len(pieces) + 1) // 2)] = dice.one(ODD)

@@ -1,8 +1,8 @@
-"""A look-up task that needs only attention, and one head for it.
+"""A look-up task that attention alone can solve, and a model with a single head that learns it.
 
 Each example is a new random dictionary. An entry is a token that says "key 17 has value 5", and a question is a token
-that asks "key 17?". The order of the tokens does not matter. Because no example comes twice, the accuracy during
-training is already a test. Lesson 02 trains the head.
+that asks "key 17?". The order of the tokens is irrelevant. No example is seen twice, so the training accuracy is
+already a test accuracy. Lesson 02 trains the head.
 
     keys, values, asked = dictionaries(torch.Generator().manual_seed(0))
     logits = Lookup(start=0, divisor=8)(keys, values, asked)
@@ -18,10 +18,10 @@ KEYS, VALUES, WIDTH = 128, 16, 64
 
 
 class Lookup(nn.Module):
-    """One attention head of width 64, with an embedding for each key and value and an output layer for the 16 values.
+    """One attention head of width 64, with embeddings for the keys and values and an output layer over the 16 values.
 
     Args:
-        start: Seed of the weights. Embeddings have variance 1, and the matrices preserve it.
+        start: Seed for the initial weights. Embeddings start with variance 1, and the matrices preserve that variance.
         divisor: Number that divides the scores; the square root of the width is 8.
     """
 
@@ -51,7 +51,7 @@ class Lookup(nn.Module):
     def forward(
         self, keys: Int[Tensor, "batch entry"], values: Int[Tensor, "batch entry"], asked: Int[Tensor, "batch query"]
     ) -> Float[Tensor, "batch query value"]:
-        """Return the logits of the value for each question (arguments as in `weights`)."""
+        """Return the logits over the values for each question. The arguments are those of `weights`."""
         a, v = self.weights(keys, values, asked)
         return a @ v @ self.out
 
@@ -59,7 +59,7 @@ class Lookup(nn.Module):
 def dictionaries(
     generator: torch.Generator, batch: int = 32, questions: int = 8, entries: int = 64
 ) -> tuple[Int[Tensor, "batch entry"], Int[Tensor, "batch entry"], Int[Tensor, "batch query"]]:
-    """Draw examples: keys, all different within an example, values, and the index of the entry for each question."""
+    """Draw examples: distinct keys, their values, and for each question the index of the entry that answers it."""
     keys = torch.rand(batch, KEYS, generator=generator).argsort(dim=-1)[:, :entries]
     values = torch.randint(VALUES, (batch, entries), generator=generator)
     return keys, values, torch.randint(entries, (batch, questions), generator=generator)

@@ -1,6 +1,6 @@
-"""HTML around a figure: its alternative text, the caption, and a collapsible section with the numbers behind it.
+"""HTML around a figure: alternative text, caption, and a collapsible section with the data behind the figure.
 
-Still and moving figures (`companion_school.study.live`) have the same frame. It works in JupyterLab and in a page
+Still figures and moving figures (`companion_school.study.live`) share this HTML. It works in JupyterLab and in a page
 opened from a folder, in light and dark themes, and without its style sheet, which JupyterLab removes from notebooks
 that are not trusted.
 """
@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 
 from companion_school.study.palette import DARK, DARK_PAGE, LIGHT_PAGE, PALETTE
 
-WIDEST = 760  # pixels: JupyterLab's column of text on a small laptop
+WIDEST = 760  # pixels: width of JupyterLab's text column on a small laptop
 
-Numbers = Mapping[str, Sequence[object]]  # the columns of a table, by name
-Tables = Numbers | Sequence[tuple[str, Numbers]]  # one table, or several with a title each
+Numbers = Mapping[str, Sequence[object]]  # columns of a table, by name
+Tables = Numbers | Sequence[tuple[str, Numbers]]  # one table, or several keyed by title
 
 CAPTION_NUMBER = re.compile(r"Figure D?\d+\.\d+\. ")
 
@@ -26,9 +26,9 @@ def _variables(colors: Mapping[str, str]) -> str:
     return "".join(f"--{name}:{color};" for name, color in colors.items() if name != "black")
 
 
-# In JupyterLab the theme decides between light and dark, elsewhere the system. A figure sets its own background,
-# because not every page around it gets dark. On a dark page, a picture's lightness is inverted, its hues stay the same,
-# and white becomes the background color.
+# In JupyterLab the theme decides between light and dark; elsewhere the system setting does. A figure sets its own
+# background, because not every page around it gets dark. On a dark page, a picture's lightness is inverted, its hues
+# stay the same, and white becomes the background color.
 _DARK = f"{_variables(DARK | DARK_PAGE)}color-scheme:dark"
 _DARK_PICTURE = "filter:invert(1) hue-rotate(180deg);mix-blend-mode:screen"
 _SYSTEM, _LAB = "body:not([data-jp-theme-light]) .ext-figure", "[data-jp-theme-light=false] .ext-figure"
@@ -58,14 +58,14 @@ def frame(
     """Return the HTML of a figure, on one line.
 
     Args:
-        png: The still picture, twice as wide in pixels as on the page.
+        png: The still picture; its pixel width is twice its width on the page.
         alt: Description of the picture for readers who cannot see it.
         width: Width of the picture on the page in pixels.
         caption: The sentence under it: "Figure 2.1. ..."
-        numbers: The numbers behind it: columns by name, or several such tables with a title each.
-        live: Name of the script that animates it; empty for a still figure.
-        more: HTML with the data and the script of a moving figure.
-        style: Further style sheets.
+        numbers: The data behind the figure: columns by name, or several such tables keyed by title.
+        live: Name of the script that animates the figure; empty for a still figure.
+        more: HTML that holds the data and script of a moving figure.
+        style: Additional style sheets.
     """
     source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
     picture = f'<img alt="{html.escape(alt)}" width="{width}" src="{source}">'
@@ -91,7 +91,7 @@ def fold(numbers: Tables, title: str = "The numbers behind it") -> str:
     """Return the HTML of tables in a collapsible section, on one line.
 
     Args:
-        numbers: Columns by name, or several such tables with a title each.
+        numbers: Columns by name, or several such tables keyed by title.
         title: Title of the section.
 
     Raises:
@@ -116,7 +116,7 @@ def _table(title: str, numbers: Numbers) -> str:
 
 
 def written(entry: object) -> str:
-    """Format a table entry: a float with at most four significant digits, and numbers with a true minus sign."""
+    """Format a table entry. Floats get at most four significant digits, and negative numbers get a true minus sign."""
     if isinstance(entry, float):
         return f"{entry:.4g}".replace("-", "−")
     return str(entry).replace("-", "−") if isinstance(entry, int) else str(entry)

@@ -1,4 +1,4 @@
-"""Figures of the lessons: their style, `show`, which checks and displays a figure, and two common kinds of pictures.
+"""Figures for the lessons: a common style, `show`, which checks and displays a figure, and two common plots.
 
     fig, ax = figures.subplots()
     ax.plot(widths, variances, label="measured")
@@ -6,8 +6,8 @@
     ax.legend()
     figures.show(fig, alt="The variance of q . k grows in proportion to d_k.")
 
-A figure that is not legible to everyone is an error here, not a matter of taste: `show` rejects an axis without a
-label, lines that differ only in color, small text, and a picture without alternative text.
+A figure that some readers cannot read is an error here, not a matter of taste: `show` rejects an axis without a label,
+lines that differ only in color, small text, and a picture without alternative text.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from companion_school.study.plotted_numbers import read_off
 DPI = 100  # pixels per inch on the page
 SHARPNESS = 2  # pixels of the picture per pixel on the page, for high-resolution screens
 COLORS = 128  # number of colors in a stored picture
-SMALLEST_PRINT = 8.0  # points; at 100 dpi this is the size of a footnote
+SMALLEST_PRINT = 8.0  # in points; at 100 dpi this is the size of a footnote
 
-# A curve's dash and marker change together with its color, so that the figure also works in black and white.
+# Each color comes with its own dash and marker, so that the figure also works in black and white.
 _CYCLE = cycler(
     color=list(PALETTE.values()),
     linestyle=["-", "--", "-.", ":", "-", "--", "-."],
@@ -51,7 +51,7 @@ STYLE: dict[str, Any] = {
     "savefig.dpi": DPI,
     "figure.constrained_layout.use": True,
     "figure.facecolor": "white",
-    "font.family": "DejaVu Sans",  # ships with Matplotlib: the same letters on every machine
+    "font.family": "DejaVu Sans",  # ships with Matplotlib, so the letters look the same on every machine
     "font.size": 11.0,
     "axes.titlesize": 12.0,
     "axes.labelsize": 11.0,
@@ -74,7 +74,7 @@ Matrix = torch.Tensor | np.ndarray | Sequence[Sequence[float]]
 
 
 def use_style() -> None:
-    """Activate the course's Matplotlib style for everything drawn from now on (`subplots` does it for you)."""
+    """Activate the course's Matplotlib style for everything drawn from now on (`subplots` does this for you)."""
     plt.rcParams.update(STYLE)  # type: ignore[arg-type]
 
 
@@ -86,19 +86,19 @@ def subplots(
     Args:
         rows: Number of rows of axes.
         columns: Number of columns of axes.
-        width: Width of the whole figure in inches of 100 pixels. A figure wider than 10 does not fit a notebook.
+        width: Width of the whole figure in inches of 100 pixels. A figure wider than 10 inches does not fit in a
+            notebook.
         height: Height of the whole figure in inches.
-        options: Any other option of `plt.subplots` (`sharex`, `squeeze`, `width_ratios`, ...).
+        options: Other options of `plt.subplots` (`sharex`, `squeeze`, `width_ratios`, ...).
 
-    Returns:
-        The figure, and an `Axes` or an array of them.
+    Returns: The figure and an `Axes` or an array of them.
     """
     use_style()
     return plt.subplots(rows, columns, figsize=(width, height), **options)
 
 
 class _Picture:
-    """A finished figure as Jupyter shows it: HTML, and the alternative text as plain text."""
+    """A finished figure that Jupyter shows as HTML, or as its alternative text where only plain text is possible."""
 
     def __init__(self, html: str, alt: str, size: str):
         self.html, self.alt, self.size = html, alt, size
@@ -111,22 +111,22 @@ class _Picture:
 
 
 def show(fig: Figure, *, alt: str, caption: str = "", numbers: Tables | None = None) -> None:
-    """Check a figure, show it under the cell with alternative text, caption and numbers, and close it.
+    """Check a figure, show it below the cell with its alternative text, caption and data, and close it.
 
     Args:
         fig: The figure. It is closed afterwards.
-        alt: One or two sentences that tell someone who cannot see the figure what it shows: what is on the axes and
-            what the eye would notice, not "a plot of ...". The text is compared between machines, so it must not
-            contain measured numbers.
-        caption: The sentence under the figure, with its number: "Figure 2.3. What to see here."
-        numbers: The numbers behind the figure, as columns by name. By default they are read off the labeled curves,
-            the bars and the maps, if there are few of them.
+        alt: One or two sentences that describe the figure to someone who cannot see it: what is on the axes and what
+            the eye would notice, not "a plot of ...". The text is compared between machines, so it must not contain
+            measured numbers.
+        caption: Caption of the figure, including its number: "Figure 2.3. What to see here."
+        numbers: The data behind the figure, as columns by name. By default, they are read off the labeled curves, the
+            bars and the maps if there are not too many.
 
     Raises:
         ValueError: An axis has no label, labeled curves have no legend or differ only in color, a curve has a
             contrast below 3 to 1, a text has a contrast below 4.5 to 1 with its background (also on the dark page) or
-            is smaller than 8 points, or `alt` has fewer than four words. Axes that are switched off (`ax.axis("off")`,
-            for diagrams) need no labels.
+            is smaller than 8 points, or `alt` has fewer than four words. Axes that are switched off for diagrams
+            (`ax.axis("off")`) need no labels.
     """
     size = f"{_pixels(fig)[0]} x {_pixels(fig)[1]} pixels, {len(fig.axes)} {'axis' if len(fig.axes) == 1 else 'axes'}"
     found = read_off(fig) if numbers is None else numbers
@@ -143,8 +143,7 @@ def finished(fig: Figure, alt: str, colors: int = COLORS) -> tuple[bytes, int]:
         alt: Its alternative text.
         colors: Number of colors in the stored picture.
 
-    Returns:
-        The picture as PNG, and its width on the page in pixels.
+    Returns: The PNG, and its width on the page in pixels.
 
     Raises:
         ValueError: As in `show`.
@@ -163,9 +162,9 @@ def _pixels(fig: Figure) -> tuple[int, int]:
 
 
 def _small_png(fig: Figure, colors: int) -> bytes:
-    """Render a figure as a small PNG with few colors, because a notebook is stored with all its figures.
+    """Render a figure as a small PNG with few colors, because notebooks are stored with all their figures.
 
-    No metadata about the software is written, so the bytes depend only on the picture.
+    No software metadata is written, so the bytes depend only on the picture.
     """
     drawn, stored = io.BytesIO(), io.BytesIO()
     fig.savefig(drawn, format="png", dpi=SHARPNESS * DPI, pil_kwargs={"compress_level": 0})
@@ -196,9 +195,9 @@ def _faults(fig: Figure, alt: str) -> list[str]:
 
 
 def _pale_print(text: Text) -> list[str]:
-    """Report a text whose contrast with its background is too low, on the light page or on the dark one.
+    """Report a text whose contrast with its background is too low on the light or the dark page.
 
-    White text without a patch under it is accepted, because it is in a dark cell of a map.
+    White text without a patch under it is accepted, because such text only occurs in the dark cells of a map.
     """
     color, ground = text.get_color(), _ground(text)
     if not text.get_visible() or not text.get_text().strip() or (ground is None and contrast(color, "white") == 1):
@@ -214,7 +213,7 @@ def _pale_print(text: Text) -> list[str]:
 
 
 def _ground(text: Text) -> np.ndarray | None:
-    """Return the color of the box around a text or of the patches under it; None if there are none."""
+    """Return the background color of a text, from the box around it or the patches under it; None if it has neither."""
     patches: list[Patch] = []
     if box := text.get_bbox_patch():
         patches = [box]
@@ -275,24 +274,24 @@ def heatmap(
     values: bool | None = None,
     digits: int = 2,
 ) -> AxesImage:
-    """Draw a matrix as colored cells, with its first index downwards, as it is printed.
+    """Draw a matrix as colored cells, with the first row at the top, as in print.
 
     Args:
         ax: Axes to draw in.
-        matrix: Matrix (row, column). Infinite entries (masked) and NaN are hatched and not colored.
-        rows: Name of each row (tokens, as text); by default numbers from 0.
-        columns: Name of each column, likewise.
+        matrix: Matrix (row, column). Infinite (masked) and NaN entries are hatched instead of colored.
+        rows: Name of each row, such as the text of a token; default: numbers from 0.
+        columns: Name of each column, as for `rows`.
         row_label: Label of the vertical axis, such as "query (the token that looks)".
         column_label: Label of the horizontal axis.
         title: Title of the axes.
-        bar_label: Meaning of the color, with its unit. Without it there is no color bar.
-        limits: (lowest, highest) value of the color scale; use the same for maps that are to be compared. The default
-            is the range of the data: from 0 if nothing is negative, otherwise symmetric about 0.
-        values: Write the value into each cell. By default only if there are at most 12 rows and 12 columns.
-        digits: Decimals of these values.
+        bar_label: Label of the color bar: what the color means, with its unit. Without a label, no color bar is drawn.
+        limits: (lowest, highest) value of the color scale. Use the same limits for maps that readers should compare.
+            By default, the scale covers the data: it starts at 0 if no entry is negative, and is otherwise symmetric
+            about 0.
+        values: Write the value into each cell. By default, this is done if there are at most 12 rows and 12 columns.
+        digits: Number of decimals in these values.
 
-    Returns:
-        The image, for a color bar of your own.
+    Returns: The image, in case you want to add your own color bar.
 
     Raises:
         ValueError: The matrix is not two-dimensional, or the number of names does not match it.
@@ -305,7 +304,7 @@ def heatmap(
             raise ValueError(f"{name}: expected {count} names, got {len(given)}: {list(given)}")
     finite = array[np.isfinite(array)]
     lowest, highest = limits or _limits(finite)
-    # PuOr and Blues both stay readable in gray and with every common form of color blindness.
+    # PuOr and Blues both stay readable in grayscale and with every common form of color blindness.
     image = ax.imshow(
         np.where(np.isfinite(array), array, np.nan),
         cmap="PuOr_r" if lowest < 0 else "Blues",
@@ -349,13 +348,13 @@ def attention_map(
 ) -> AxesImage:
     """Draw attention weights, with one row per query and one column per key.
 
-    The color scale always runs from 0 to 1, so that maps of different heads can be compared.
+    The color scale always runs from 0 to 1, so you can compare the maps of different heads.
 
     Args:
         ax: Axes to draw in.
         weights: Matrix (query, key). Each row is a distribution, or zeros for a query that sees nothing.
         queries: Tokens of the queries, as text, in order.
-        keys: Tokens of the keys, as text, in order; in self-attention the same as `queries`.
+        keys: Tokens of the keys, as text, in order; in self-attention, these are the same as `queries`.
         title: Title of the axes.
         bar_label: Meaning of the color, as in `heatmap`.
         values: Write the value into each cell, as in `heatmap`.
@@ -364,8 +363,8 @@ def attention_map(
         The image, as in `heatmap`.
 
     Raises:
-        ValueError: The weights are not such a matrix (swapped axes are noticed if the rows do not sum to 1), or the
-            number of tokens does not match it.
+        ValueError: The weights are not a matrix, a row is not a distribution (often because the axes are swapped), or
+            the number of tokens does not match the matrix.
     """
     array = _as_array(weights)
     if array.ndim != 2:
@@ -402,7 +401,7 @@ def _limits(finite: np.ndarray) -> tuple[float, float]:
 def _name_ticks(ax: Axes, letter: str, names: Sequence[object] | None, count: int) -> None:
     axis = ax.xaxis if letter == "x" else ax.yaxis
     if names is None:
-        if count <= 16:  # otherwise let Matplotlib choose fewer ticks
+        if count <= 16:  # otherwise Matplotlib chooses fewer ticks
             axis.set_ticks(range(count))
         return
     texts = [str(name).replace(" ", "␣").replace("\n", "⏎").replace("\t", "⇥") for name in names]

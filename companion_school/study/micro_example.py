@@ -1,8 +1,8 @@
-"""A transformer that fits on a sheet of paper: every weight of lesson 00, with one decimal each.
+"""A transformer that fits on a sheet of paper: all weights of lesson 00, with one decimal each.
 
 It has ten words, vectors of width 4, two heads of width 2, and four experts (each token uses two): 224 parameters. The
-lesson calculates with them by hand, and `model` loads them into the companion's `Transformer`. The tests use the same
-weights.
+lesson calculates with these parameters by hand, and `model` loads them into the companion's `Transformer`. The tests
+use the same parameters.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ EPS = 1e-6
 
 
 class Weights(NamedTuple):
-    """The matrices of one block and of the embedding, for row vectors: a layer computes x @ W.
+    """The matrices of one block and of the embedding. They multiply row vectors: a layer computes x @ W.
 
     Attributes:
-        E: Embedding with one row per word (vocab, d_model); also the output head.
+        E: Embedding with one row per word (vocab, d_model), which is also the output head.
         Wq: Query matrix of each head (head, d_model, d_head).
-        Wk: Key matrix of each head, likewise.
-        Wv: Value matrix of each head, likewise.
+        Wk: Key matrix of each head (head, d_model, d_head).
+        Wv: Value matrix of each head (head, d_model, d_head).
         Wo: Output matrix of attention (head * d_head, d_model).
         g1: Gain of the first norm (d_model).
         g2: Gain of the second norm (d_model).
@@ -59,9 +59,9 @@ class Weights(NamedTuple):
 
 
 class OneNetwork(NamedTuple):
-    """The matrices of a block with one feed-forward network instead of the experts.
+    """The matrices of a block with a single feed-forward network instead of experts.
 
-    The fields are those of `Weights` without the router. `W1` has shape (d_model, d_ff) and `W2` (d_ff, d_model).
+    The fields are those of `Weights`, without the router. `W1` has shape (d_model, d_ff) and `W2` (d_ff, d_model).
     """
 
     E: Float[Tensor, "vocab d_model"]
@@ -131,13 +131,13 @@ def weights(dtype: torch.dtype = torch.float64) -> Weights:
 
 
 def one_network(dtype: torch.dtype = torch.float64) -> OneNetwork:
-    """Return the 136 parameters that the lesson begins with: `weights` without the router, and with only expert 1."""
+    """Return the 136 parameters with which the lesson begins: `weights` without the router and with expert 1 only."""
     w = weights(dtype)
     return OneNetwork(w.E, w.Wq, w.Wk, w.Wv, w.Wo, w.g1, w.W1[1], w.W2[1], w.g2)
 
 
 def trained(dtype: torch.dtype = torch.float64) -> OneNetwork:
-    """Return `one_network` after 601 updates on `SENTENCES`, with two decimals. The lesson performs the updates."""
+    """Return `one_network` after the lesson's 601 updates on `SENTENCES`, rounded to two decimals."""
     return OneNetwork(*(torch.tensor(_TRAINED[name], dtype=dtype) for name in OneNetwork._fields))
 
 
@@ -168,7 +168,7 @@ def state(w: Weights, placement: Literal["post", "pre"] = "post") -> dict[str, T
     """Return the weights as a state dict of `Transformer`.
 
     `nn.Linear` stores the transpose of the matrix that multiplies a row vector, and the matrices of the heads are
-    concatenated. With pre-norm there is one more norm at the end, whose gain is 1.
+    concatenated. With pre-norm, the model ends with one more norm, whose gain is 1.
     """
 
     def beside(per_head: Tensor) -> Tensor:
@@ -190,7 +190,7 @@ def state(w: Weights, placement: Literal["post", "pre"] = "post") -> dict[str, T
 
 
 def model(w: Weights | None = None, placement: Literal["post", "pre"] = "post") -> Transformer:
-    """Build the companion's `Transformer` with these weights, in their dtype and in evaluation mode.
+    """Build the companion's `Transformer` with these weights and their dtype, in evaluation mode.
 
     Args:
         w: The weights; default: `weights()`.

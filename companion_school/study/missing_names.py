@@ -1,6 +1,6 @@
-"""IPython extension of the course's kernel: a NameError says which cells to run first.
+"""IPython extension of the course's kernel that makes a NameError say which cells to run first.
 
-A notebook still shows yesterday's results, but its kernel has forgotten yesterday's variables.
+The next day, a notebook still shows its results, but its new kernel does not have the variables.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ABOVE = (
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Add the note to each NameError that a cell raises."""
+    """Add this note to each NameError that a cell raises."""
     shell.set_custom_exc((NameError,), _explain)
 
 

@@ -1,4 +1,4 @@
-"""The map of the model: the path of a word, with the lesson that explains each step (lesson 00)."""
+"""Map of the model (lesson 00): the path of a word through it, with the lesson that explains each step."""
 
 from __future__ import annotations
 

@@ -1,13 +1,14 @@
 """Colors of the course's figures on light and dark pages, and the contrast of colors.
 
-The hues are from Okabe and Ito's palette ("Color universal design", 2008), which can be distinguished with every common
-form of color blindness. On the light page they are a little darker, because a line needs a contrast of 3 to 1.
+The hues are from Okabe and Ito's palette ("Color universal design", 2008), which can be told apart with every common
+form of color blindness. The colors for the light page are a little darker than theirs, because a line needs a contrast
+of 3 to 1.
 """
 
 from __future__ import annotations
 
-LINE_CONTRAST = 3.0  # least contrast of a line or a mark with the page: WCAG 2.2, success criterion 1.4.11
-TEXT_CONTRAST = 4.5  # least contrast of text of ordinary size: criterion 1.4.3
+LINE_CONTRAST = 3.0  # minimum contrast of a line or mark with the page: WCAG 2.2, success criterion 1.4.11
+TEXT_CONTRAST = 4.5  # minimum contrast of normal-size text: WCAG 2.2, success criterion 1.4.3
 
 # For a white page. All are dark enough for lines; all but orange and sky are dark enough for text.
 PALETTE = {
@@ -19,7 +20,7 @@ PALETTE = {
     "sky": "#2F93CC",
     "black": "#000000",
 }
-# The same names on JupyterLab's dark page, #111111.
+# The same colors for JupyterLab's dark page, #111111.
 DARK = {
     "blue": "#5FB0EA",
     "orange": "#E9A820",
@@ -34,7 +35,7 @@ DARK_PAGE = {"ink": "#ECECEC", "quiet": "#B4B4B4", "edge": "#8C8C8C", "faint": "
 
 
 def contrast(color: object, other: object) -> float:
-    """Return the contrast of two colors as WCAG 2.2 defines it, from 1 to 21.
+    """Return the contrast ratio of two colors as defined by WCAG 2.2, from 1 to 21.
 
     Args:
         color: A color in any form that Matplotlib accepts; alpha is ignored.
@@ -48,11 +49,11 @@ def contrast(color: object, other: object) -> float:
 
 
 def on_dark_page(color: object) -> tuple[float, float, float]:
-    """Convert a color of a picture to its color on the dark page.
+    """Convert a picture's color to the color that it has on the dark page.
 
-    The lightness is inverted and the hue stays, as in the style sheet of `companion_school.study.figure_html`:
-    `invert(1)`, then `hue-rotate(180deg)` with the matrix of the W3C's Filter Effects, then a blend with the page that
-    makes white the page's color.
+    The lightness is inverted and the hue stays the same, as in the style sheet of `companion_school.study.figure_html`:
+    `invert(1)`, then `hue-rotate(180deg)` with the matrix from the W3C's Filter Effects, then a blend that turns white
+    into the page's color.
 
     Args:
         color: A color in any form that Matplotlib accepts; alpha is ignored.
@@ -63,7 +64,7 @@ def on_dark_page(color: object) -> tuple[float, float, float]:
     Raises:
         ValueError: The argument is not a color.
     """
-    from matplotlib.colors import to_rgb  # imported here, because pages that only need the palette do without it
+    from matplotlib.colors import to_rgb  # imported here, because the palette does not need Matplotlib
 
     red, green, blue = (1 - part for part in to_rgb(color))  # type: ignore[arg-type]
     grey = 0.426 * red + 1.43 * green + 0.144 * blue  # twice the lightness

@@ -1,4 +1,4 @@
-"""Read the numbers behind a figure off its curves, bars and maps, for readers who cannot see it or want the values."""
+"""Read the data behind a figure off its curves, bars and maps, for readers who cannot see it or want the values."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from matplotlib.lines import Line2D
 
 from companion_school.study.figure_html import Numbers
 
-MOST_ROWS = 24  # limit on the rows of a table; a longer curve is thinned out evenly, including both ends
-MOST_CELLS = 16  # limit on the cells of a map in each direction
+MOST_ROWS = 24  # maximum number of rows in a table; a longer curve is thinned out evenly but keeps both ends
+MOST_CELLS = 16  # maximum number of cells in each direction of a map
 
 
 def read_off(fig: Figure) -> list[tuple[str, Numbers]]:
-    """Make tables of the numbers in a figure.
+    """Return tables of the data in a figure.
 
-    The labeled curves of an axes, or else its first curve, give one table per set of x values. Each group of at most
-    24 bars and each map of at most 16 by 16 cells gives another. Axes that are switched off (diagrams) give none.
+    The labeled curves in an axes, or its first curve if none is labeled, give one table per set of x values. Each group
+    of at most 24 bars and each map of at most 16 by 16 cells gives another table. Axes that are switched off (diagrams)
+    give no table.
 
-    Returns:
-        The title and the columns, by name, of each table.
+    Returns: For each table, its title and its columns by name.
     """
     return [found for ax in fig.axes if ax.axison and not hasattr(ax, "_colorbar") for found in _of_axes(ax)]
 
@@ -52,15 +52,14 @@ def _of_axes(ax: Axes) -> Iterator[tuple[str, Numbers]]:
 
 
 def _is_data(line: Line2D, ax: Axes) -> bool:
-    """Return False for a line across the axes, such as one drawn by `axhline`, which has one coordinate in axes
-    units."""
+    """Return False for lines across the axes, as drawn by `axhline`: one of their coordinates is in axes units."""
     return all(line.get_transform().contains_branch_seperately(ax.transData))
 
 
 def _points(line: Line2D) -> tuple[np.ndarray, np.ndarray]:
     try:
         return np.asarray(line.get_xdata(), dtype=float), np.asarray(line.get_ydata(), dtype=float)
-    except (TypeError, ValueError):  # the axis has names instead of numbers
+    except (TypeError, ValueError):  # the axis has names instead of numeric values
         return np.empty(0), np.empty(0)
 
 
@@ -96,7 +95,7 @@ def _bars(ax: Axes, bars: BarContainer) -> Numbers:
 
 
 def _shared_label(ax: Axes) -> str:
-    """Return the label of the vertical axis, if necessary from another panel that shares it."""
+    """Return the label of the vertical axis, which may be on another panel that shares the axis."""
     together = ax.get_shared_y_axes().get_siblings(ax)
     return next(filter(None, [ax.get_ylabel(), *(other.get_ylabel() for other in together)]), "")
 

@@ -1,8 +1,8 @@
-"""The table on the start page: the path through the course, with the reader's progress.
+"""The table on the start page, which shows the path through the course and the reader's progress.
 
-The path is in the metadata of the start page, `start.ipynb`, where `make notebooks` writes it; an instructor's release
-has its own. A start page that runs without its file, such as a hosted notebook, uses the path of the whole course from
-`path.json` in the package. The progress is read each time the table is shown.
+The path is stored in the metadata of the start page, `start.ipynb`. `make notebooks` writes it there; an instructor's
+release has its own path. If the file of the start page is not available, as in a hosted notebook, the table uses the
+path of the whole course from `path.json` in the package. The progress is read each time the table is shown.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def read(page: Path) -> list[dict[str, Any]]:
 
 
 def fill(page: Path) -> None:
-    """Update the output of the cell of a start page that shows the table, as if it had just been run."""
+    """Update the table in a start page's output, as if its cell had just been run."""
     notebook = nbformat.read(page, as_version=4)
     for cell in notebook.cells:
         if cell.metadata.get("name") == CELL:
@@ -115,7 +115,7 @@ def _row(lesson: Mapping[str, Any], reader: Done) -> str:
 
 
 def _bar(name: str, parts: Iterable[bool]) -> str:
-    """Show how much of something is done, as a bar and in words; return "" if there is nothing to do."""
+    """Return a bar and words that show how much of something is done, or "" if there is nothing to do."""
     marks = list(parts)
     if not marks:
         return ""
@@ -128,7 +128,7 @@ def _link(file: str, text: str) -> str:
 
 
 def _written(reader: Done) -> str:
-    """Describe how much of the reader's own transformer is built, and the next stage."""
+    """Describe how much of the reader's own transformer is built, and link to the next stage."""
     bar = _bar("stages of your own transformer", [number in reader.stages for number in STAGES])
     stage = next((stage for number, stage in STAGES.items() if number not in reader.stages), None)
     if stage is None:

@@ -1,10 +1,11 @@
-"""Look inside a small published model in a lesson, if it is in the local cache or the reader asks to download it.
+"""Look inside a small published model in a lesson, if it is in the local cache or the reader agrees to download it.
 
     real = opened("smollm2-135m", fetch_it=False)
     if real is not None:
         real.show("The cat sat on the mat. The cat sat on the")
 
-Nothing is downloaded unless `fetch_it` is true. Without a model, a line says so, and the lesson continues without it.
+Nothing is downloaded unless `fetch_it` is true. If there is no model, a line of output says so, and the lesson
+continues without it.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ WIDTH = 78
 
 @dataclass(frozen=True)
 class Reading:
-    """The results of a pass over a text.
+    """The results of a forward pass over a text.
 
     Attributes:
         tokens: Text of each token.
-        logits: Logits of the next token at each position (token, vocab).
+        logits: Logits for the next token at each position (token, vocab).
         attention: Attention weights of each layer (head, query, key).
         cache: KV cache with the keys and values of all tokens.
     """
@@ -86,7 +87,7 @@ class Published:
         return Reading([self.tokenizer.spell([i]) for i in ids], out.logits[0].float(), seen, out.cache)
 
     def write(self, prompt: str, tokens: int = 24) -> str:
-        """Return the greedy continuation of a prompt, of at most this many tokens."""
+        """Return the greedy continuation of a prompt, at most `tokens` tokens long."""
         ids = self.tokenizer.encode(prompt)
         return self.tokenizer.decode(complete(self.model, [ids], max_new_tokens=tokens, sampling=Sampling(0))[0])
 
@@ -136,13 +137,13 @@ def opened(name: str, *, fetch_it: bool = False) -> Published | None:
 
 
 def previous_and_induction(reading: Reading) -> list[tuple[str, int, int, float]]:
-    """Find the strongest previous-token head and the strongest induction head (lesson 03).
+    """Find the strongest previous-token head and the strongest induction head of the model (lesson 03).
 
-    The first puts the largest mean weight on the previous token. The second puts it on the token that followed the last
-    occurrence of the current token, and is found only in a text that repeats itself.
+    The first head puts the largest mean weight on the previous token. The second head puts the largest mean weight on
+    the token that followed the last occurrence of the current token; it can be found only in a text that repeats
+    itself.
 
-    Returns:
-        A description of the target, the layer, the head and the mean weight for each head found.
+    Returns: For each head found: a description of its target, the layer, the head and the mean weight.
     """
     count = len(reading.tokens)
     last: dict[str, int] = {}

@@ -27,7 +27,7 @@ LANGUAGE = {
     "version": sys.version.split()[0],
 }
 """Language information that the kernel reports."""
-RECORD = ".copied.json"  # in the reader's folder; digests of each file as it was copied: of its cells, and of all of it
+RECORD = ".copied.json"  # in the reader's folder; digests of each copied file: of its cells, and of the whole file
 SKIPPED = (".lab", ".ipynb_checkpoints", "__pycache__", "INSTRUCTORS.md", "PLAN.md")
 
 
@@ -48,8 +48,7 @@ def refresh(course: Path, mine: Path) -> list[str]:
         course: Folder of the course's notebooks.
         mine: The reader's folder (created if missing).
 
-    Returns:
-        A line for each file that both the course and the reader have changed.
+    Returns: One line for each file that both the course and the reader have changed.
 
     Raises:
         ValueError: `course` is missing, or the record of copied files cannot be read.
@@ -99,12 +98,12 @@ def _files(course: Path) -> Iterator[Path]:
 
 
 def _content(data: bytes) -> str:
-    """Return a digest of a file's content. For a notebook this covers the text of its cells but not their outputs."""
+    """Return a digest of a file's content. For a notebook, it covers the text of the cells but not their outputs."""
     try:
         cells = json.loads(data)["cells"]
         data = json.dumps([[cell["cell_type"], "".join(cell["source"])] for cell in cells]).encode()
     except (ValueError, KeyError, TypeError):
-        pass  # use the bytes of a page, a picture or a damaged notebook
+        pass  # fall back to the raw bytes for a page, a picture or a damaged notebook
     return _digest(data)
 
 
@@ -113,7 +112,7 @@ def _digest(data: bytes) -> str:
 
 
 def _with_kernel(data: bytes) -> bytes:
-    """Return a notebook with the metadata of the reader's kernel.
+    """Return the notebook with the metadata of the reader's kernel.
 
     JupyterLab writes this metadata when it connects to the kernel. If it finds other metadata, the notebook looks
     unsaved as soon as it is opened.
@@ -124,7 +123,7 @@ def _with_kernel(data: bytes) -> bytes:
 
 
 def _sign(notebook: Path) -> None:
-    """Mark a notebook as trusted, so that its figures move before a cell has been run."""
+    """Mark a notebook as trusted, so that its figures move even before a cell has been run."""
     import nbformat
     from nbformat.sign import NotebookNotary
 
@@ -147,7 +146,7 @@ def show_progress(mine: Path) -> None:
 
 
 def write_kernel(folder: Path) -> None:
-    """Write a kernel specification for this Python, with the course's name, in a folder for JUPYTER_PATH."""
+    """Write a kernel specification for this Python, under the course's name, to a folder for JUPYTER_PATH."""
     description = {
         "argv": [
             *(sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}", "--log-level=40"),
@@ -163,7 +162,7 @@ def write_kernel(folder: Path) -> None:
 
 
 def environment(root: Path, known: dict[str, str]) -> dict[str, str]:
-    """Return the environment variables for JupyterLab, extended by the course's settings, extension and kernel.
+    """Return the environment variables for JupyterLab, with the course's settings, extension and kernel added.
 
     Args:
         root: Folder of the checkout.
@@ -182,13 +181,13 @@ def command(root: Path) -> list[str]:
         # The course's style sheet. The server has no setting for `static_custom_path`, so pass it to Tornado directly.
         "static_custom_path": [str(root / "notebooks" / ".lab" / "custom")],
     }
-    # Tornado warns once that it shortens the server's timeout for pings. The warning is harmless, and with a timeout
-    # that Tornado accepts, the server closes every connection at its first check (`make lab-check`).
+    # Tornado warns once that it shortens the server's timeout for pings. The warning is harmless. A timeout that
+    # Tornado accepts is no solution: the server then closes every connection at its first check (`make lab-check`).
     quiet = {"loggers": {"tornado.general": {"level": "ERROR"}}}
     flags = [
         f"--ServerApp.root_dir={root}",
         f"--LabApp.default_url=/lab/tree/{MINE}/{START}",
-        # A single Ctrl-C stops the lab, because its question would get lost among the lines in the terminal
+        # A single Ctrl-C stops the lab without a question, which would get lost among the lines in the terminal
         "--ServerApp.answer_yes=True",
         "--LabApp.custom_css=True",
         "--LabApp.expose_app_in_browser=True",  # so that an answer to a question reaches the reader's progress
@@ -207,9 +206,9 @@ def command(root: Path) -> list[str]:
 
 
 def open_already(root: Path) -> str | None:
-    """Return the address of a JupyterLab that is already running in this checkout, or None.
+    """Return the address of a JupyterLab that already runs in this checkout, or None.
 
-    Two servers would write the same notebooks.
+    A second server would write to the same notebooks.
     """
     from jupyter_server.serverapp import list_running_servers
 
@@ -243,7 +242,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     try:
         show_progress(root / MINE)
-    except ValueError as error:  # the course is usable without the progress
+    except ValueError as error:  # the course is usable without the reader's progress
         said.append(str(error))
     print(*said, sep="\n", end="\n" if said else "")
     write_kernel(root / MINE / ".jupyter")
@@ -257,7 +256,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     os.environ.update(environment(root, dict(os.environ)))
     print("Opening the course. To stop it, press Ctrl-C here. Your notebooks are in my/ and stay.", flush=True)
-    if os.name == "nt":  # Windows has no exec that keeps the terminal
+    if os.name == "nt":  # on Windows, exec does not keep the terminal
         import subprocess
 
         return subprocess.call([*command(root), *further])

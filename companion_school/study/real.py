@@ -1,4 +1,4 @@
-"""Measure something on a real model in a lesson, and show the recorded result where the model is missing.
+"""Measure something on a real model in a lesson, or show the recorded result if the model is missing.
 
     @on_real_model("smollm2", "02/divisors")
     def perplexities(model, tokenizer):
@@ -58,7 +58,7 @@ Load = Callable[[Path], Any]
 
 @cache
 def real_model(name: str, load: Load | None = None) -> tuple[Any, PublishedTokenizer] | None:
-    """Load a published model in evaluation mode, once per process.
+    """Load a published model in evaluation mode, only once per process.
 
     Args:
         name: "smollm2" or "minilm".
@@ -81,20 +81,19 @@ def real_model(name: str, load: Load | None = None) -> tuple[Any, PublishedToken
 def on_real_model(
     name: str, key: str, load: Load | None = None, dtype: torch.dtype | None = None
 ) -> Callable[[Callable[[Any, PublishedTokenizer], Any]], Callable[[], Any]]:
-    """Decorate a function of a real model and its tokenizer, so that it takes no arguments and works without the model
-    too.
+    """Turn a function of a real model and its tokenizer into one without arguments that also works without the model.
 
     Args:
         name: "smollm2" or "minilm".
         key: Name of the record. It begins with the lesson, as in "02/divisors", or the stage, as in "build/10/capital".
         load: Function that reads the model's folder, such as the one that a reader of *Your own transformer* wrote
             (default: the library's).
-        dtype: Precision to measure in (default: as loaded). In float64, processors agree even where float32 would
-            amplify their rounding errors.
+        dtype: Precision of the measurement (default: as loaded). In float64, different processors agree even where
+            their float32 rounding errors would grow too large.
 
     Returns:
-        A decorator. The decorated function returns numbers, texts, and lists and dictionaries of them. Values under
-        keys that begin with "≈" are times, which differ between machines and are not compared.
+        A decorator. The decorated function must return numbers, strings, or lists and dictionaries of them. Values
+        under keys that begin with "≈" are times, which differ between machines and are not compared.
 
     Raises:
         ValueError: There is no such model or record, or the result differs from the record.
@@ -125,7 +124,7 @@ def on_real_model(
 
 @contextmanager
 def in_precision(model: Any, dtype: torch.dtype | None) -> Iterator[None]:
-    """Convert a model, which all cells share, to a wider dtype and back, even if the cell fails or is interrupted."""
+    """Convert the model to a wider dtype, and back even after an error or interrupt, because all cells share it."""
     if dtype is None:
         yield
         return
@@ -138,7 +137,7 @@ def in_precision(model: Any, dtype: torch.dtype | None) -> Iterator[None]:
 
 
 def plain(value: Any) -> Any:
-    """Convert a result to JSON types: floats with six digits, and lists for tensors and tuples."""
+    """Convert a result to JSON types: floats become floats with six digits, and tensors and tuples become lists."""
     if isinstance(value, Tensor):
         value = value.tolist()
     if isinstance(value, dict):

@@ -1,7 +1,8 @@
-"""A task that needs the order of the tokens, and a small model that learns it with four kinds of positions.
+"""A task that depends on the order of tokens, and a small model that learns it with four kinds of positions.
 
-A text is a round of symbols in random order that repeats again and again. After one round, the rest can be predicted:
-find the last occurrence of the current symbol, and take the symbol that came after it (lesson 05).
+A text is a sequence of symbols in random order (a round) that repeats again and again. After the first round, every
+symbol can be predicted: find the last occurrence of the current symbol, and take the symbol that came after it (lesson
+05).
 
     reader = practise(Reader("rotary", start=0), start=0)
     right(reader, periods=(8, 16), length=CONTEXT)
@@ -25,9 +26,9 @@ KINDS = ("sinusoidal", "learned", "rotary", "linear biases")
 
 
 def linear_biases(length: int, heads: int) -> Float[Tensor, "1 head query key"]:
-    """Return the linear biases of attention scores (ALiBi, Press et al. 2022, section 3).
+    """Return linear biases for attention scores (ALiBi, Press et al. 2022, section 3).
 
-    The bias is minus the head's slope times the distance from key to query, and is added to the scaled scores. The
+    The bias, which is added to the scaled scores, is minus the head's slope times the distance from key to query. The
     slopes are 2^(-8/heads), 2^(-16/heads), ..., 2^-8. A causal mask is needed as well, because keys after the query get
     a positive bias.
     """
@@ -37,11 +38,11 @@ def linear_biases(length: int, heads: int) -> Float[Tensor, "1 head query key"]:
 
 
 class Reader(nn.Module):
-    """Two attention layers with residual connections, width 48 and 4 heads, for texts of 64 symbols.
+    """Two attention layers of width 48, with 4 heads and residual connections, for texts of 64 different symbols.
 
     Args:
         kind: Kind of positions, one of `KINDS`.
-        start: Seed of the weights.
+        start: Seed for the initial weights.
 
     Raises:
         ValueError: The kind is not in `KINDS`.
@@ -58,7 +59,7 @@ class Reader(nn.Module):
         layers = [Attention(WIDTH, AttentionConfig(HEADS), positions=turns) for _ in range(2)]
         self.layers = nn.ModuleList(layers)
         self.out = nn.Linear(WIDTH, SYMBOLS, bias=False)
-        for layer in layers:  # so that scores have variance 1, lesson 02
+        for layer in layers:  # so that scores have variance 1 (lesson 02)
             for matrix in (layer.query, layer.key, layer.value, layer.output):
                 nn.init.normal_(matrix.weight, std=WIDTH**-0.5)
 
@@ -96,14 +97,14 @@ def rounds(
     Args:
         generator: Random generator.
         batch: Number of texts.
-        periods: Shortest and longest round, in symbols. Each text draws its own.
+        periods: Shortest and longest round, in symbols. The length of the round is drawn for each text.
         length: Number of predictions per text.
 
-    Returns: Texts of `length` + 1 symbols, whose last symbol is only predicted; and a mask of the first `length`
+    Returns: Texts of `length` + 1 symbols, the last of which is only a target, and a mask over the first `length`
         positions that is true where the next symbol can be known.
     """
     period = torch.randint(periods[0], periods[1] + 1, (batch,), generator=generator)
-    order = torch.rand(batch, SYMBOLS, generator=generator).argsort(dim=-1)  # all symbols in random order
+    order = torch.rand(batch, SYMBOLS, generator=generator).argsort(dim=-1)  # all symbols, in random order
     text = order.gather(1, torch.arange(length + 1) % period[:, None])
     return text, torch.arange(length) >= period[:, None]
 
@@ -119,15 +120,15 @@ def practise(
     turn: Float[Tensor, "token pair"] | None = None,
     watch: Callable[[int], None] | None = None,
 ) -> Reader:
-    """Train a model with Adam, with a loss only on symbols that can be known.
+    """Train a model with Adam; only symbols that can be known count in the loss.
 
     The learning rate rises to `lr` within 20 updates and falls towards 0 in the last two fifths. The embedding and the
-    output, which carry the copied symbols, learn three times as fast. With equal learning rates the task takes 50 %
-    more updates.
+    output layer, which carry the copied symbols, have three times this learning rate. With equal learning rates, the
+    task would take 50 % more updates.
 
     Args:
         model: The model, which is trained in place.
-        start: Seed of the texts.
+        start: Seed for the texts.
         steps: Number of updates.
         lr: Highest learning rate.
         batch: Texts per update.

@@ -1,6 +1,6 @@
 """The reader's progress and the next thing to do, for the start page and `companion progress`.
 
-The path lists the work lesson by lesson. It comes from `path.json` in the package, or from a start page.
+The course's path lists the work for each lesson. It comes from `path.json` in the package or from a start page.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Done:
     Attributes:
         exercises: Ids of the exercises passed, such as "2.3".
         questions: Ids of the questions answered, such as "2.a".
-        stages: Numbers of the stages of the reader's own transformer that are right or taken.
+        stages: Numbers of the stages of the reader's own transformer that are right or taken from the reference.
     """
 
     exercises: frozenset[str] = frozenset()
@@ -55,7 +55,7 @@ def course() -> list[dict[str, Any]]:
 
 
 def is_read(sitting: Mapping[str, Any], reader: Done) -> bool:
-    """Return True if a section (`sittings` of a lesson) has questions and all of them are answered."""
+    """Return True if a section (one of a lesson's `sittings`) has questions and all of them have been answered."""
     return bool(sitting["questions"]) and set(sitting["questions"]) <= reader.questions
 
 
@@ -65,12 +65,12 @@ def where_next(
     link: Callable[[str, str], str] = lambda place, text: text,
     text: Callable[[str], str] = str,
 ) -> str:
-    """Return a sentence about what to do next: the first unread section, or else the first lesson with open exercises.
+    """Return a sentence about what to do next: read the first unread section, or do the first open exercises.
 
     Args:
         path: The lessons, as in `progress_table.table`.
         reader: The reader's progress.
-        link: Function that makes a link from a file (or a cell in it) and a text.
+        link: Function that makes a link from a target (a file or a cell in it) and a text.
         text: Function that escapes a title for the page.
     """
     begun = bool(reader.exercises or reader.questions)

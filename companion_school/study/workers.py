@@ -1,12 +1,12 @@
-"""Processes that run a lesson's own functions together, with PyTorch's `gloo` between them (lesson 26).
+"""Processes that run functions from a lesson together and communicate through PyTorch's `gloo` backend (lesson 26).
 
     workers = Workers(4)
     sums = workers.run(ring_all_reduce, columns)   # one result per process, in the order of their ranks
     workers.sent                                   # bytes that each process sent during this run
 
-A function runs in processes that know nothing of the notebook. So the functions, classes and data that it uses from the
-notebook are sent along, as code objects, JSON and tensors (safetensors). Nothing is pickled. The processes are children
-of this process, use the same interpreter, and end when this process ends.
+The processes know nothing of the notebook in which the function was defined. So the functions, classes and data that
+the function uses from the notebook are sent along with it, as code objects, JSON and tensors (safetensors). Nothing is
+pickled. The processes are children of this process, use the same interpreter, and end when this process ends.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PATIENCE = timedelta(seconds=120)
 
 
 class Workers:
-    """Processes on this machine that run one function together, each with a rank, as under `torchrun`.
+    """Processes on this machine that run one function together. Each has a rank, as under `torchrun`.
 
     They start immediately and load PyTorch in the background; the first `run` waits for them.
 
@@ -48,8 +48,8 @@ class Workers:
         count: Number of processes.
 
     Attributes:
-        sent: Bytes that each process sent with `dist.send` and `dist.isend` during the last run.
-        messages: Number of these calls in each process.
+        sent: Number of bytes that each process sent with `dist.send` and `dist.isend` during the last run.
+        messages: Number of calls of these two functions in each process during the last run.
 
     Raises:
         ValueError: `count` is not an integer from 1 to 16.
@@ -89,15 +89,16 @@ class Workers:
         self._running = []
 
     def run(self, function: Callable[..., Any], *arguments: Any, processes: int | None = None) -> list[Any]:
-        """Call `function(*arguments)` in each process, and return what each returned.
+        """Call `function(*arguments)` in each process, and return the results in the order of the ranks.
 
         Args:
-            function: A function of the notebook, without a closure.
-            arguments: Numbers, texts, tensors, and lists and dictionaries of them: the same for each process.
+            function: A function defined at the top level of the notebook, without a closure.
+            arguments: Numbers, strings, tensors, and lists and dictionaries of them. Every process gets the same
+                arguments.
             processes: Number of processes that take part; `None` means all.
 
         Raises:
-            ValueError: The number of processes is impossible, or something that the function uses cannot be sent.
+            ValueError: The number of processes is out of range, or something that the function uses cannot be sent.
             RuntimeError: The function failed in a process; the message contains its traceback.
         """
         world = self.count if processes is None else processes
@@ -163,7 +164,7 @@ def _looked_up(code: types.CodeType) -> Iterator[str]:
 
 
 def _functions(definition: Any) -> dict[str, types.FunctionType]:
-    """Return the functions of a definition: itself, or the methods of a class."""
+    """Return the functions in a definition: the function itself, or a class's methods."""
     if isinstance(definition, types.FunctionType):
         return {definition.__name__: definition}
     made = {name: getattr(one, "__func__", one) for name, one in vars(definition).items()}
@@ -171,7 +172,7 @@ def _functions(definition: Any) -> dict[str, types.FunctionType]:
 
 
 def _definitions(function: Callable[..., Any]) -> Iterator[dict[str, Any]]:
-    """Describe `function` and everything of its module that it uses, directly or not."""
+    """Describe `function` and everything in its module that it uses, directly or indirectly."""
     if not isinstance(function, types.FunctionType) or function.__closure__:
         raise ValueError(f"function={function!r}: expected a function that was defined at the top of the notebook")
     module, seen, waiting = function.__globals__, {function.__name__}, [(function.__name__, function)]
@@ -254,7 +255,7 @@ def _define(described: Mapping[str, Any], names: dict[str, Any]) -> None:
         names[name] = types.new_class(name, bases, exec_body=lambda space: space.update(body))
 
 
-# Messages: packed values, each after its length in bytes
+# Messages: packed values, each preceded by its length in bytes
 
 
 def _packed(value: Any) -> bytes:
@@ -307,7 +308,7 @@ def _answer(asked: Mapping[str, Any], rank: int, counter: _Counted) -> dict[str,
         _define(described, names)
     store = dist.FileStore(asked["meeting"], asked["world"])
     dist.init_process_group("gloo", store=store, rank=rank, world_size=asked["world"], timeout=PATIENCE)
-    dist.barrier()  # wait until all processes are here
+    dist.barrier()  # wait until all processes have arrived
     counter.sent = counter.messages = 0
     result = names[asked["function"]](*asked["arguments"])
     made = {"result": result, "sent": counter.sent, "messages": counter.messages}
@@ -319,7 +320,7 @@ def main(rank: int) -> None:
     """Answer requests from the pipe until it closes."""
     torch.set_num_threads(1)
     pipe = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # printed text must not get into the messages
+    os.dup2(2, 1)  # printed text must not get mixed into the messages
     counter = _Counted()
     import companion.transformer  # noqa: F401  loaded while the notebook goes on
 

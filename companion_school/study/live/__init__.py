@@ -1,4 +1,4 @@
-"""Figures that move, by mouse and keyboard, in JupyterLab and on a static page, without a kernel or a network.
+"""Moving figures, controlled by mouse or keyboard, in JupyterLab or on a static page, without a kernel or a network.
 
     from companion_school.study import live
 

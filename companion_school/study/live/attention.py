@@ -12,7 +12,7 @@ from companion_school.study import figures
 from companion_school.study.live import moving
 
 WIDTHS = (1, 4, 16, 64, 256, 1024)
-MOST_WITH_PARTS = 4  # maximum number of words whose products the still figure shows; more would not fit
+MOST_WITH_PARTS = 4  # the still figure shows the products for at most this many words; more would not fit
 
 
 def collapse(
@@ -23,14 +23,14 @@ def collapse(
     start: int | None = None,
     caption: str = "",
 ) -> None:
-    """Show one query's attention weights from raw and from scaled scores while the vectors get wider.
+    """Show how one query's attention weights change as the vectors get wider, with raw and with scaled scores.
 
     Args:
-        scores: Scaled score of each key, q · k / sqrt(d_k), of size about 1 (key,).
+        scores: Scaled score of each key, q · k / sqrt(d_k), (key,); the magnitudes should be about 1.
         words: Word of each key.
-        widths: Values of d_k that the handle offers.
-        start: First value of the handle and of the still figure; default: the largest width.
-        caption: The sentence under the figure, with its number.
+        widths: Values of d_k on the slider.
+        start: Initial value of the slider, also shown in the still figure; default: the largest width.
+        caption: Caption of the figure, including its number.
 
     Raises:
         ValueError: There are fewer than two scores or widths, the numbers of words and scores differ, a width is not
@@ -77,7 +77,7 @@ def hover(
     start: int = -1,
     caption: str = "",
 ) -> None:
-    """Show how one query's products with every key become scores, and the scores become weights.
+    """Show how the products of one query with every key become scores, and how the scores become weights.
 
     The reader chooses the query.
 
@@ -85,8 +85,8 @@ def hover(
         queries: Query vectors (token, d_k) of two to eight tokens, with at most six components.
         keys: Key vectors of the same shape.
         words: Word of each token.
-        start: Index of the first query; -1 is the last token.
-        caption: The sentence under the figure, with its number.
+        start: Index of the query shown first; -1 is the last token.
+        caption: Caption of the figure, including its number.
 
     Raises:
         ValueError: The shapes differ or are too large, the numbers of words and tokens differ, or `start` is not the
@@ -130,7 +130,7 @@ def hover(
 
 
 def _score(query: np.ndarray, key: np.ndarray, parts: bool) -> str:
-    """Write the products of two vectors, if `parts` is true, and their scaled sum, with one on each line."""
+    """Write out the scaled dot product of two vectors and, if `parts` is true, each product in it, one per line."""
     each = [f"{_factor(x)} · {_factor(y)} = {x * y + 0:.4g}" for x, y in zip(query, key, strict=True) if parts]
     score = query @ key
     return "\n".join([*each, f"{score:.4g} / √{len(query)} = {score / len(query) ** 0.5 + 0:.4g}"]).replace("-", "−")
@@ -145,7 +145,7 @@ def _rounded(weights: np.ndarray) -> list[str]:
 
 
 def vector(name: str, values: Sequence[float] | torch.Tensor) -> np.ndarray:
-    """Convert values to an array. Raise `ValueError` if they are not a list of numbers."""
+    """Convert a list of numbers to an array. Raise `ValueError` for anything else."""
     array = np.asarray(values, dtype=float)
     if array.ndim != 1:
         raise ValueError(f"{name}: expected a list of numbers, got shape {array.shape}")

@@ -1,4 +1,4 @@
-"""Moving figure of two models on the same questions: separate intervals and the paired one (lesson 25)."""
+"""Moving figure of two models on the same questions, with separate and with paired confidence intervals (lesson 25)."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ Z = 1.96
 def comparing(
     *, first: float = 0.6, questions: int = 400, points: int = 5, differ: int = 10, caption: str = ""
 ) -> None:
-    """Show two scores with their 95 % intervals, and the intervals of their difference, unpaired and paired.
+    """Show two scores with their 95 % intervals, and the unpaired and the paired interval of their difference.
 
-    The scores are p = `first` and q = `first` plus `points`. The standard error of the unpaired difference is sqrt((p
-    (1 - p) + q (1 - q)) / questions), and that of the paired one is sqrt((differ - difference^2) / questions).
+    The scores are p = `first` and q = `first` plus `points`. The unpaired standard error of the difference is sqrt((p
+    (1 - p) + q (1 - q)) / questions); the paired one is sqrt((differ - difference^2) / questions).
 
     Args:
-        first: Share of right answers of the first model.
-        questions: Number of questions at the start, one of `QUESTIONS`.
-        points: Lead of the second model at the start, in percentage points, one of `POINTS`.
-        differ: Percentage of the questions that exactly one model answers correctly at the start, one of `DIFFER`.
-        caption: The sentence under the figure, with its number.
+        first: Accuracy of the first model.
+        questions: Initial number of questions, one of `QUESTIONS`.
+        points: Initial lead of the second model in percentage points, one of `POINTS`.
+        differ: Initial percentage of questions that exactly one of the models answers correctly, one of `DIFFER`.
+        caption: Caption of the figure, including its number.
 
     Raises:
-        ValueError: `first` is not between 0.25 and 0.75, a start is not on its handle, or `points` exceeds `differ`.
+        ValueError: `first` is not between 0.25 and 0.75, an initial value is not on its slider, or `points` exceeds
+            `differ`.
     """
     if not 0.25 <= first <= 0.75:
         raise ValueError(f"first: expected a share from 0.25 to 0.75, got {first}")

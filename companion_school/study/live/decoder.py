@@ -1,4 +1,4 @@
-"""Moving figures of the decoder: a text written word by word, and the targets that each slot sees."""
+"""Moving figures of the decoder: how it writes a text word by word, and which targets each slot sees."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from companion_school.study import figures
 from companion_school.study.live import moving
 
 MASKS = {"strict": -1, "inclusive": 0, "one too wide": 1}  # slot i sees the inputs up to index i plus this number
-SHIFTS = {"not shifted": 0, "shifted": 1, "shifted twice": 2}  # input i is the target this number of positions earlier
+SHIFTS = {"not shifted": 0, "shifted": 1, "shifted twice": 2}  # input i is the target this many positions earlier
 
 
 def writing(
@@ -27,16 +27,17 @@ def writing(
     start: str = "<start>",
     caption: str = "",
 ) -> None:
-    """Show how a decoder writes a text: for each word self-attention, cross-attention and the next word.
+    """Show how a decoder writes a text, with self-attention, cross-attention and the next word at every step.
 
     Args:
         own: Weights of self-attention (slot, slot), 0 above the diagonal.
         cross: Weights of cross-attention (slot, source token).
-        chances: Probabilities of the next word (slot, vocab). The most probable word is the input of the next slot.
-        source: Two to six words of the source.
-        vocabulary: Two to eight words that may be written.
+        chances: Probabilities of the next word (slot, vocab). The most probable word becomes the input of the next
+            slot.
+        source: The two to six words of the source text.
+        vocabulary: The two to eight words that the decoder can write.
         start: Input of the first slot.
-        caption: The sentence under the figure, with its number.
+        caption: Caption of the figure, including its number.
 
     Raises:
         ValueError: The shapes do not match, rows do not add up to one, or a slot looks ahead.
@@ -67,9 +68,9 @@ def writing(
 
 
 def _looks_at(own: np.ndarray, cross: np.ndarray, source: list[str], inputs: list[str], says: list[str]) -> Figure:
-    """Draw the still picture: lines up to the source for cross-attention, and arcs to the left for self-attention.
+    """Draw the still picture: lines up to the source show cross-attention, and arcs to the left show self-attention.
 
-    A line is thicker for a larger weight.
+    The larger the weight, the thicker the line.
     """
     fig, ax = figures.subplots(width=5.0, height=2.7)
     above, below = (np.linspace(0, 1, len(words) + 2)[1:-1] for words in (source, says))
@@ -102,17 +103,17 @@ def _looks_at(own: np.ndarray, cross: np.ndarray, source: list[str], inputs: lis
 
 
 def mask_and_shift(slots: int = 6, *, tokens: int = 16, follows: float = 0.75, caption: str = "") -> None:
-    """Show the targets that each slot of a decoder has seen, and its lowest loss, for three masks and three shifts.
+    """Show which targets each decoder slot has seen, and its lowest possible loss, for three masks and three shifts.
 
-    There are two texts: throws of a die with one side per token, and a text where each token is followed by its
-    successor with a certain probability and by a uniformly drawn token otherwise. The still picture shows the lowest
-    mean losses on both texts above each table.
+    There are two kinds of text: throws of a die with one side per token, and a text in which each token is followed by
+    its successor with probability `follows`, and otherwise by a uniformly drawn token. Above each table, the still
+    picture shows the lowest possible mean loss on each kind of text.
 
     Args:
         slots: Number of slots, four to eight.
-        tokens: Number of different tokens, at least two.
+        tokens: Number of distinct tokens, at least two.
         follows: Probability of the successor, between 0 and 1.
-        caption: The sentence under the figure, with its number.
+        caption: Caption of the figure, including its number.
 
     Raises:
         ValueError: An argument is out of range.
@@ -124,7 +125,7 @@ def mask_and_shift(slots: int = 6, *, tokens: int = 16, follows: float = 0.75, c
     chances = {f"dice with {tokens} sides": 0.0, f"{follows:.0%} habit".replace("%", " %"): follows}
     losses = [[[lowest(table, tokens, chance) for table in row] for row in tables] for chance in chances.values()]
     fig, axes = figures.subplots(3, 3, width=4.8, height=5.0, sharex=True, sharey=True)
-    # A lighter gray would become white in the few colors of a still picture.
+    # A lighter gray would turn white when the still picture is reduced to a few colors.
     colors = ListedColormap(["#C8C8C8", figures.PALETTE["blue"], figures.PALETTE["red"]])
     row, target = np.indices((slots, slots))
     for i, shift in enumerate(SHIFTS):
@@ -171,9 +172,10 @@ def sees(slots: int, shift: int, mask: int) -> np.ndarray:
 
 
 def lowest(seen: np.ndarray, tokens: int, follows: float) -> list[float]:
-    """Return the lowest loss of each slot in nats.
+    """Return the lowest possible loss of each slot, in nats.
 
-    It is 0 if the slot has seen its answer, and otherwise the entropy given the nearest earlier target it has seen.
+    It is 0 if the slot has seen its target, and otherwise the entropy of the target given the nearest earlier target
+    that the slot has seen.
     """
     losses = []
     for slot, row in enumerate(seen):

@@ -1,4 +1,4 @@
-"""Moving figure of depth: how much of a gradient returns along the residual stream, past one norm or many."""
+"""Moving figure of depth: how much of a gradient returns along the residual stream through one norm or many."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ def home(
     *, depths: Sequence[int] = DEPTHS, writes: Sequence[float] = WRITES, start: int = 2, write: float = 1.0,
     caption: str = "",
 ) -> None:  # fmt: skip
-    """Show the size of a gradient on its way back along the residual stream, with post-norm and with pre-norm.
+    """Show how a gradient shrinks on its way back along the residual stream, with post-norm and with pre-norm.
 
-    Every sub-layer adds a random vector of size `write` to the stream, which starts at size 1. Post-norm normalizes the
-    sum to 1 each time, and so divides the gradient by sqrt(1 + write**2). Pre-norm has a single norm on the stream, at
-    the end, which divides it by sqrt(1 + depth * write**2). Gradients through the branches are left out.
+    Every sub-layer adds a random vector of size `write` to the stream, which starts at size 1. Post-norm normalizes
+    every sum to size 1, which divides the gradient by sqrt(1 + write**2) each time. Pre-norm has a single norm on the
+    stream, at the end, which divides it by sqrt(1 + depth * write**2). Gradients through the sub-layers themselves are
+    left out.
 
     Args:
-        depths: Numbers of sub-layers that the handle offers, increasing, from 1 to 64.
-        writes: Sizes of the added vectors that the handle offers, above 0.
-        start: First depth, one of `depths`.
-        write: First size, one of `writes`.
-        caption: The sentence under the figure, with its number.
+        depths: Numbers of sub-layers on the slider, in increasing order, from 1 to 64.
+        writes: Sizes of the added vectors on the slider, above 0.
+        start: Initial depth, one of `depths`.
+        write: Initial size, one of `writes`.
+        caption: Caption of the figure, including its number.
 
     Raises:
         ValueError: An argument is out of range.

@@ -1,4 +1,4 @@
-"""Moving figures of the encoder: the words that reach each row after some rounds, and the effect of padding."""
+"""Moving figures of the encoder: which words have reached each row after some rounds, and the effect of padding."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from companion_school.study.live.attention import softmax
 def hearing(*, words: Sequence[str], start: int = 0, who: int = 0, caption: str = "") -> None:
     """Show which words have reached each row after each round, in a recurrent network, an encoder and a decoder.
 
-    At round 0 a row knows its own word. In each round, every row of a recurrent network gets the words that its left
-    neighbor had; a row of an encoder gets those of all rows, and a row of a decoder those of the rows to its left.
+    At round 0 a row knows its own word. In each round, a row of a recurrent network receives the words known to its
+    left neighbor, a row of an encoder receives the words known to any row, and a row of a decoder receives the words
+    known to any row to its left.
 
     Args:
         words: Three to ten words.
-        start: First number of rounds, at most the number of words.
+        start: Initial number of rounds, at most the number of words.
         who: Index of the row that is framed first.
-        caption: The sentence under the figure, with its number.
+        caption: Caption of the figure, including its number.
 
     Raises:
         ValueError: An argument is out of range.
@@ -65,7 +66,7 @@ def hearing(*, words: Sequence[str], start: int = 0, who: int = 0, caption: str 
 
 
 def _check_filler(table: np.ndarray, points: np.ndarray, words: int, offered: list[int], start: int) -> None:
-    """Raise `ValueError` if `filler` cannot draw these values."""
+    """Raise `ValueError` if `filler` cannot draw these arguments."""
     if not 2 <= words <= 4 or table.shape != (words + 1,) * 2 or points.shape != (words + 1, 2) or points.min() < 0:
         what = "scores, values: expected (word + 1, word + 1) and (word + 1, 2) from 0 upwards, for two to four words"
         raise ValueError(f"{what}; got {table.shape} and {points.shape} for {words}")
@@ -84,16 +85,16 @@ def filler(
     start: int = 0,
     caption: str = "",
 ) -> None:
-    """Show the outputs of a few words followed by padding, which is masked as keys, masked as queries, or not masked.
+    """Show the outputs for a few words followed by padding that is masked as keys, masked as queries, or not masked.
 
     Args:
         scores: Scaled scores (query, key) of the words and, as the last row and column, of a padding token:
             (word + 1, word + 1).
         values: Non-negative value vectors of the words and, as the last row, of a padding token: (word + 1, 2).
         words: Two to four words.
-        counts: Numbers of padding tokens that the handle offers, increasing from 0.
-        start: First number of padding tokens, one of `counts`.
-        caption: The sentence under the figure, with its number.
+        counts: Numbers of padding tokens on the slider, increasing from 0.
+        start: Initial number of padding tokens, one of `counts`.
+        caption: Caption of the figure, including its number.
 
     Raises:
         ValueError: The shapes do not match the words, a value is negative, the counts do not increase from 0, or
@@ -104,7 +105,7 @@ def filler(
     _check_filler(table, points, n, offered, start)
 
     def shares(count: int) -> np.ndarray:
-        """Return the total weight of all padding tokens for each word."""
+        """Return the total attention weight that each word gives to padding tokens."""
         rows = (np.concatenate([row[:n], np.full(count, row[n])]) for row in table[:n])
         return np.array([softmax(row)[n:].sum() for row in rows])
 

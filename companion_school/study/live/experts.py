@@ -1,4 +1,4 @@
-"""Moving figure of a mixture of experts: tokens that queue at experts while a router is trained."""
+"""Moving figure of a mixture of experts: tokens queue at the experts while the router is trained."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from matplotlib.colors import BoundaryNorm, ListedColormap
 from companion_school.study import figures
 from companion_school.study.live import moving
 
-IN_A_ROW = 4  # tokens side by side in a queue
+IN_A_ROW = 4  # number of tokens side by side in a queue
 
 
 def queues(
@@ -25,16 +25,16 @@ def queues(
     start: int = 0,
     caption: str = "",
 ) -> None:
-    """Show tokens in the queues of the experts that the router chose for them, during training.
+    """Show, for moments during training, the tokens queuing at the experts that the router chose for them.
 
     Args:
         tokens: Labels of 8 to 96 tokens, shown in the queues.
-        runs: One to three training runs by name, each with the expert of each token at each moment (moment, token), as
-            integers from 0 to `experts` - 1.
-        steps: Training step of each moment, increasing.
+        runs: One to three training runs by name. Each run gives the index of the expert of each token at each moment
+            (moment, token), from 0 to `experts` - 1.
+        steps: Training step of each moment, in increasing order.
         experts: Number of experts, 2 to 8.
         start: Index of the first moment shown.
-        caption: The sentence under the figure, with its number.
+        caption: Caption of the figure, including its number.
 
     Raises:
         ValueError: A number is out of range, the steps do not increase, or a run does not match the tokens, steps and
@@ -54,7 +54,7 @@ def queues(
     chosen = {name: _choices(name, run, (len(moments), len(signs)), experts) for name, run in runs.items()}
     counts = {name: _counts(run, experts) for name, run in chosen.items()}
     even = len(signs) / experts
-    # The colors range from an empty queue to a crowd; each step doubles the number of tokens.
+    # The colors range from an empty queue to a crowd. From one color to the next, the number of tokens doubles.
     edges = sorted({0, 1, *(max(1, round(even * times)) for times in (0.5, 1, 2, 4)), len(signs) + 1})
     edges = [edge for edge in edges if edge <= len(signs) + 1]
     names = [str(low) if high == low + 1 else f"{low}–{high - 1}" for low, high in itertools.pairwise(edges)]
@@ -117,5 +117,5 @@ def _choices(
 
 
 def _counts(run: np.ndarray, experts: int) -> np.ndarray:
-    """Count the tokens of each expert (moment, expert)."""
+    """Count the tokens of each expert at each moment (moment, expert)."""
     return np.stack([np.bincount(moment, minlength=experts) for moment in run])

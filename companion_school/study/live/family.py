@@ -1,4 +1,4 @@
-"""Moving figures of model families: GPT-2 becoming LLaMA and Mixtral step by step, and models' memory on GPUs."""
+"""Moving figures of model families: GPT-2 becomes LLaMA and Mixtral step by step, and what fits in GPU memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from companion_school.study.live import moving
 
 TEXTS = (1, 4, 16, 64, 256)
 SAID = {"head": "output head", "network": "gate", "keys": "grouped queries"}
-# For each part that an edit changes, a function that describes a model's choice in a word or two.
+# For each part that an edit can change, a function that describes a model's choice in a word or two
 CHOICES: dict[str, Callable[[dict[str, Any]], str]] = {
     "positions": lambda step: "rotary" if step["rotary"] else "table",
     "norm": lambda step: "RMSNorm" if step["rms"] else "LayerNorm",
@@ -29,12 +29,12 @@ TOKENS = (1024, 4096, 16384, 65536, 131072)
 
 
 def edits(models: Mapping[str, Sequence[tuple[str, ModelConfig]]], *, caption: str = "") -> None:
-    """Show a decoder as a diagram that changes edit by edit, with its total and active parameters and its cache.
+    """Show a diagram of a decoder that changes with each edit, with its total and active parameters and its cache.
 
     Args:
-        models: For each choice of sizes the same sequence of edits: (name, configuration) before the first edit and
-            after each one. The name of an intermediate model may be empty.
-        caption: The sentence under the figure, with its number.
+        models: The same sequence of edits for each choice of sizes, as pairs (name, configuration): one before the
+            first edit and one after every edit. The name of an intermediate model may be empty.
+        caption: Caption of the figure, including its number.
 
     Raises:
         ValueError: The sequences have different lengths or fewer than two models, a model is not a decoder, or an edit
@@ -62,7 +62,7 @@ def edits(models: Mapping[str, Sequence[tuple[str, ModelConfig]]], *, caption: s
         "With each edit a part of it changes: positions, norms, biases, the gate, the output head, grouped "
         "queries, experts. Bars beside it show how many numbers each part has.",
         caption=caption,
-        colors=8,  # three for the bars and five for the text
+        colors=8,  # three colors for the bars and five for the text
         numbers=[
             (
                 f"sizes of {size}",
@@ -79,13 +79,13 @@ def edits(models: Mapping[str, Sequence[tuple[str, ModelConfig]]], *, caption: s
 
 
 def _still(steps: Sequence[dict[str, Any]], said: Sequence[str]) -> Figure:
-    """Draw a bar for each model, with its millions of parameters and a label for what its edit changes."""
+    """Draw a bar for each model's number of parameters in millions, and label what its edit changed."""
     fig, ax = figures.subplots(width=6.2, height=2.9)
     rows, totals = [f"0: {said[0]}"], [step["total"] / 1e6 for step in steps]
     for at, (before, after) in enumerate(itertools.pairwise(steps), start=1):
         moved = [f"{says(before)} → {says(after)}" for part, says in CHOICES.items() if part in after["changed"]]
         rows.append(f"{at}: {', '.join(moved) or said[at]}")
-    room = 1.25 * sorted(totals)[-2]  # cut off the longest bar, that of the experts, to leave room for the others
+    room = 1.25 * sorted(totals)[-2]  # cut off the longest bar (the experts) so that the others stay visible
     left = [0.0] * len(steps)
     for part, (label, color) in enumerate((("tables", "orange"), ("attention", "blue"), ("networks", "green"))):
         sizes = [step["where"][part] / 1e6 for step in steps]
@@ -104,7 +104,7 @@ def _still(steps: Sequence[dict[str, Any]], said: Sequence[str]) -> Figure:
 
 
 def _told(steps: Sequence[tuple[str, ModelConfig]]) -> Iterator[dict[str, Any]]:
-    """Yield the data on each model of a sequence for the script. Raise `ValueError` if an edit changes nothing."""
+    """Yield the script's data for each model of a sequence. Raise `ValueError` if an edit changes nothing."""
     before = steps[0][1]
     for at, (name, config) in enumerate(steps):
         changed = _changed(before, config)
@@ -163,22 +163,22 @@ def memory(
     tokens: Sequence[int] = TOKENS,
     caption: str = "",
 ) -> None:
-    """Show the memory of a decoder in gigabytes (10⁹ bytes) for its weights, for generation and for training.
+    """Show how many gigabytes (10⁹ bytes) a decoder needs for its weights, for generation and for training.
 
-    It is compared with the memory of GPUs. Generation needs the weights and the caches of all texts. Training needs
-    sixteen bytes per parameter (see `account.train_bytes`), without activations.
+    The figure compares these amounts with the memory of GPUs. Generation needs the weights and the caches of all texts.
+    Training needs sixteen bytes per parameter (see `account.train_bytes`), without activations.
 
     Args:
         models: Decoders by name.
-        cards: Gigabytes of each GPU by name, increasing.
+        cards: Memory of each GPU in gigabytes, by GPU name, in increasing order.
         start: Name of the first model shown.
-        texts: Batch sizes that the handle offers.
-        tokens: Numbers of tokens per text that the handle offers.
-        caption: The sentence under the figure, with its number.
+        texts: Batch sizes on the slider.
+        tokens: Numbers of tokens per text on the slider.
+        caption: Caption of the figure, including its number.
 
     Raises:
-        ValueError: A model is not a decoder, `start` is not one of the models, or the cards' gigabytes do not increase
-            from above 0.
+        ValueError: A model is not a decoder, `start` is not one of the models, or the values of `cards` are not
+            positive and increasing.
     """
     for name, config in models.items():
         if config.stack != "decoder":

@@ -1,4 +1,4 @@
-"""Moving figures of generation: sampling the next word, causal attention with and without a cache, the roofline."""
+"""Moving figures of generation: sampling the next word, causal attention with and without a cache, and the roofline."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ TEXTS = tuple(2**power for power in range(11))
 
 
 def sampling(logits: Sequence[float] | torch.Tensor, *, words: Sequence[str], caption: str = "") -> None:
-    """Show the probabilities of the next word, with handles for temperature, top-k and top-p, applied in this order.
+    """Show the probabilities of the next word, with sliders for temperature, top-k and top-p, applied in this order.
 
     Args:
         logits: Logits of two to ten words (vocab).
         words: The words.
-        caption: The sentence under the figure, with its number.
+        caption: Caption of the figure, including its number.
 
     Raises:
-        ValueError: The numbers of logits and words differ, or are not from two to ten.
+        ValueError: The numbers of logits and words differ or are not between two and ten.
     """
     z = vector("logits", logits)
     if not 2 <= len(z) <= 10 or len(words) != len(z):
@@ -56,12 +56,12 @@ def sampling(logits: Sequence[float] | torch.Tensor, *, words: Sequence[str], ca
 
 
 def triangle(words: Sequence[str], *, start: int = 1, caption: str = "") -> None:
-    """Show causal attention while a text grows: one new row per step with a cache, or all rows again without one.
+    """Show causal attention while a text grows: each step computes one new row with a cache, or all rows without one.
 
     Args:
         words: Three to eight words of the text.
-        start: Number of words that have been read at first.
-        caption: The sentence under the figure, with its number.
+        start: Number of words read at the start.
+        caption: Caption of the figure, including its number.
 
     Raises:
         ValueError: The number of words or `start` is out of range.
@@ -118,20 +118,20 @@ def roofline(
     kept: Sequence[int] = (0, 1024, 4096, 16384, 65536),
     caption: str = "",
 ) -> None:
-    """Show a decoding step of a model on a chip's roofline (Williams et al. 2009), with two bytes per number.
+    """Show a model's decoding step on a chip's roofline (Williams et al. 2009), with two bytes per value.
 
     Only the layers are counted, not the embedding and the output head.
 
     Args:
         chip: Peak arithmetic and memory bandwidth.
         config: A decoder with d_k = d_v = d_model / heads and a plain feed-forward network.
-        kv_heads: Two or three choices for the number of key heads; the first is the number of query heads.
-        texts: Batch sizes that the handle offers.
-        kept: Numbers of cached tokens per text that the handle offers.
-        caption: The sentence under the figure, with its number.
+        kv_heads: Two or three choices for the number of key heads; the first equals the number of query heads.
+        texts: Batch sizes on the slider.
+        kept: Numbers of cached tokens per text on the slider.
+        caption: Caption of the figure, including its number.
 
     Raises:
-        ValueError: `kv_heads` does not have two or three divisors of the number of heads, beginning with that number.
+        ValueError: `kv_heads` is not two or three divisors of the number of query heads, beginning with that number.
     """
     sizes = config.sizes
     if not 2 <= len(kv_heads) <= 3 or kv_heads[0] != sizes.heads or any(sizes.heads % few for few in kv_heads):
@@ -154,7 +154,7 @@ def roofline(
     ax.plot(at, [chip.attainable(i) for i in at], "o", color=figures.PALETTE["blue"], label=label)
     for batch, i in zip(shown, at, strict=True):
         ax.annotate(str(batch), (i, chip.attainable(i)), xytext=(8, -12), textcoords="offset points")
-    long = kept[len(kept) // 2]  # the same texts, each with a cache
+    long = kept[len(kept) // 2]  # the same texts, each with its own cache
     back = intensity(shown[-1], long)
     label = f"{shown[-1]} texts, {long:,} tokens cached for each"
     ax.plot([back], [chip.attainable(back)], "s", color=figures.PALETTE["orange"], label=label)

@@ -1,4 +1,4 @@
-"""Moving figure of MinHash in bands: which pairs of texts are linked, by their similarity (lesson 24)."""
+"""Moving figure of MinHash with bands: how similar two texts must be to be linked (lesson 24)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def bands(pairs: Sequence[int], *, start: tuple[int, int] = (14, 8), caption: st
 
     Args:
         pairs: Number of pairs by similarity, in equal bins from 0 to 1.
-        start: Bands and rows that are shown first, one of `BANDS` and one of `ROWS`.
-        caption: The sentence under the figure, with its number.
+        start: Initial numbers of bands and rows, from `BANDS` and `ROWS`.
+        caption: Caption of the figure, including its number.
 
     Raises:
-        ValueError: There are fewer than two bins, a negative number of pairs or none at all, or bands or rows that the
-            handles do not have.
+        ValueError: There are fewer than two bins, a number of pairs is negative, there are no pairs at all, or `start`
+            is not on the sliders.
     """
     if len(pairs) < 2 or min(pairs) < 0 or sum(pairs) == 0:
         raise ValueError(f"pairs: expected two bins or more with pairs in them, got {list(pairs)}")

@@ -1,4 +1,4 @@
-"""Moving figures of many heads: bricks sorted by `view` and `transpose`, and switches for a trained model's heads."""
+"""Moving figures of multiple heads: bricks sorted by `view` and `transpose`, and switches for trained heads."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ COLORS = ("blue", "orange", "purple", "green")
 
 
 def bricks(tokens: int = 4, heads: int = 3, *, caption: str = "") -> None:
-    """Show the heads' parts of all tokens as bricks that move from the rows of the product to the heads.
+    """Show each head's part of each token's row as a brick that moves from the matrix product to its head.
 
-    `view` followed by `transpose` is right. A direct `view` as (head, token) is wrong.
+    `view` followed by `transpose` is right. A direct `view` to (head, token) is wrong.
 
     Args:
         tokens: Number of tokens, 2 to 6.
         heads: Number of heads, 2 to 4.
-        caption: The sentence under the figure, with its number.
+        caption: Caption of the figure, including its number.
 
     Raises:
         ValueError: A number is out of range.
@@ -32,7 +32,7 @@ def bricks(tokens: int = 4, heads: int = 3, *, caption: str = "") -> None:
     if not (2 <= tokens <= 6 and 2 <= heads <= 4):
         raise ValueError(f"tokens, heads: expected 2 to 6 tokens and 2 to 4 heads, got {tokens} and {heads}")
     fig, axes = figures.subplots(1, 2, width=7.6, height=0.6 + 0.62 * heads)
-    slots = np.arange(tokens * heads).reshape(heads, tokens)  # the layout that the direct view assumes
+    slots = np.arange(tokens * heads).reshape(heads, tokens)  # the layout that the direct `view` assumes
     right = np.arange(tokens * heads).reshape(tokens, heads).T
     for ax, lies, title in zip(axes, (right, slots), ("view, then transpose", "direct view"), strict=True):
         _wall(ax, lies, heads, title)
@@ -74,19 +74,19 @@ def switchboard(
     together: Sequence[int] = (),
     caption: str = "",
 ) -> None:
-    """Show the heads of a trained model as switches, and the model's accuracy with the heads that are on.
+    """Show the heads of a trained model as switches, and the model's accuracy with the heads that are switched on.
 
     Args:
-        right: Accuracy for each of the 2^(layer · head) sets of heads that are off. In set b, head u of layer l is off
-            if bit l · heads + u of b is 1, so the first entry belongs to the whole model.
-        does: A word or two on what each head does (layer, head).
+        right: Accuracy for every set of heads that can be switched off, 2^(layers · heads) values. In set b, head u of
+            layer l is off if bit l · heads + u of b is 1, so the first value is the accuracy of the whole model.
+        does: What each head does, in a word or two (layer, head).
         marks: Names and accuracies of baselines, drawn as lines.
-        together: Sets of heads, numbered as in `right`, that the still figure shows below the single heads.
-        caption: The sentence under the figure, with its number.
+        together: Sets of several heads, numbered as in `right`; the still figure shows them below the single heads.
+        caption: Caption of the figure, including its number.
 
     Raises:
-        ValueError: The layers have different numbers of heads, there are more than ten heads, `right` does not have one
-            accuracy from 0 to 1 per set, or `together` has a number that is not a set.
+        ValueError: The layers have different numbers of heads, there are more than ten heads, `right` is not one
+            accuracy from 0 to 1 per set, or `together` contains a number that is not a set.
     """
     names = [list(row) for row in does]
     heads = len(names[0]) if names else 0
@@ -127,7 +127,7 @@ def switchboard(
 
 
 def _off(off: int, layers: int, heads: int) -> str:
-    """Describe the heads in the set `off`, such as "layer 0, heads 1 and 2"."""
+    """Describe the heads in the set `off` in words, such as "layer 0, heads 1 and 2"."""
     words = []
     for layer in range(layers):
         gone = [str(head) for head in range(heads) if off >> (layer * heads + head) & 1]

@@ -1,9 +1,9 @@
-"""The mechanism of moving figures: a small script without libraries, with its data, in one HTML output.
+"""The mechanism behind moving figures: one HTML output with a small script, which needs no libraries, and its data.
 
-The output contains the still picture, which remains if scripts do not run, the data as JSON, and a module script that
-replaces the still picture by controls and an SVG. It needs no kernel, network or global name, and a page can contain
-the same figure twice. The script of a figure is the file with the figure's name in this folder. It is a function of
-(box, data, kit), where `kit` has the common functions from kit.js.
+The output contains the data as JSON, a still picture, which remains if scripts do not run, and a module script that
+replaces this picture with controls and an SVG. It needs no kernel, network or global name, so a page can contain the
+same figure twice. A figure's script is the file named after the figure in this folder. It is a function of (box, data,
+kit), where `kit` holds the shared functions from kit.js.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from companion_school.study.assets import asset
 from companion_school.study.figure_html import Tables, frame
 
 LARGEST = 42_000  # limit on the bytes of one output
-STILL_COLORS = 16  # enough for bars, lines and text, with half the bytes of a still figure's picture
+STILL_COLORS = 16  # enough for bars, lines and text, at half the bytes of an ordinary still figure
 
-# JupyterLab listens for shortcuts further out on the page. A figure stops its key presses from getting there, because
-# the arrow keys would otherwise move between cells. Ctrl+S still saves. If a script fails, the still picture comes
-# back.
+# JupyterLab listens for keyboard shortcuts on the elements around the figure. Figures stop their key presses from
+# propagating, because the arrow keys would otherwise move between cells. Ctrl+S still saves. If a script fails, the
+# still picture comes back.
 _START = """
 for (const figure of document.querySelectorAll('figure[data-live="%s"]:not([data-alive])')) {
 figure.dataset.alive = "yes";
@@ -40,7 +40,7 @@ try { move(box, data, makeKit(box)); } catch (error) { box.replaceChildren(...st
 
 
 class Moving:
-    """A moving figure as Jupyter shows it."""
+    """A moving figure, as an object that Jupyter can show."""
 
     def __init__(self, name: str, alt: str, html: str):
         self.name, self.alt, self.html = name, alt, html
@@ -62,21 +62,21 @@ def show(
     numbers: Tables | None = None,
     colors: int = STILL_COLORS,
 ) -> None:
-    """Show the figure that the script `name`.js animates, and close its still picture.
+    """Show the figure that the script `name`.js animates, and close the still figure.
 
     Args:
         name: Name of a script in this folder.
-        data: Data for the script: numbers, words, and lists and dictionaries of them. Floats are rounded to four
+        data: Data for the script: numbers, strings, and lists and dictionaries of them. Floats are rounded to four
             significant digits, so that the output is the same on every machine.
-        still: The figure at its start, in the course's style. It is checked as in `figures.show`.
-        alt: Description of the figure and of its movement for readers who cannot see it.
-        caption: The sentence under the figure, with its number: "Figure 2.1. ..."
-        numbers: The numbers behind the figure, as columns by name.
+        still: The figure in its initial state, in the course's style. It is checked as by `figures.show`.
+        alt: Description of the figure and of how it moves, for readers who cannot see it.
+        caption: Caption of the figure, including its number: "Figure 2.1. ..."
+        numbers: The data behind the figure, as columns by name.
         colors: Number of colors in the still picture; fewer colors make the file smaller.
 
     Raises:
-        ValueError: There is no such script, the still figure is not finished (see `figures.show`), the data are not
-            finite numbers and text, or the output has more than 42 kB.
+        ValueError: There is no such script, the still figure is not finished (see `figures.show`), the data contain
+            anything but finite numbers and text, or the output is larger than 42 kB.
     """
     png, width = figures.finished(still, alt, colors)
     alt = " ".join(alt.split())
@@ -93,21 +93,21 @@ def show(
 
 
 def names() -> list[str]:
-    """Return the names of all figures that have a script."""
+    """Return the names of all moving figures."""
     scripts = (path.name for path in files(__package__).iterdir() if path.name.endswith(".js"))
     return sorted(script.removesuffix(".js") for script in scripts if script != "kit.js")
 
 
 def style() -> str:
-    """Return the style sheet in the output of a moving figure."""
+    """Return the style sheet that the output of a moving figure contains."""
     return asset(__package__, "kit.css")
 
 
 def script(name: str) -> str:
-    """Return the script in the output of a figure.
+    """Return the script that the output of a figure contains.
 
     Raises:
-        ValueError: There is no script of this name.
+        ValueError: There is no script with this name.
     """
     if name not in names():
         raise ValueError(f"name: expected a figure that has a script, one of {', '.join(names())}; got {name!r}")

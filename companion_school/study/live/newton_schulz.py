@@ -1,4 +1,4 @@
-"""Moving figure of Muon's iteration: a polynomial that brings singular values to about 1 (lesson 22)."""
+"""Moving figure of Muon's iteration: a polynomial that moves all singular values towards 1 (lesson 22)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Polynomial = tuple[float, float, float]
 def newton_schulz(
     values: Sequence[float], polynomials: Mapping[str, Polynomial], *, most: int = 8, start: int = 0, caption: str = ""
 ) -> None:
-    """Show the singular values of a matrix while a polynomial is applied to them several times.
+    """Show how the singular values of a matrix change as a polynomial is applied to them again and again.
 
     Args:
-        values: Two to nine singular values above 0 and at most 1, as after division by the Frobenius norm.
+        values: Two to nine singular values, above 0 and at most 1, as they are after division by the Frobenius norm.
         polynomials: Two or three polynomials by name.
         most: Largest number of applications.
-        start: First number of applications.
-        caption: The sentence under the figure, with its number.
+        start: Initial number of applications.
+        caption: Caption of the figure, including its number.
 
     Raises:
         ValueError: An argument is out of range.

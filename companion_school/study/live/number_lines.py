@@ -1,4 +1,4 @@
-"""Moving figure of quantized weights: the levels of integer and floating-point formats as number lines (lesson 19)."""
+"""Moving figure of quantized weights: levels of integer and floating-point formats on number lines (lesson 19)."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
 def number_lines(weights: Sequence[float], *, group: int, sizes: Sequence[int], caption: str = "") -> None:
-    """Show weights, the levels of a format around them, and the quantized weights, while the last weight grows.
+    """Show how weights, the levels of a format around them and the quantized weights change as the last weight grows.
 
-    Integer levels are scaled so that the largest weight is on the largest level. The levels of floating-point formats
-    are scaled by a power of two, as in a block of a microscaling format.
+    Integer levels are scaled so that the largest level equals the largest weight. Floating-point levels are scaled by a
+    power of two, as in a block of a microscaling format.
 
     Args:
         weights: Two or three groups of weights from -1 to 1, none of them 0. The last one grows.
-        group: Number of weights in a group, which can have its own scale.
-        sizes: Factors for the last weight that the handle offers, beginning with 1.
-        caption: The sentence under the figure, with its number.
+        group: Number of weights in a group. A group can have its own scale.
+        sizes: Factors for the last weight on the slider, beginning with 1.
+        caption: Caption of the figure, including its number.
 
     Raises:
         ValueError: The weights are not two or three groups, a weight is out of range, or the sizes do not begin with 1.
@@ -59,7 +59,7 @@ def number_lines(weights: Sequence[float], *, group: int, sizes: Sequence[int], 
 
 
 def _formats() -> dict[str, tuple[list[float], int | None]]:
-    """Return the non-negative levels of each format and the exponent of the largest one, which is None for integers."""
+    """Return each format's non-negative levels and the exponent of its largest level (None for integer formats)."""
     made: dict[str, tuple[list[float], int | None]] = {
         "int8": ([float(x) for x in range(128)], None),
         "int4": ([float(x) for x in range(8)], None),
@@ -72,7 +72,7 @@ def _formats() -> dict[str, tuple[list[float], int | None]]:
 
 
 def _kept(weights: Sequence[float], name: str, group: int) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Return the quantized weights, and the scaled levels of each group."""
+    """Return the quantized weights and the scaled levels of each group."""
     levels, power = _formats()[name]
     both, kept, lines = np.unique([-x for x in levels] + levels), [], []
     for at in range(0, len(weights), group):
@@ -90,7 +90,7 @@ def _off(weights: Sequence[float], name: str, group: int) -> float:
 
 
 def _still(weights: Sequence[float], grown: Sequence[float], group: int, times: int) -> figures.Figure:
-    """Draw int4 before the last weight grows, then int4 with one scale and with a scale per group, and fp4."""
+    """Draw the small weights in int4, and the grown ones in int4 with one scale or a scale per group, and in fp4."""
     shown = (
         ("int4", weights, len(weights), "int4"),
         ("int4", grown, len(grown), f"int4, the last weight {times} times as large"),

@@ -1,4 +1,4 @@
-"""Moving figure of activation patching: a vector of one pass is put into another (lesson 21)."""
+"""Moving figure of activation patching: a vector from one forward pass replaces that of another (lesson 21)."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ def travels(
     start: tuple[int, int] = (0, 0),
     caption: str = "",
 ) -> None:
-    """Show how far an answer moves when one vector of the residual stream is patched in from a run on another text.
+    """Show how far an answer changes when one vector of the residual stream is patched in from a run on another text.
 
     Args:
-        shares: For 1 to 3 ways of patching, the effect by layer and token (layer, token): 0 if the answer does not
-            change, 1 if it becomes the other text's answer. There are 1 to 8 layers.
-        words: The 2 to 60 tokens of the text.
-        start: Layer and token that are marked first.
-        caption: The sentence under the figure, with its number.
+        shares: Effects (layer, token) of 1 to 3 ways of patching: 0 if the answer does not change, 1 if it becomes the
+            other text's answer. There are 1 to 8 layers.
+        words: The text's tokens, 2 to 60.
+        start: Layer and token marked at the start.
+        caption: Caption of the figure, including its number.
 
     Raises:
-        ValueError: An argument is out of range, the tables do not have one shape that fits the words, or an entry is
-            not finite.
+        ValueError: An argument is out of range, the tables differ in shape or do not match `words`, or an entry is not
+            finite.
     """
     if not 1 <= len(shares) <= 3:
         raise ValueError(f"shares: expected 1 to 3 ways; got {list(shares)}")

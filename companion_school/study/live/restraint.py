@@ -26,17 +26,17 @@ def bounded(
     start: int | None = None,
     caption: str = "",
 ) -> None:
-    """Show a query's weights as query and keys grow: as in LLaMA, with QK-norm, with a softcap and with a sink.
+    """Show how attention weights change as query and keys grow: in LLaMA, with QK-norm, with a softcap and with a sink.
 
     Args:
         query: The query at size 1 (d_head,).
         keys: The key of each word (key, d_head).
         words: Words of the 2 to 6 keys.
-        cap: Softcap c in c tanh(score / c).
-        sink: Score of the sink, which does not belong to any key.
-        sizes: Factors for query and keys that the handle offers, integers from 1.
-        start: First factor, also in the still figure; default: the largest.
-        caption: The sentence under the figure, with its number.
+        cap: The cap c in c tanh(score / c).
+        sink: Score of the sink, a logit that belongs to no key.
+        sizes: Factors for query and keys on the slider: integers, at least 1.
+        start: Initial factor, also used in the still figure; default: the largest.
+        caption: Caption of the figure, including its number.
 
     Raises:
         ValueError: The number of words, the cap or a size is out of range, the shapes do not match, the query or a key

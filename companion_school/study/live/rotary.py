@@ -36,11 +36,11 @@ def together(
         key: The key before rotation (2,).
         words: Words of the query and of the key.
         step: Rotation per position in radians, counter-clockwise; the default is an hour on a clock.
-        places: Number of positions. The query's word moves from position `distances` - 1 to the last one.
-        distances: Number of distances between the key's word and the query's word after it, counted from 0.
+        places: Number of positions. The query's word can be at any position from `distances` - 1 to the last.
+        distances: Number of possible distances from the key's word to the query's word, counted from 0.
         start: First position of the query's word.
         apart: First distance.
-        caption: The sentence under the figure, with its number.
+        caption: Caption of the figure, including its number.
 
     Raises:
         ValueError: Query and key do not have two components each, one of them is zero, or a position or distance is out
@@ -54,7 +54,7 @@ def together(
     angles = [math.atan2(q[1], q[0]) + start * step, math.atan2(k[1], k[0]) + (start - apart) * step]
     sizes = np.array([np.hypot(*q), np.hypot(*k)])
     scaled = (sizes / sizes.max()).tolist()
-    # Counted from the angle at distance 0 and never wrapped, as in (5.4).
+    # Angles start from the angle at distance 0 and are not wrapped at a full turn, as in (5.4).
     unturned = math.remainder(math.atan2(q[1], q[0]) - math.atan2(k[1], k[0]), 2 * math.pi)
     gaps = [unturned + d * step for d in range(distances)]
     scores = [float(sizes.prod() * math.cos(gap)) for gap in gaps]
@@ -90,21 +90,21 @@ def dials(
     apart: int = 5,
     caption: str = "",
 ) -> None:
-    """Show a head as dials, one for each pair of components, and its score over the distance of query and key.
+    """Show a head as one dial per pair of components, and plot its score against the distance between query and key.
 
     Args:
-        query: The query before rotation, with two to four interleaved pairs (d_head,).
-        key: The key before rotation, likewise.
+        query: The query before rotation, two to four interleaved pairs of components (d_head,).
+        key: The key before rotation, with the same layout.
         base: Base of the frequencies. Dial c rotates by base**(-2 c / d_head) radians per position.
         places: Number of positions, as in `together`.
         distances: Number of distances, as in `together`.
         start: First position of the query's word.
         apart: First distance.
-        caption: The sentence under the figure, with its number.
+        caption: Caption of the figure, including its number.
 
     Raises:
-        ValueError: Query and key have different widths or not two to four pairs, the base is not above 1, or a position
-            or distance is out of range.
+        ValueError: Query and key differ in width or do not have two to four pairs, the base is not above 1, or a
+            position or distance is out of range.
     """
     q, k = vector("query", query), vector("key", key)
     if q.shape != k.shape or len(q) not in (4, 6, 8):
@@ -167,7 +167,7 @@ def dials(
 
 
 def _look(color: str) -> dict[str, Any]:
-    """Return the line style of the hand of a query (blue) or of a key. They differ in more than color."""
+    """Return the line style for the hand of a query (blue) or a key. The two styles differ in more than color."""
     return {"color": figures.PALETTE[color], "linestyle": "-" if color == "blue" else "--", "linewidth": 2.4}
 
 

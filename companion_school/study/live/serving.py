@@ -1,4 +1,4 @@
-"""Moving figures of faster decoding: speculative sampling, and the timetable of batches (lesson 18)."""
+"""Moving figures of faster decoding: speculative sampling, and a timetable of a server's batches (lesson 18)."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def mending(p: Sequence[float], q: Sequence[float], *, words: Sequence[str], cap
     """Show how speculative sampling accepts, rejects and replaces a draft model's tokens.
 
     Args:
-        p: The model's probability of each word.
-        q: The draft's probability of each word.
+        p: The model's probability for each word.
+        q: The draft model's probability for each word.
         words: Two to five words.
-        caption: The sentence under the figure, with its number.
+        caption: Caption of the figure, including its number.
 
     Raises:
         ValueError: There are not two to five words, or the probabilities do not match them or do not add up to 1.
@@ -57,7 +57,7 @@ def mending(p: Sequence[float], q: Sequence[float], *, words: Sequence[str], cap
 
 
 def _mended(p: Sequence[float], q: Sequence[float], words: Sequence[str]) -> Figure:
-    """Draw a pair of bars for each word: the draft's guesses, and the result."""
+    """Draw a pair of bars for each word: how often the draft model guesses it, and how often it is the result."""
     fig, ax = figures.subplots(width=7.2, height=3.0)
     blue, orange = figures.PALETTE["blue"], figures.PALETTE["orange"]
     for at, (here, there) in enumerate(zip(p, q, strict=True)):
@@ -84,8 +84,8 @@ class Step(NamedTuple):
     Attributes:
         began: Start of the step.
         took: Duration of the step.
-        seats: A letter for the text in each seat, lower case while it reads its prompt and upper case while it writes a
-            token, or "." if the seat is empty.
+        seats: One character per seat: a letter for its text, in lower case while the text's prompt is read and in upper
+            case while a token is generated, or "." if the seat is empty.
     """
 
     began: float
@@ -94,7 +94,7 @@ class Step(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """A timetable, in units of the time that it takes to read the weights once.
+    """A timetable. The unit of time is the time that it takes to read the weights once.
 
     Attributes:
         steps: The steps.
@@ -110,18 +110,18 @@ class Measured(NamedTuple):
 
 
 def timetable(texts: Sequence[tuple[float, int, int]], *, seats: int, way: str, together: int, chunk: int) -> Measured:
-    """Simulate the batches of a server.
+    """Simulate how a server batches texts.
 
-    The step that reads the last token of a prompt gives the first token of the answer.
+    The step that reads the last token of a prompt also generates the first token of the answer.
 
     Args:
-        texts: (arrival, tokens of the prompt, tokens of the answer) of each text, in the order of arrival.
+        texts: For each text, in order of arrival: (time of arrival, number of prompt tokens, number of answer tokens).
         seats: Number of seats (batch slots).
-        way: "static": a batch begins only when all seats are empty; "continuous": a text takes a seat as soon as it is
-            free; "in chunks": continuous, and no step reads more than `chunk` tokens of a prompt.
-        together: Number of tokens that a step can process in the time that it takes to read the weights. More tokens
+        way: "static": a batch begins only when all seats are empty; "continuous": a text takes a seat as soon as one is
+            free; "in chunks": continuous, but no step reads more than `chunk` tokens of a prompt.
+        together: Number of tokens that a step can process in the time it takes to read the weights once. More tokens
             take proportionally longer.
-        chunk: Largest number of prompt tokens of a text per step, for "in chunks".
+        chunk: For "in chunks", the maximum number of prompt tokens that a step reads from one text.
     """
     waiting, sits = list(range(len(texts))), {}  # type: ignore[var-annotated]
     steps, now, times = [], 0.0, {at: [] for at in range(len(texts))}  # type: ignore[var-annotated]
@@ -153,16 +153,16 @@ def timetable(texts: Sequence[tuple[float, int, int]], *, seats: int, way: str, 
 
 
 def seats(texts: Sequence[tuple[float, int, int]], *, together: int = 8, chunk: int = 4, caption: str = "") -> None:
-    """Show the batches of a server: static or continuous batching, with prompts read at once or in chunks.
+    """Show how a server batches texts: static or continuous batching, with each prompt read at once or in chunks.
 
     Args:
-        texts: The 2 to 12 texts, as in `timetable`, with prompts and answers of 1 to 64 tokens.
-        together: As in `timetable`.
-        chunk: As in `timetable`.
-        caption: The sentence under the figure, with its number.
+        texts: 2 to 12 texts, as in `timetable`, with prompts and answers of 1 to 64 tokens.
+        together: See `timetable`.
+        chunk: See `timetable`.
+        caption: Caption of the figure, including its number.
 
     Raises:
-        ValueError: An argument is out of range, or the texts are not in the order of arrival.
+        ValueError: An argument is out of range, or the texts are not sorted by time of arrival.
     """
     if not 2 <= len(texts) <= 12 or min(together, chunk) < 1:
         raise ValueError(

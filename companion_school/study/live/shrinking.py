@@ -1,4 +1,4 @@
-"""Moving figure of a shrinking KV cache: the cached numbers of a token in a layer, and the memory of a text."""
+"""Moving figure of a shrinking KV cache: values cached per token and layer, and memory per text."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def leaves(
 ) -> None:
     """Show the KV cache of multi-head, grouped-query, multi-query and latent attention.
 
-    For each of them, the figure shows the entries that a layer caches per token, and the memory of a text in gigabytes
-    (10⁹ bytes) with two bytes per entry.
+    For each of them, the figure shows how many values a layer caches per token, and how many gigabytes (10⁹ bytes) a
+    text needs at two bytes per value.
 
     Args:
         layers: Number of layers.
@@ -26,8 +26,8 @@ def leaves(
         d_head: Width of a key.
         d_v: Width of a value.
         groups: Number of key heads in grouped-query attention: 2, 4 or 8.
-        latent: Widths of the latent and of the rotated key that is cached with it.
-        caption: The sentence under the figure, with its number.
+        latent: Widths of the latent vector and of the rotated key that is cached with it.
+        caption: Caption of the figure, including its number.
 
     Raises:
         ValueError: A size is out of range.
@@ -67,7 +67,7 @@ def leaves(
 
 
 def _still(numbers: dict[str, int], layers: int) -> Figure:
-    """Draw a bar for each kind of attention, with the gigabytes of the longest text."""
+    """For each kind of attention, draw a bar for the gigabytes that the longest text needs."""
     fig, ax = figures.subplots(width=7.2, height=2.7)
     filled = [2 * layers * count * TOKENS[-1] / 1e9 for count in numbers.values()]
     ax.barh(range(len(filled)), filled, color=figures.PALETTE["blue"], height=0.6)

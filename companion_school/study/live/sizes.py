@@ -1,4 +1,4 @@
-"""Moving figure of a compute budget: the predictions of a scaling law for models of every size (lesson 23)."""
+"""Moving figure of a compute budget: what a scaling law predicts for models of every size (lesson 23)."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ def budget(
     law: int = 0,
     caption: str = "",
 ) -> None:
-    """Show the score that a scaling law predicts for a budget of compute, against the size of the model.
+    """Plot the score that a scaling law predicts for a compute budget against the size of the model.
 
     A law is (floor, alpha, delta, factor 1, factor 2): bits per byte = floor + factor 1 / parameters^alpha + factor 2 /
     tokens^delta. A model that reads `tokens` costs 6 * parameters * tokens operations.
 
     Args:
-        laws: One to six laws with different floors.
-        compute: Operations of one night, which the handle multiplies by `FACTORS`.
-        runs: Measured runs as (nights, one of `FACTORS`; parameters; bits per byte).
+        laws: One to six laws, each with a different floor.
+        compute: Number of operations in one night, which the slider multiplies by a value in `FACTORS`.
+        runs: Measured runs as (number of nights, one of `FACTORS`; parameters; bits per byte).
         law: Index of the law that is shown first.
-        caption: The sentence under the figure, with its number.
+        caption: Caption of the figure, including its number.
 
     Raises:
-        ValueError: There are no laws or more than six, two have the same floor, the compute is not positive, the budget
-            of a run is not in `FACTORS`, or `law` is not the index of a law.
+        ValueError: There are no laws or more than six, two laws have the same floor, `compute` is not positive, a run's
+            number of nights is not in `FACTORS`, or `law` is not the index of a law.
     """
     floors = [one[0] for one in laws]
     if not 1 <= len(laws) <= 6 or len(set(floors)) < len(floors):

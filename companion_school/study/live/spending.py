@@ -1,4 +1,4 @@
-"""Moving figure of training time: the model and data sizes that it allows, beside published runs (lesson 27)."""
+"""Moving figure of training time: the sizes of model and data that it allows, beside published runs (lesson 27)."""
 
 from __future__ import annotations
 
@@ -30,20 +30,21 @@ def plan(
     ratio: int = 20,
     caption: str = "",
 ) -> None:
-    """Show which models can be trained in some hours on a machine, at 6 operations per parameter and token.
+    """Show which models a machine can train in a given number of hours, at 6 operations per parameter and token.
 
     Args:
-        machines: Up to five machines, as (peak in operations per second, share of it that training reaches, watts).
-        known: Trained models, as (parameters, tokens).
-        machine: The machine that is shown first.
-        hours: Hours at the start, one of `HOURS`.
-        price: One of `PRICES`.
-        ratio: Tokens per parameter at the start, one of `RATIOS`.
-        caption: The sentence under the figure, with its number.
+        machines: Up to five machines, by name, as (peak in operations per second, share of the peak that training
+            reaches, watts).
+        known: Trained models, by name, as (parameters, tokens).
+        machine: Name of the machine shown first.
+        hours: Initial number of hours, one of `HOURS`.
+        price: Initial price, one of `PRICES`.
+        ratio: Initial number of tokens per parameter, one of `RATIOS`.
+        caption: Caption of the figure, including its number.
 
     Raises:
-        ValueError: There is no machine or more than five, one of its numbers is not positive, a model is outside the
-            axes, or a start is not among its values.
+        ValueError: There is no machine or more than five, a machine has a number that is not positive, a model is
+            outside the axes, or an initial value is not among the allowed ones.
     """
     if not 1 <= len(machines) <= 5 or any(min(given) <= 0 for given in machines.values()):
         raise ValueError(f"machines: expected one to five with numbers above 0, got {shown(dict(machines))}")

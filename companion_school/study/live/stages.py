@@ -1,4 +1,4 @@
-"""Moving figure of pipeline parallelism: what each stage does when, and the bubble (lesson 26)."""
+"""Moving figure of pipeline parallelism: when each stage works, and when it idles in the bubble (lesson 26)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def pipeline(*, stages: int = 4, micro_batches: int = 4, caption: str = "") -> N
     """Show when each stage of a pipeline runs each micro-batch, forward and backward.
 
     Args:
-        stages: Number of stages at the start, 1 to 8.
-        micro_batches: Number of micro-batches at the start, 1 to 16.
-        caption: The sentence under the figure, with its number.
+        stages: Initial number of stages, 1 to 8.
+        micro_batches: Initial number of micro-batches, 1 to 16.
+        caption: Caption of the figure, including its number.
 
     Raises:
         ValueError: A number is out of range.
@@ -52,7 +52,7 @@ def pipeline(*, stages: int = 4, micro_batches: int = 4, caption: str = "") -> N
 
 
 def schedule(stages: int, micro_batches: int) -> list[Task]:
-    """Return the tasks of a pipeline that runs all micro-batches forward before it runs any backward."""
+    """Return the tasks of a pipeline that runs the forward pass of all micro-batches before any backward pass."""
     tasks: list[Task] = []
     clock = [0] * stages
     for micro in range(micro_batches):

@@ -1,4 +1,4 @@
-"""Moving figure of a state that is written and read, with four update rules (lesson 17)."""
+"""Moving figure of a state matrix that is written and read, with four update rules (lesson 17)."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def rewritten(
     decay: float,
     caption: str = "",
 ) -> None:
-    """Show a state with d_k rows and one column per value after each write, and what each key reads from it.
+    """Show the state after each write, with d_k rows and one column per value, and what each key reads from it.
 
-    The rules are adding, the delta rule, and both of them with a decay before each write.
+    The rules are addition and the delta rule, each without or with a decay before every write.
 
     Args:
-        keys: Key vector of each of 2 to 4 names, with norm 1.
+        keys: Key vectors of 2 to 4 names, each with norm 1.
         values: Names of the 2 to 4 columns. A value is 1 in its own column and 0 elsewhere.
-        writes: At most 8 pairs (key, value), in the order of writing.
-        decay: Factor for the whole state before each write, in the rules with decay.
-        caption: The sentence under the figure, with its number.
+        writes: At most 8 pairs (key, value), in the order in which they are written.
+        decay: In the rules with decay, the factor that multiplies the whole state before each write.
+        caption: Caption of the figure, including its number.
 
     Raises:
         ValueError: There are too few or too many keys, values or writes, the keys do not have norm 1 or have different
@@ -106,7 +106,7 @@ def _states(
 def _still(
     reads: dict[str, list[np.ndarray]], names: list[str], values: list[str], last: dict[str, str]
 ) -> figures.Figure:
-    """Draw what each key reads after the last write, for each rule. The bar of the value written last is hatched."""
+    """For each rule, draw what each key reads after the last write. The bar of the value written last is hatched."""
     fig, axes = figures.subplots(1, 4, width=8.0, height=2.5, sharey=True)
     colors, wide = [figures.PALETTE[name] for name in ("red", "blue", "green", "orange")], 0.8 / len(values)
     for ax, (rule, rows) in zip(axes, reads.items(), strict=True):

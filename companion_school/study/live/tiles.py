@@ -12,22 +12,23 @@ from companion_school.study.live import moving
 
 TILES = (8, 16, 32, 64, 128, 256, 512)
 HEADS = (64, 128)
-KEYS = 64  # keys in a tile of the roofline
+KEYS = 64  # number of keys in a tile of the roofline figure
 
 
 def sweep(powers: Sequence[Sequence[int]], values: Sequence[float], *, tile: int = 2, caption: str = "") -> None:
     """Show the online softmax: a tile sweeps over the scores, and each row stores only three numbers.
 
     Args:
-        powers: e to the power of the scores (query, key), as integers from 1 to 8 for calculation by hand. There are 2
-            to 8 queries and 2 to 8 keys.
+        powers: e to the power of the scores (query, key). These are integers from 1 to 8, so that readers can calculate
+            by hand. There are 2 to 8 queries and 2 to 8 keys.
         values: One number per key.
-        tile: Number of queries and of keys in a tile; it divides the numbers of queries and keys.
-        caption: The sentence under the figure, with its number.
+        tile: Number of queries in a tile and also its number of keys; it must divide the total numbers of queries and
+            keys.
+        caption: Caption of the figure, including its number.
 
     Raises:
-        ValueError: `powers` is not a valid table, there is not one value per key, or the tile does not divide both
-            numbers.
+        ValueError: `powers` is not a valid table, there is not exactly one value per key, or `tile` does not divide
+            both the number of queries and the number of keys.
     """
     rows = [list(row) for row in powers]
     whole = all(isinstance(power, int) and 1 <= power <= 8 for row in rows for power in row)
@@ -83,21 +84,21 @@ def sweep(powers: Sequence[Sequence[int]], values: Sequence[float], *, tile: int
 def climb(
     chip: Chip, bench: int, *, tokens: int = 4096, tiles: Sequence[int] = TILES, start: int = 16, caption: str = ""
 ) -> None:
-    """Show attention on a roofline, by the formula and in tiles, while the number of queries in a tile grows.
+    """Show attention on a roofline, computed by the formula and in tiles, as the number of queries per tile grows.
 
-    Numbers have two bytes, and a tile has `KEYS` keys. The on-chip memory must hold the queries and their outputs, the
-    keys and values, and the tile of scores.
+    Every value takes two bytes, and a tile has `KEYS` keys. The on-chip memory must hold the queries and their outputs,
+    the keys and values, and the tile of scores.
 
     Args:
         chip: Peak arithmetic and memory bandwidth.
         bench: On-chip memory in KiB.
         tokens: Number of tokens.
-        tiles: Numbers of queries in a tile that the handle offers, increasing from at least 1 to at most `tokens`.
-        start: First number of queries, one of `tiles`.
-        caption: The sentence under the figure, with its number.
+        tiles: Tile sizes (queries per tile) on the slider, in increasing order, between 1 and `tokens`.
+        start: Initial tile size, one of `tiles`.
+        caption: Caption of the figure, including its number.
 
     Raises:
-        ValueError: `tiles` are out of range or do not increase, or `start` is not one of them.
+        ValueError: `tiles` are out of range or not in increasing order, or `start` is not one of them.
     """
     sizes = list(tiles)
     if not sizes or sizes != sorted(set(sizes)) or sizes[0] < 1 or sizes[-1] > tokens:

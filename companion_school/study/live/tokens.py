@@ -1,4 +1,4 @@
-"""Moving figure of tokens: a text that the reader types, split by the merges of a tokenizer."""
+"""Moving figure of tokens: a tokenizer's merges split a text that the reader types."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _DIGITS = string.digits + string.ascii_lowercase
 
 
 def cut(tokenizer: BytePairTokenizer, text: str, *, caption: str = "") -> None:
-    """Show a box where the reader types a text that is split into tokens; a handle sets the number of merges.
+    """Show a text box whose content is split into tokens; a slider sets the number of merges.
 
     Args:
-        tokenizer: The tokenizer. The figure contains its merges with 6 bytes each, so it should have at most about
-            3,000.
-        text: The first text, of 1 to 60 characters.
-        caption: The sentence under the figure, with its number.
+        tokenizer: The tokenizer. The figure stores its merges at 6 bytes each, so it should have at most about 3,000 of
+            them.
+        text: Initial text, 1 to 60 characters.
+        caption: Caption of the figure, including its number.
 
     Raises:
         ValueError: The text is empty or too long, or the tokenizer has no merges or more than 46,656 tokens.

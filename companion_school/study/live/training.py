@@ -1,4 +1,4 @@
-"""Moving figures of training: teacher forcing and free running, a model that learns, and descent in a narrow valley."""
+"""Moving figures of training: teacher forcing and free running, a model as it learns, and a narrow valley."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from companion_school.study import figures
 from companion_school.study.live import moving
 
 START, END = "<bos>", "<eos>"
-LEVELS = string.digits + string.ascii_lowercase  # one character per attention weight; a film has thousands
+LEVELS = string.digits + string.ascii_lowercase  # one character per attention weight, because a film has thousands
 LETTERS = re.compile(r"[A-Za-z]+")
-LINE = 88  # characters per line of a model's text
+LINE = 88  # number of characters per line of a model's text
 RATES = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 0.9)
-FLAT, STEEP = 0.1, 2.5  # curvature of the valley along the first weight, and along the second
+FLAT, STEEP = 0.1, 2.5  # curvature of the valley along the first and the second weight
 VALLEY_START, STEPS = (-4.0, 1.0), 40
 BAD_STEP, BAD_GRADIENT = 12, (3.0, -12.0)
 
@@ -27,17 +27,17 @@ BAD_STEP, BAD_GRADIENT = 12, (3.0, -12.0)
 def lanes(
     target: Sequence[str], *, says: Mapping[str, str], slots: int = 6, start: int | None = None, caption: str = ""
 ) -> None:
-    """Show a decoder that sees only the last token, with teacher forcing and running free.
+    """Show a decoder that sees only the last token, with teacher forcing or running free.
 
     With teacher forcing each slot reads the right token before it; running free, it reads the output of the slot before
     it. The reader can change the decoder's output after each token.
 
     Args:
-        target: Two to five different tokens; `<eos>` is appended to them.
-        says: First output after `<bos>` and after each token: one of the tokens or `<eos>`.
+        target: Two to five distinct tokens; `<eos>` is appended.
+        says: Initial output after `<bos>` and after each token: one of the tokens or `<eos>`.
         slots: Number of slots when running free, from the length of the target with `<eos>` to eight.
-        start: Number of slots that are filled at first; default: all.
-        caption: The sentence under the figure, with its number.
+        start: Number of slots filled at the start; default: all.
+        caption: Caption of the figure, including its number.
 
     Raises:
         ValueError: The tokens are too few, too many or not different, an output is missing or unknown, or `slots` or
@@ -99,17 +99,17 @@ def growing(
     start: int | None = None,
     caption: str = "",
 ) -> None:
-    """Show how a model continues a prompt while it learns, under the curve of its score on a logarithmic axis.
+    """Show how a model continues a prompt as it learns, below the curve of its score on a logarithmic axis.
 
     Unknown words are red and underlined, and characters that cannot be printed are shown as U+FFFD.
 
     Args:
-        moments: For each of two to ten updates, increasing, the score in bits per byte and the continuation.
+        moments: The score in bits per byte and the continuation at each of two to ten updates, in increasing order.
         prompt: The prompt.
-        known: Words of the training text, in lower case and with letters only.
+        known: Words of the training text, in lower case, consisting of letters only.
         marks: One to four baselines by name, in bits per byte.
         start: First update shown; default: the first one.
-        caption: The sentence under the figure, with its number.
+        caption: Caption of the figure, including its number.
 
     Raises:
         ValueError: The updates are too few, too many or do not increase, there are no baselines or more than four, or
@@ -169,17 +169,17 @@ def film(
     """Show the accuracy of one or two models during training, above the attention maps of two heads of one of them.
 
     Args:
-        curves: Accuracy of one or two models at each moment, by name (moment,).
-        maps: Causal attention weights of both heads at each moment, (query, key) each.
-        updates: Number of updates at each of four to sixteen moments, increasing.
+        curves: Accuracy at each moment (moment,) for one or two models, by name.
+        maps: Causal attention weights of each of the two heads at each moment (query, key).
+        updates: Number of updates made at each moment: four to sixteen numbers in increasing order.
         heads: Names of the two heads.
         tokens: Two to 20 tokens of the text that the heads read.
         start: First update shown; default: the last one.
-        caption: The sentence under the figure, with its number.
+        caption: Caption of the figure, including its number.
 
     Raises:
-        ValueError: The moments are too few, too many or do not increase, `start` is not one of them, there are not one
-            or two curves and two heads, or a curve or a map has the wrong size.
+        ValueError: The moments are too few, too many or not in increasing order, `start` is not one of them, there are
+            not one or two curves and two heads, or a curve or map has the wrong size.
     """
     moments, n = list(updates), len(tokens)
     if not 4 <= len(moments) <= 16 or moments != sorted(set(moments)):
@@ -247,7 +247,7 @@ def _shown(text: str) -> str:
 
 
 def _marked(text: str, known: Collection[str]) -> list[list[str]]:
-    """Split a text into lines, and each line into pieces that alternate between other text and an unknown word."""
+    """Split a text into lines, and each line into pieces: every second piece is an unknown word."""
     lines = []
     for line in textwrap.wrap(text, LINE):
         pieces = [""]
@@ -261,14 +261,14 @@ def _marked(text: str, known: Collection[str]) -> list[list[str]]:
 
 
 def valley(*, rate: float = 0.2, caption: str = "") -> None:
-    """Show descent in a long, narrow valley: plain or with Adam, optionally with a bad batch and with clipping.
+    """Show plain gradient descent or Adam in a long, narrow valley, optionally with a bad batch and with clipping.
 
     The loss of the two weights is (0.1 x^2 + 2.5 y^2) / 2. A bad batch gives one gradient that is many times as long as
-    the others and has another direction.
+    the others and points in another direction.
 
     Args:
-        rate: First learning rate, one of `RATES`.
-        caption: The sentence under the figure, with its number.
+        rate: Initial learning rate, one of `RATES`.
+        caption: Caption of the figure, including its number.
 
     Raises:
         ValueError: The rate is not in `RATES`.

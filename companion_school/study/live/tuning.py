@@ -1,4 +1,4 @@
-"""Moving figures of training with rewards: the pull of a reward, and the advantages in a group (lesson 20)."""
+"""Moving figures of training with rewards: the pull of a reward, and the advantages within a group (lesson 20)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TEMPERATURES = (0.1, 0.15, 0.25, 0.4, 0.6, 1.0, 1.5, 2.5, 4.0, 10.0)
 
 
 def pulled(start: Sequence[float], rewards: Sequence[float], temperature: float) -> list[float]:
-    """Return the probabilities that maximize the mean reward minus `temperature` times the divergence from `start`.
+    """Return the probabilities that maximize the mean reward minus `temperature` times the KL divergence from `start`.
 
     They are start * exp(reward / temperature), normalized (Rafailov et al. 2023, equation 4).
     """
@@ -31,14 +31,14 @@ def pull(
     temperature: float = 1.0,
     caption: str = "",
 ) -> None:
-    """Show how far a reward pulls a model away from its start, at a temperature.
+    """Show how far a reward pulls a model away from its starting point at a given temperature.
 
     Args:
-        start: Probability of each answer before, above 0.
-        judges: Rewards of all answers from each judge, by the judge's name.
+        start: Probability of each answer before training, above 0.
+        judges: For each judge, by name, the rewards that it gives to the answers.
         words: Two to six answers.
-        temperature: First value of the handle, one of `TEMPERATURES`.
-        caption: The sentence under the figure, with its number.
+        temperature: Initial value of the slider, one of `TEMPERATURES`.
+        caption: Caption of the figure, including its number.
 
     Raises:
         ValueError: There are not two to six answers, the probabilities or rewards do not match them, the probabilities
@@ -78,7 +78,7 @@ def pull(
 
 
 def _pulled(start: Sequence[float], after: Sequence[float], rewards: Sequence[float], words: Sequence[str]) -> Figure:
-    """Draw a pair of bars for each answer, before and after."""
+    """Draw a pair of bars for each answer: its probability before and after training."""
     fig, ax = figures.subplots(width=7.2, height=3.0)
     at = range(len(words))
     box = {"color": "white", "edgecolor": "black", "linestyle": "--", "linewidth": 1}
@@ -95,12 +95,12 @@ def _pulled(start: Sequence[float], after: Sequence[float], rewards: Sequence[fl
 
 
 def advantages(right: int, size: int, *, divided: bool) -> tuple[float, float]:
-    """Return the advantages of a right and of a wrong answer in a group, for rewards 1 and 0.
+    """Return the advantages of a right and a wrong answer in a group, if the rewards are 1 and 0.
 
     Args:
         right: Number of right answers in the group.
         size: Number of answers in the group.
-        divided: Divide by the standard deviation of the rewards.
+        divided: Divide the advantages by the standard deviation of the rewards.
     """
     share = right / size
     deviation = math.sqrt(share * (1 - share))
@@ -117,10 +117,10 @@ def group(
 
     Args:
         size: Number of answers, 2 to 10.
-        count: First number of right answers.
-        right: Number of tokens of a right answer, 1 to 99.
-        wrong: Numbers of tokens of the wrong answers, used in turn, 1 to 99 each.
-        caption: The sentence under the figure, with its number.
+        count: Initial number of right answers.
+        right: Length of a right answer in tokens, 1 to 99.
+        wrong: Lengths of the wrong answers in tokens, 1 to 99, used in turn.
+        caption: Caption of the figure, including its number.
 
     Raises:
         ValueError: An argument is out of range.
@@ -153,7 +153,7 @@ def group(
 
 
 def _group(won: Sequence[bool], lengths: Sequence[int], gains: Sequence[float], pushes: Sequence[float]) -> Figure:
-    """Draw two rows of bars, for the answers and for their tokens."""
+    """Draw two rows of bars: one for the answers and one for their tokens."""
     fig, axes = figures.subplots(2, 1, width=7.2, height=4.2)
     colors = [figures.PALETTE["blue" if good else "orange"] for good in won]
     for ax, values, title in zip(axes, (gains, pushes), ("advantage", "push of a token"), strict=True):

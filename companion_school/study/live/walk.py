@@ -25,20 +25,22 @@ def walk(
     film: str = "",
     caption: str = "",
 ) -> None:
-    """Show three words on their way through a model of one block: the states, the attention and the next word.
+    """Show three words on their way through a one-block model: the states, the attention and the next word.
 
     Args:
-        models: By name, the matrices of each model for row vectors: E (vocab, 4); Wq, Wk and Wv (2, 4, 2); Wo (4, 4);
-            the gains g1 and g2 (4,); W1 (4, d_ff) and W2 (d_ff, 4). The reader can choose among several models.
+        models: The matrices of each model, by the model's name. They multiply row vectors: E (vocab, 4); Wq, Wk and Wv
+            (2, 4, 2); Wo (4, 4); the gains g1 and g2 (4,); W1 (4, d_ff) and W2 (d_ff, 4). The reader can choose among
+            several models.
         vocabulary: The words (vocab,). The first one is padding and cannot be chosen.
         start: The first three words.
         eps: Epsilon in the square root of the norms.
-        film: Unit that the models' names count, such as "update", if the models are moments of one training run; a
-            handle then runs through them.
-        caption: The sentence under the figure, with its number.
+        film: If the models are moments of one training run, the unit that their names count, such as "update"; a slider
+            then runs through them.
+        caption: Caption of the figure, including its number.
 
     Raises:
-        ValueError: There is no model, a matrix is missing or has another shape, or `start` has other words.
+        ValueError: There is no model, a matrix is missing or has the wrong shape, or `start` is not three words from
+            the vocabulary.
     """
     words = list(vocabulary)
     if len(start) != 3 or not set(start) <= set(words[1:]):
@@ -102,11 +104,11 @@ def _still(state: np.ndarray, weights: np.ndarray, p: np.ndarray, words: list[st
 def follow(
     model: Mapping[str, np.ndarray], ids: Sequence[int], eps: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Compute the same as the figure's script.
+    """Compute in Python what the figure's script computes.
 
     Returns:
-        The final states (token, 4), the attention weights of the heads (2, token, token), and the probability of each
-        word to come next (vocab,).
+        The final states (token, 4), the attention weights of the heads (2, token, token), and the probability that each
+        word comes next (vocab,).
     """
     X = model["E"][list(ids)] * 2
     where = np.arange(len(ids))

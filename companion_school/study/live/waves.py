@@ -1,4 +1,4 @@
-"""Moving figure of sinusoidal positions: a position as a row of clocks, the waves of their hands, and the base."""
+"""Moving figure of sinusoidal positions: a row of clocks for each position, the waves of their hands, and the base."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ def clocks(
     start: int = 0,
     caption: str = "",
 ) -> None:
-    """Show a position as clock hands, one for each pair of columns, and the wave of each hand along a text.
+    """Show a position as clock hands, one per pair of columns, and the wave that each hand draws along a text.
 
     Args:
         pairs: Number of clocks, 2 to 8, which is half the width of the vectors. Clock c rotates by base**(-c / pairs)
             radians per position, clockwise from the top (Vaswani et al. 2017, section 3.5).
-        base: First base, one of `bases`.
-        bases: Bases that the second handle offers, above 1.
-        places: Number of positions, 2 to 1,000, which the first handle offers.
-        start: First position.
-        caption: The sentence under the figure, with its number.
+        base: Initial base, one of `bases`.
+        bases: Bases on the second slider, above 1.
+        places: Number of positions on the first slider, 2 to 1,000.
+        start: Initial position.
+        caption: Caption of the figure, including its number.
 
     Raises:
         ValueError: An argument is out of range, or `base` is not one of `bases`.
