@@ -1,7 +1,8 @@
 """Record a run: the result and source line of every operation, and the arguments and results of functions and modules.
 
 The recorded code needs no changes. Operations are intercepted with `TorchFunctionMode`, function calls with a Python
-profiler, and modules with forward hooks. Values are copied at once, so later in-place writes do not change the record.
+profiler, and modules with forward hooks. Values are copied immediately, so later in-place writes do not change the
+record.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Place:
-    """A line of a recorded file: `attention.py`, `attend`, 23."""
+    """A line of a recorded file, with its function, for example `attention.py`, `attend`, 23."""
 
     file: str
     function: str
@@ -48,9 +49,9 @@ class Value:
     Attributes:
         content: A copy of the tensor, or the object itself if it is not a tensor.
         object: The `id` of the tensor, or 0.
-        made: Number of the operation that computed it, if that was recorded.
-        used: The caller's stack at the call that it was passed to, if it was found as an argument.
-        makers: Numbers of the operations that computed its pieces, if it was put together from several tensors.
+        made: Number of the operation that computed the value, if that operation was recorded.
+        used: If the value was found as an argument, the caller's stack at that call.
+        makers: If the value was assembled from several tensors, the numbers of the operations that computed them.
     """
 
     content: Any
@@ -70,7 +71,7 @@ class Operation:
         inputs: All tensor arguments.
         value: A copy of the result.
         stack: Call stack of the call.
-        at: Time of the call, in recorded events.
+        at: Time of the call, counted in recorded events.
     """
 
     number: int
@@ -90,7 +91,7 @@ class Call:
         path: Name of the module in the model, or None for a function.
         given: The arguments, without `self`.
         stack: Call stack of the caller.
-        start: Time when the call began, in recorded events.
+        start: Time when the call began, counted in recorded events.
         line: First line of the function.
         file: File of the function.
         gave: The result, if the call returned.
@@ -137,7 +138,7 @@ class Log:
     error_at: Stack = ()
 
     def module(self, path: str, within: Call | None = None, turn: int = 0) -> Call | None:
-        """Return the first call of the module of this name, or a later one (`turn`), within another call, or None."""
+        """Return call number `turn` of the module with this name, counted from 0 within another call, or None."""
         return _nth((call for call in self.calls if call.path == path), within, turn)
 
     def function(self, name: str, within: Call | None = None, turn: int = 0) -> Call | None:
@@ -163,7 +164,7 @@ class Recorder(TorchFunctionMode):
     """Context manager that records a run in `log`.
 
     Args:
-        files: Display name of each recorded file, by its path. Only functions and lines of these files are recorded.
+        files: Display name of each recorded file, by its path. Only functions and lines in these files are recorded.
         seconds: CPU time after which `OutOfTime` is raised.
     """
 
@@ -181,7 +182,7 @@ class Recorder(TorchFunctionMode):
         self._watchers: dict[tuple[str, str], Callable[[], None]] = {}
 
     def watch(self, model: nn.Module, name: str = "") -> None:
-        """Record calls of a model's modules under their names in the model, with an optional prefix `name`."""
+        """Record the calls of a model's modules under the modules' names, prefixed with `name` if it is given."""
         for path, module in model.named_modules():
             self._names[id(module)] = ".".join(filter(None, (name, path)))
             self._alive.append(module)
@@ -192,8 +193,8 @@ class Recorder(TorchFunctionMode):
         Args:
             name: Key in `Log.marks`.
             value: The value.
-            made: Tensors that the value represents. The latest operation that computed one of them is recorded as the
-                value's origin.
+            made: Tensors that the value was made from. Of the operations that computed them, the latest is recorded as
+                the value's origin.
         """
         with self.unseen():
             makers = [maker for tensor in made if (maker := self._makers.get(id(tensor))) is not None]
@@ -203,12 +204,12 @@ class Recorder(TorchFunctionMode):
             )
 
     def backward(self, name: str, value: Tensor) -> None:
-        """Record gradients under a name, with the last call of `backward` as the operation that computed them."""
+        """Record gradients under a name, as computed by the most recent call of `backward`."""
         steps = [step.number for step in self.log.operations if step.kind == "backward"]
         self.log.marks[name] = Value(_copy(value), 0, steps[-1] if steps else None)
 
     def forget(self, model: nn.Module) -> None:
-        """Forget which operations computed a model's weights, because they have been set from outside."""
+        """Forget which operations computed a model's weights, because the weights have been set from outside."""
         for weight in model.parameters():
             self._makers.pop(id(weight), None)
 
@@ -316,7 +317,7 @@ class Recorder(TorchFunctionMode):
     def _ends(self, module: nn.Module, given: tuple[Any, ...], gave: Any) -> None:
         if self._busy:
             return
-        while self._modules:  # an exception has left the modules above it on the stack
+        while self._modules:  # after an exception, modules called later are still on the stack
             opened, call = self._modules.pop()
             if opened is module:
                 with self.unseen():
@@ -337,7 +338,7 @@ class Recorder(TorchFunctionMode):
         return self._now
 
     def failed(self, error: BaseException) -> None:
-        """Record the exception that ended the run and its call stack."""
+        """Record the exception that ended the run, with its call stack."""
         places, trace = [], error.__traceback__
         while trace is not None:
             code = trace.tb_frame.f_code
@@ -400,7 +401,7 @@ _SAME = {"true_divide": "div", "truediv": "div", "divide": "div", "multiply": "m
 
 
 def _kind(function: Any) -> str:
-    """Return the name of an operation: `softmax` for the function and the method, `add` for `+` and `+=`."""
+    """Return the name of an operation: `softmax` for both the function and the method, `add` for both `+` and `+=`."""
     name = getattr(function, "__name__", "")
     if name == "__get__":
         name = getattr(getattr(function, "__self__", None), "__name__", name)

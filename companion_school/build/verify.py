@@ -26,18 +26,18 @@ _SECONDS = 20.0  # CPU time limit for one mutant on one part
 
 
 def faults(part: Part, seeds: Sequence[int] = SEEDS, naming: Sequence[int] = SEEDS) -> Iterator[str]:
-    """Yield a sentence for each fault of a part's check; yield nothing if the check works.
+    """Yield a sentence for each fault in the check of a part, and nothing if the check works.
 
     Args:
         part: The part.
-        seeds: Seeds that the reference and the variants must pass on.
-        naming: Subset of `seeds` on which known mistakes must be named. Naming takes most of the time.
+        seeds: Seeds with which the reference and the variants must pass.
+        naming: Subset of `seeds` with which the check must name each known mistake. Naming takes most of the time.
     """
     exercise = part.exercise()
     for seed in seeds:
         key = key_of(exercise, seed)
         for number, answer in enumerate([exercise.reference, *exercise.variants]):
-            watched = part.watched if seed == seeds[0] else ()  # the operators are the same for every seed
+            watched = part.watched if seed == seeds[0] else ()  # the operators used are the same for every seed
             verdict = examine(key, in_this_process(answer, watched))
             if verdict.result is not Result.RIGHT:
                 who = f"variant {number}" if number else "the reference"
@@ -52,13 +52,13 @@ def faults(part: Part, seeds: Sequence[int] = SEEDS, naming: Sequence[int] = SEE
 
 
 def equivalent(number: int) -> dict[str, str]:
-    """Return the declared equivalent mutants of a stage: the reason why each is a right answer, by its change."""
+    """Return the mutants of a stage that are declared equivalent: for each change, the reason why it is still right."""
     said = tomllib.loads(files("companion_school.build").joinpath("equivalent.toml").read_text("utf-8"))
     return dict(said.get(STAGES[number].module, {}))
 
 
 def survivors(number: int) -> Iterator[tuple[str, bool]]:
-    """Yield each mutant of a stage's reference, as "definition: change", and True if it passes the check."""
+    """Yield each mutant of a stage's reference as "definition: change", with True if it passes the check."""
     module, right = STAGES[number].module, references(STAGES[number])
     keys = [(part, key_of(part.exercise())) for part in parts(number)]
     for name in names(number):

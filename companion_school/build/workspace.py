@@ -1,6 +1,6 @@
-"""The learner's folder, `my/transformer`: its stubs, references that were taken, and the state of each stage.
+"""The learner's folder, `my/transformer`: stubs, references that the learner has taken, and the state of each stage.
 
-Code that the learner has written is never overwritten. A new file is written beside it, and a message says so.
+Code that the learner has written is never overwritten. Instead, a new file is written beside it, and a message says so.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ NAME = Path("my") / "transformer"
 VARIABLE = "COMPANION_BUILD"
 RECORD = ".stages.json"
 TAKEN = "# taken: the course's reference, not yours"
-_LARGEST = 2**20  # maximum bytes of a learner's file
+_LARGEST = 2**20  # maximum size of a learner's file, in bytes
 _STUB, _WRITTEN, _PASSED, _TAKEN, _NONE = "to write", "not checked", "right", "taken", "no file"
 
 
 @dataclass(frozen=True)
 class _Kept:
-    """The record of a file: digests of the stub and of the text that passed its check, and the date of that check."""
+    """The record of a file: digests of its stub and of the text that passed the check, and the date of the check."""
 
     laid: str | None = None
     passed: str | None = None
@@ -42,17 +42,18 @@ def find_folder(named: str | os.PathLike[str] | None = None, start: Path | None 
     """Return the path of the learner's folder, which need not exist yet.
 
     Args:
-        named: The folder that a flag names, if any. Without it, the environment variable COMPANION_BUILD is used.
-        start: Folder where the search begins (default: the current folder). It and its parents are searched for a
-            folder with a record of stages, for `my/transformer`, and for a `transformer` with a record, as in a project
+        named: The folder given on the command line, if any (default: the environment variable COMPANION_BUILD, if it is
+            set).
+        start: Folder where the search begins (default: the current folder). This folder and its parents are searched
+            for a record of stages, for `my/transformer`, and for a `transformer` folder with a record, as in a project
             that was handed out.
 
     Returns:
-        The folder that was found. Otherwise `my/transformer` in the nearest parent that contains `my` or the course's
-        `notebooks`, or in `start`.
+        The folder that was found; otherwise, `my/transformer` in the nearest folder that contains `my` or the course's
+        `notebooks`; otherwise, `my/transformer` in `start`.
 
     Raises:
-        ValueError: If the flag or the variable names a file.
+        ValueError: If the command line or the variable names a file.
     """
     chosen = named or os.environ.get(VARIABLE)
     if chosen:
@@ -74,10 +75,10 @@ def find_folder(named: str | os.PathLike[str] | None = None, start: Path | None 
 
 
 def lay_stubs(folder: Path, stages: Iterable[Stage] = STAGES.values()) -> list[str]:
-    """Write the stubs of stages into a folder, which is created if it is missing.
+    """Write the stubs of stages into a folder, and create the folder if it does not exist.
 
-    An untouched stub of an earlier version is replaced. If the learner has changed the file, the new stub is written to
-    another file beside it, once per version.
+    An untouched stub from an earlier version is replaced. If the learner has changed the file, the new stub is written
+    to a separate file beside it, once per version.
 
     Returns:
         A line for each file that was written.
@@ -103,7 +104,7 @@ def lay_stubs(folder: Path, stages: Iterable[Stage] = STAGES.values()) -> list[s
 
 
 def take(folder: Path, stages: Iterable[Stage]) -> list[str]:
-    """Write the references of stages into a folder, in place of files that have not been begun.
+    """Write the references of stages into a folder, replacing files that the learner has not begun.
 
     If the learner has written something, the reference is written beside it, as `MODULE.taken.py`.
 
@@ -126,7 +127,7 @@ def take(folder: Path, stages: Iterable[Stage]) -> list[str]:
 
 
 def read_sources(folder: Path) -> dict[str, str]:
-    """Read every Python file of a folder whose name is an identifier; return the texts by module name.
+    """Read every Python file in a folder whose name is an identifier; return the texts by module name.
 
     Raises:
         ValueError: If a file cannot be read, is too large or is not UTF-8.
@@ -139,12 +140,12 @@ def read_sources(folder: Path) -> dict[str, str]:
 
 
 def unfinished(folder: Path, stages: str, error: Exception) -> ValueError:
-    """Return the error for unfinished stages that a run needs, with the message of `error`."""
+    """Return the exception that says which stages must be finished first, including the message of `error`."""
     return ValueError(f"{folder}: expected {stages} to be finished" + (f"; {error}" if str(error) else ""))
 
 
 def note_passed(folder: Path, stage: Stage, passed: bool) -> None:
-    """Record that a stage's file, in its current state, passed its check or failed it."""
+    """Record whether the current version of a stage's file passed its check."""
     known, file = _read_record(folder), folder / stage.file
     kept = known.get(stage.file, _Kept())
     now = _digest(_text(file)) if passed and file.exists() else None
@@ -166,7 +167,7 @@ def state(folder: Path, stage: Stage) -> str:
 
 
 def is_done(folder: Path, stage: Stage) -> bool:
-    """Return True if a stage's file has passed its check in its current state, or was taken."""
+    """Return True if the current version of a stage's file has passed its check, or if the file was taken."""
     return state(folder, stage).startswith((_PASSED, _TAKEN))
 
 
@@ -192,7 +193,7 @@ def _counted(title: str, code: str) -> str:
 
 
 def overview(folder: Path) -> str:
-    """Format a table of the stages and their states, with the time that is left and the next step."""
+    """Format a table of the stages and their states, followed by the remaining time and the next step."""
     rows, left, following = [], 0, None
     for stage in STAGES.values():
         now, done = state(folder, stage), is_done(folder, stage)

@@ -1,4 +1,4 @@
-"""Stage 17, adapters: the low-rank change of a layer, a model with adapters, and the targets that the loss counts."""
+"""Stage 17, adapters: the low-rank change to a layer, a model with adapters, and the targets that count in the loss."""
 
 import torch
 

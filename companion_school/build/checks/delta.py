@@ -1,4 +1,4 @@
-"""Stage 14, delta: the rule by itself, the layer on a whole text and on pieces of it, and a decoder that uses it."""
+"""Stage 14, delta: the delta rule, the layer on a whole text and on pieces of it, and a decoder with such layers."""
 
 import torch
 import torch.nn.functional as F

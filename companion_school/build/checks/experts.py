@@ -125,7 +125,7 @@ def balance(code, logits, top_k):
 def _(draw):
     yield Case("even: 1", (torch.eye(4).double(), 1))
     yield Case("all tokens visit one expert", (torch.tensor([[9.0, 0, 0]] * 5).double(), 1))
-    # The tolerance is that of float32, the type of shares computed from counts.
+    # The tolerance is that of float32, because shares computed from counts have this type.
     yield Case("any scores", (draw.normal(9, 5), 2), gradients=True, tolerance=1e-6)
     yield Case("three choices per token", (draw.normal(11, 6), 3), gradients=True, tolerance=1e-6)
     yield Case(LARGE, (draw.normal(draw.whole(33, 40), 6), 2), tolerance=1e-6)

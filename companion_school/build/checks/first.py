@@ -1,4 +1,4 @@
-"""Stage 20, the first model that learns: an embedding, sinusoidal positions, one attention layer, gradient descent."""
+"""Stage 20, the first model that learns: an embedding, sinusoidal positions, attention, and gradient descent."""
 
 import torch
 

@@ -88,7 +88,7 @@ def _(draw):
     yield Case(
         "top-p keeps the fewest tokens that reach it, including the one that crosses it", (few, 1.0, None, 0.6, 0.0)
     )
-    halves = torch.tensor([0.5, 0.25, 0.25]).double().log()  # sums of these are exact in floating point
+    halves = torch.tensor([0.5, 0.25, 0.25]).double().log()  # probabilities whose sums are exact in floating point
     yield Case("top-p keeps no more tokens than needed: one half is enough for a half", (halves, 1.0, None, 0.5, 0.0))
     yield Case("top-p keeps at least the first", (few, 1.0, None, 0.01, 0.0))
     yield Case("min-p is a fraction of the largest probability", (few, 1.0, None, 1.0, 0.4))
@@ -243,7 +243,7 @@ def _(draw):
     yield Case("the sampling settings are passed on", (weights, [2, 7], 8, None, 1.5, 2, 7))
     yield Case(LARGE, (weights, draw.wholes(0, 10, draw.whole(33, 40)).tolist(), 3, None, 0.0, None, 0))
     text = generate.answer(references(generate.stage))(weights, [3, 5, 1], 9, None, 0.0, None, 0)["the text"]
-    # Stop at each token of the text in turn, and at one that is not in it.
+    # Stop at each token of the text in turn, and at a token that does not occur in it.
     for stop in (*dict.fromkeys(text), min({*range(11)}.difference(text))):
         yield Case("it ends before the stop token", (weights, [3, 5, 1], 9, stop, 0.0, None, 0))
 

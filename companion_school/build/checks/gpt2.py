@@ -189,7 +189,8 @@ GPT2.variant(
 def _released(draw, whole):
     """Return the config fields and tensors of a small random checkpoint.
 
-    If `whole` is true, it has the layout of old files: names without `transformer.`, stored masks, and a head.
+    If `whole` is true, the checkpoint has the layout of old files: names without `transformer.`, stored masks, and a
+    head.
     """
     ff = 4 * _D if whole else 12
     fields = {"model_type": "gpt2", "vocab_size": _VOCAB, "n_embd": _D, "n_head": _HEADS, "n_layer": _LAYERS,

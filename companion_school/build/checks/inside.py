@@ -1,4 +1,4 @@
-"""Stage 18, inside: streams, the logit lens, ranks, a silenced head and a patched stream, with all hooks removed."""
+"""Stage 18, inside: streams, the logit lens, ranks, a silenced head, a patched stream, and the removal of all hooks."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Stage 12, latent: both ways of computing latent attention, the layer, its cache, a decoder, and the cache's bytes."""
+"""Stage 12, latent: both ways of computing latent attention, the layer, its cache, a decoder, and the cache size."""
 
 import torch
 
@@ -10,7 +10,7 @@ from companion_school.checking.exercise import Case
 
 
 def _asked(draw, queries, keys, mask=None):
-    """Return random queries, latents, rotated keys, U_k and U_v, and the mask. No two of the sizes set here are equal."""
+    """Return random queries, latents, rotated keys, U_k and U_v, and the given mask. All sizes set here differ."""
     batch, heads, d_k, d_v, rank, d_rope = 2, 3, 5, 6, 7, 4
     return (draw.normal(batch, heads, queries, d_k + d_rope), draw.normal(batch, 1, keys, rank),
             draw.normal(batch, 1, keys, d_rope), draw.normal(heads, d_k, rank), draw.normal(heads, d_v, rank), mask)  # fmt: skip
@@ -114,7 +114,7 @@ absorbed.variant(
 
 
 def _layer(draw, d_model, heads, rank, d_rope):
-    """Return random weights of a layer, by name."""
+    """Return random weights for a layer, by name."""
     d_head = d_model // heads
     return {"query.weight": draw.normal(heads * (d_head + d_rope), d_model), "down.weight": draw.normal(rank + d_rope, d_model),
             "latent_norm.weight": draw.normal(rank), "up.weight": draw.normal(heads * 2 * d_head, rank),

@@ -18,7 +18,7 @@ _SIZES = {"vocab": 19, "d_model": 16, "layers": 3, "heads": 4, "kv_heads": 2, "d
 
 
 def _weights(sizes, seed, dtype=torch.float64):
-    """Return random weights with the companion's names, so large that each of them affects the logits."""
+    """Return random weights under the companion's names, large enough for each of them to affect the logits."""
     config = ModelConfig(
         vocab=sizes["vocab"],
         d_model=sizes["d_model"],
@@ -369,7 +369,7 @@ Transformer_on_a_GPU.variant(
 def count(code, sizes):
     """The number of parameters, from a formula, equals that of the model."""
     config = code.Config(**sizes)
-    if sizes["vocab"] > 1000:  # too large to be built here
+    if sizes["vocab"] > 1000:  # too large to build here
         return {"your count": code.count(config)}
     built = sum(weight.numel() for weight in code.Transformer(config).parameters())
     return {"your count": code.count(config), "the parameters of your Transformer": built}

@@ -63,7 +63,7 @@ WideAttention.variant(
 
 
 def _layout(draw, kind):
-    """Return the config fields and tensors of a small random checkpoint, named as in released files."""
+    """Return the config fields and tensors of a small random checkpoint, with the names used in released files."""
     d, heads, kv, ff, vocab, layers, wide = 8, 4, 2, 12, 13, 2, 4
     fields = {"model_type": kind.split()[0], "vocab_size": vocab, "hidden_size": d, "num_attention_heads": heads,
               "num_key_value_heads": kv, "num_hidden_layers": layers, "intermediate_size": ff, "rms_norm_eps": 1e-2,

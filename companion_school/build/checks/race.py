@@ -1,4 +1,4 @@
-"""Stage 11, the race: it must return in time, with a valid predictor of text that beats uniform guessing."""
+"""Stage 11, the race: it must return in time, with a valid model of text that predicts better than uniform guessing."""
 
 import math
 
@@ -37,9 +37,9 @@ def race(code, text, unseen, seconds):
         holds[fact] = bool(is_so)
         return holds[fact]
 
-    for given in (seconds, 3 * seconds):  # a second time if nothing was learned, because the machine may be busy
+    for given in (seconds, 3 * seconds):  # the machine may be busy, so try again with more time if nothing was learned
         dtype, start = torch.get_default_dtype(), time.monotonic()
-        # The first two restore settings that a race must not change.
+        # The first two context managers restore settings that a race must not change.
         with default_dtype(dtype), torch.enable_grad(), watched_training() as loop:
             runner = code.race(text, given)
             took = time.monotonic() - start
@@ -99,17 +99,17 @@ def race(code, text, unseen, seconds):
                 before, after = logits[:, : tokens - 1], model(other[:, :-1])[:, : tokens - 1]
                 ahead = ahead and torch.allclose(before, after, rtol=1e-2, atol=1e-2)
         note("the same tokens give the same logits", again)
-        note("no logit depends on later tokens", ahead or not again)  # random logits change at every call
+        note("no logit depends on later tokens", ahead or not again)  # random logits differ in every call
         even = math.log(vocab) * (len(ids) - 1)
         sees = note("it does not guess the token that it has just read", copied < 0.8 * (len(ids) - 1))
-        best = 0.9 * min(math.log(vocab), nats / (len(ids) - 1)) * others  # others are predicted clearly better
+        best = 0.9 * min(math.log(vocab), nats / (len(ids) - 1)) * others  # a shifted model predicts those far better
         behind = not note("it does not guess the token before that", not sees or other_nats[0] >= best)
         beyond = not note("it does not guess the token after the next", not sees or other_nats[1] >= best)
         shifted = behind or beyond
         note("it predicts better than equal probabilities", nats < 0.98 * even or shifted or not again)
         counts = torch.tensor(ids[1:]).bincount().double()
         frequent = -torch.special.xlogy(counts, counts / counts.sum()).sum().item()
-        learned = nats < frequent or shifted or not (again and ahead)  # these three have facts of their own
+        learned = nats < frequent or shifted or not (again and ahead)  # these three faults are noted as separate facts
         note("it predicts better than the frequencies of the tokens", learned)
         note("it is not far worse than equal probabilities", nats < 2 * even or not sees or shifted or not again)
         note("it uses its time, or has learned already", learned or took > 0.2 * given)
@@ -122,7 +122,7 @@ def race(code, text, unseen, seconds):
 def _(draw):
     words = ["".join("etaoinshrdlu"[at] for at in draw.wholes(0, 11, draw.whole(2, 6))) for _ in range(60)]
 
-    def chain(length):  # one of three words follows a word: a model that memorizes the text still predicts another well
+    def chain(length):  # three words can follow each word, so even a memorizing model predicts new text well
         at = 0
         return " ".join(words[at := (7 * at + step) % 60] for step in draw.wholes(1, 3, length))
 
@@ -146,13 +146,13 @@ def race(text, seconds):
 
 
 def _counting(old, new):
-    """Return a fast race that counts pairs of bytes, with `old` in its text replaced by `new`."""
+    """Return the code of a fast race that counts pairs of bytes, with `old` replaced by `new`."""
     assert _TABLE.count(old) == 1
     return _TABLE.replace(old, new)
 
 
 def _trained(batch, clear="            toy.weight.grad = None\n"):
-    """Return the reference with nine updates of another model before it, which read this batch and then `clear`."""
+    """Return the fast race, preceded by nine updates of another model on `batch`, each followed by `clear`."""
     loop = (
         f"    toy = nn.Embedding(256, 4)\n    for n in range(9):\n        toy({batch}).square().sum().backward()\n"
         f"        with torch.no_grad():\n            toy.weight -= 0.01 * toy.weight.grad\n{clear}"

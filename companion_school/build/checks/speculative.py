@@ -1,4 +1,4 @@
-"""Stage 15, speculative: probabilities by row, the judge, the lookup, and whole texts that match `generate`'s."""
+"""Stage 15, speculative: probabilities by row, the judge, the lookup, and whole texts compared with `generate`'s."""
 
 import torch
 
@@ -286,7 +286,7 @@ def speculate(code, prompt, new, ahead, stop, guessing, vocab, choice):
     torch.manual_seed(4)
     with default_dtype(torch.float64):
         own = model.Transformer(model.Config(vocab, 16, 2, 2, 1, 12))
-        for block in own.decoder.blocks:  # so that the text does not repeat a single token
+        for block in own.decoder.blocks:  # otherwise the text repeats a single token
             block.feed_forward.outer.weight.data *= 40
     passes = []
     own.register_forward_hook(lambda module, given, gave: passes.append(given[0].shape[1]))
@@ -307,7 +307,7 @@ def speculate(code, prompt, new, ahead, stop, guessing, vocab, choice):
     draft = {"lookup": lambda ids, n: code.lookup(ids, n, vocab), "wrong": wrong, "right": right}[guessing]
     told = list(code.speculate(own, draft, list(prompt), new, ahead, stop, seed=3, **choice))
     made = list(passes)
-    own.embedding.weight.data.zero_()  # equal probabilities: a number used again repeats the token
+    own.embedding.weight.data.zero_()  # all tokens are equally likely, so reusing a random number repeats the token
     drawn = list(code.speculate(own, lambda ids, n: ([], one_hot([])), [1], 9, ahead, seed=3))
     return {"the text": [int(token) for token in told], "tokens in each pass": made,
             "each pass draws new random numbers": len({int(token) for token in drawn}) > 1}  # fmt: skip

@@ -1,4 +1,4 @@
-"""Stage 6, training: windows, the loss, AdamW, clipping, the learning rate, the loop, bits per byte, checkpoints."""
+"""Stage 6, training: windows, loss, AdamW, clipping, learning rate, the loop, bits per byte, and checkpoints."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Stage 8, translation: a block with cross-attention, encoder and decoder, teacher forcing, greedy translation."""
+"""Stage 8, translation: a block with cross-attention, encoder and decoder, teacher forcing, and greedy translation."""
 
 import torch
 
@@ -37,7 +37,7 @@ def _model(draw):
     for stack in ("encoder", "decoder"):
         for number in range(2):
             block = _block(draw, stack == "decoder")
-            far = {name: 9 if "cross." in name else 1 for name in block}  # make translations depend on the source
+            far = {name: 9 if "cross." in name else 1 for name in block}  # makes translations depend on the source
             weights |= {f"{stack}.blocks.{number}.{name}": far[name] * weight for name, weight in block.items()}
         weights[f"{stack}.norm.weight"] = draw.normal(_D)
     return weights
@@ -144,7 +144,7 @@ CrossBlock.variant(
 @part(8, points=3, excused=_USUAL, seconds=60.0)
 def Translator(code, source, real, target, weights, base):
     """The whole model: the logits of the target, and the encoder's output."""
-    config = code["model"].Config(11, 8, 2, 2, 1, 12, base)  # heads wide enough for the base to matter
+    config = code["model"].Config(11, 8, 2, 2, 1, 12, base)  # the heads must be wide enough for the base to matter
     logits = run_with(lambda: code.Translator(config), weights, source, real, target)
     with default_dtype(torch.float64):
         model = code.Translator(config)

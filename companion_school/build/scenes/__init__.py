@@ -1,4 +1,4 @@
-"""The runs that compare each stage's code with the reference, and the tensors that are compared."""
+"""The runs in which each stage's code is compared with the reference, and the tensors that are compared."""
 
 from companion_school.build.scenes import (
     attention,
@@ -36,5 +36,5 @@ _SCENES = {
 
 
 def scenes(number: int) -> tuple[Scene, ...]:
-    """Return the scenes of a stage, simplest first; an empty tuple if the stage has none."""
+    """Return the scenes of a stage, simplest first, or an empty tuple if the stage has none."""
     return _SCENES.get(number, ())

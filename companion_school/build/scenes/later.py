@@ -32,7 +32,7 @@ from companion_school.build.trace import Recorder
 
 
 def _mark_unseen(log: Recorder, name: str, model: Any) -> None:
-    """Mark logits without recording the model's operations, so that no line of its files is blamed for a difference."""
+    """Mark logits without recording the model's operations, so that no line of the model is blamed for a difference."""
     with log.unseen(), torch.no_grad():
         logits = model(some_ids())
     log.mark(name, logits)
@@ -244,7 +244,7 @@ def looked(world: World, log: Recorder) -> None:
         model(some_ids())
     log.mark("how many", len(seen))
     for n, stream in enumerate(seen):
-        with log.unseen():  # the copy is unrecorded, so that no line of the model is blamed for a difference
+        with log.unseen():  # making the copy is not recorded, so no line of the model is blamed for a difference
             found = stream.clone()
         log.mark(f"stream {n}", found)
     log.mark("lens", code.lens(model, draw("a stream", BATCH, D_MODEL)))

@@ -75,7 +75,7 @@ _DRAWN = ("embedding.weight", "attention.query.weight", "attention.output.weight
 
 
 class _Bare(nn.Module):
-    """A module that only holds parameters, with the names of a model's parameters."""
+    """A module that only holds parameters, under the same names as in a model."""
 
     def __init__(self) -> None:
         super().__init__()

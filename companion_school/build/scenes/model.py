@@ -49,7 +49,7 @@ def logits(world: World, log: Recorder) -> None:
 
 
 def passes(make: Callable[[World], Any]) -> Scene:
-    """Return a scene that reads a text in two passes, with one cache from `make` per layer."""
+    """Return a scene that reads a text in two passes, with a cache for each layer, created by `make`."""
 
     @scene(
         "with caches",

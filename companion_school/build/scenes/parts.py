@@ -52,7 +52,7 @@ def mark(name: str) -> Find:
 
 
 def marked(name: str, says: str, *home: str, parents: tuple[str, ...] = ()) -> Node:
-    """Return the node of a value that the scene marks under this name."""
+    """Return the node for a value that the scene marks under this name."""
     return Node(name, says, mark(name), parents, home)
 
 
@@ -69,7 +69,7 @@ def _inside(log: Log, within: Where | None) -> tuple[Call | None]:
 
 
 def function_of(name: str, argument: Find, within: Where) -> Find:
-    """Find the result of the call of a function that received exactly this tensor, within another call."""
+    """Within another call, find the call of a function that received exactly this tensor, and return its result."""
 
     def find(log: Log) -> Value | None:
         wanted = argument(log)
@@ -82,7 +82,7 @@ def function_of(name: str, argument: Find, within: Where) -> Find:
 
 
 def back_to(find: Find, numbers: int) -> Find:
-    """Follow a value back, always through the first input, to the last tensor that has `numbers` elements."""
+    """Trace a value back through the first inputs of operations to the nearest tensor with `numbers` elements."""
 
     def search(log: Log) -> Value | None:
         value = find(log)
@@ -99,10 +99,10 @@ def made_of(kind: str, within: Where, numbers: int, turn: int = 0, result: bool 
 
     Args:
         kind: Name of the operation, such as "softmax".
-        within: The call that it runs in.
-        numbers: Number of elements of its result.
-        turn: Index among the operations that match.
-        result: If true, return the operation's result; otherwise its first input.
+        within: Finds the call in which the operation runs.
+        numbers: Number of elements in the operation's result.
+        turn: Index among the matching operations.
+        result: If true, return the operation's result, otherwise its first input.
     """
 
     def find(log: Log) -> Value | None:
@@ -116,7 +116,7 @@ def made_of(kind: str, within: Where, numbers: int, turn: int = 0, result: bool 
 
 
 def behind(find: Find, width: int, within: Where) -> Find:
-    """Find the tensor with the components of the last axis that follow the first `width`."""
+    """Find the tensor that holds all components along the last axis except the first `width`."""
 
     def search(log: Log) -> Value | None:
         value, call = find(log), within(log)
@@ -130,7 +130,7 @@ def behind(find: Find, width: int, within: Where) -> Find:
 
 
 def shaped(find: Find, shape: tuple[int, ...]) -> Find:
-    """Reshape the found tensor, whose axes may be split further, as when heads are split into groups."""
+    """Reshape the found tensor, because its axes may be split further, for example heads into groups."""
 
     def search(log: Log) -> Value | None:
         value = find(log)
@@ -174,7 +174,7 @@ def ids(name: str, *shape: int, vocab: int = VOCAB) -> Tensor:
 
 
 def same_weights(model: nn.Module, log: Recorder, name: str = "") -> None:
-    """Set every weight to values that depend only on its name and shape, and record calls of the model's modules.
+    """Set every weight to values that depend only on its name and shape, and start recording the model's module calls.
 
     Row 0 of the embedding is so small that a misplaced eps in a norm changes the result.
     """
@@ -218,19 +218,20 @@ def attention_nodes(
 
     Args:
         path: Name of the layer in the model.
-        place: Location in messages.
-        before: Key of the input's node.
-        turn: Index of the call among those of this layer.
+        place: Location of the layer, for messages.
+        before: Key of the node for the input.
+        turn: Index of the call among all calls of this layer.
         batch: Number of texts.
         queries: Number of queries.
         new_keys: Number of keys that this call computes.
         keys: Number of keys that are attended to, including cached ones.
-        turned: "rotate" if queries and keys are rotated by stage 3's `rotate`, "given" if by a function of the scene.
+        turned: "rotate" if stage 3's `rotate` rotates queries and keys, "given" if a function of the scene does;
+            otherwise "".
         cached: True if the layer is called with a cache.
         masked: True if the layer is called with a mask.
-        source: Key of the node that keys and values are computed from (default: `before`).
-        mask_home: Functions that compute the mask, likeliest first.
-        within: The call that the layer's calls are counted in.
+        source: Key of the node from which keys and values are computed (default: `before`).
+        mask_home: Names of the functions that may compute the mask, most likely first.
+        within: Finds the call within which the layer's calls are counted.
         tag: Prefix of all keys.
     """
     whole = module(path, within, turn)
@@ -315,7 +316,7 @@ def attention_nodes(
 
 
 def _as_allowed(find: Find, shape: tuple[int, ...]) -> Find:
-    """Convert the found mask to a boolean tensor of this shape that is True at allowed positions."""
+    """Convert the found mask to a boolean tensor with this shape that is True at allowed positions."""
 
     def search(log: Log) -> Value | None:
         value = find(log)
@@ -339,10 +340,11 @@ def asked_nodes(way: str, whole: Where, at: str, before: tuple[str, ...] = (), *
     """Return the nodes of one call of `expanded` or `absorbed`, the two ways of computing latent attention.
 
     Args:
-        way: "expanded" or "absorbed", or "" if the layer chooses. Then only the nodes that both have are returned.
+        way: "expanded" or "absorbed", or "" if the layer chooses. With "", only nodes that both ways share are
+            returned.
         whole: Finds the call.
         at: Prefix of all keys.
-        before: Keys of the nodes of the arguments.
+        before: Keys of the nodes for the arguments.
         queries: Number of queries.
         keys: Number of latents.
     """
@@ -524,9 +526,9 @@ def decoder_nodes(layers: int, *, turn: int = 0, tag: str = "", prefix: str = ""
 
     Args:
         layers: Number of blocks.
-        turn: Index of the model's call.
+        turn: Index of the call of the model.
         tag: Prefix of all keys.
-        prefix: Name of the model in the record.
+        prefix: Name of the model in the recorded run.
         block: Further arguments of `block_nodes`.
     """
     names = f"{prefix}." if prefix else ""

@@ -1,4 +1,4 @@
-"""Stages 10 and 13: checkpoints in a folder, the learner's model with their weights, and its logits."""
+"""Stages 10 and 13: loading a checkpoint folder into the learner's model, and the model's logits."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _gpt2() -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def _load(world: World, log: Recorder, kind: tuple[dict[str, Any], dict[str, Tensor]]) -> Any:
-    """Load a checkpoint into the learner's model, mark its weights by name and record calls of its modules."""
+    """Load a checkpoint into the learner's model, mark its weights by name, and start recording its module calls."""
     with checkpoint(*kind) as folder:
         model = world["published"].load(folder)
     with log.unseen():
@@ -86,7 +86,7 @@ def _load(world: World, log: Recorder, kind: tuple[dict[str, Any], dict[str, Ten
 
 
 def _at_home(nodes: list[Node]) -> list[Node]:
-    """Adapt the nodes of stage 5's decoder to stage 10, whose own functions compute some of them."""
+    """Adapt the nodes of stage 5's decoder to stage 10, where other functions compute some of them."""
     wider = {"Transformer.forward": ("Published.forward", "Transformer.forward")}
     made = []
     for node in nodes:

@@ -1,4 +1,4 @@
-"""A run of a stage's code whose tensors are compared."""
+"""A run of a stage's code in which tensors are compared."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Scene:
     """One run of a stage's code.
 
     Attributes:
-        name: The circumstances, worded to continue a sentence: "with a mask".
+        name: The conditions of the run, worded to continue a sentence, such as "with a mask".
         play: Runs the code of a world and marks values on a recorder.
         nodes: The tensors that are compared, in the model's order of computation.
     """
@@ -28,5 +28,5 @@ class Scene:
 
 
 def scene(name: str, *nodes: Sequence[Node]) -> Callable[[Play], Scene]:
-    """Decorate a function `play` to make it a scene with these nodes."""
+    """Turn the decorated function `play` into a scene with these nodes."""
     return lambda play: Scene(name, play, tuple(node for some in nodes for node in some))

@@ -24,7 +24,7 @@ def _kind(name: str, weight: Tensor) -> str:
 
 
 def _together(model: nn.Module, kind: str, gradients: bool = False) -> Tensor:
-    """Concatenate all weights of one kind, or their gradients, into one vector. A missing gradient counts as zero."""
+    """Concatenate all weights of one kind, or their gradients, into a vector. A missing gradient counts as zeros."""
     named = [(name, weight) for name, weight in sorted(model.named_parameters()) if _kind(name, weight) == kind]
     some = [(torch.zeros_like(w) if w.grad is None else w.grad) if gradients else w.detach() for _, w in named]
     return torch.cat([one.flatten() for one in some])
@@ -39,7 +39,7 @@ def _mark(log: Recorder, model: nn.Module, name: str, gradients: bool = False) -
 
 
 def _three(key: str, says: str, parents: tuple[str, ...], home: str, place: str) -> list[Node]:
-    """Return a node for each kind of weights. The kind replaces `{}` in `says` and `parents`."""
+    """Return a node for each kind of weight. The name of the kind replaces `{}` in `says` and `parents`."""
     return [
         Node(f"{key}, {kind}", says.format(kind), mark(f"{key}, {kind}"),
              tuple(parent.format(kind) for parent in parents), (home,), place)

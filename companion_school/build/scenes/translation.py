@@ -29,7 +29,7 @@ SOURCE, START, STOP = 5, 1, 2
 
 
 def _source() -> tuple[Tensor, Tensor]:
-    """Return two sources and the mask of real tokens. The second source has three ids and padding."""
+    """Return two sources and a mask that is True at real tokens. The second source has three ids, then padding."""
     real = torch.arange(SOURCE) < torch.tensor([[SOURCE], [3]])
     return (3 + ids("source", BATCH, SOURCE, vocab=8)).masked_fill(~real, 0), real
 
