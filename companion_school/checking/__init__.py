@@ -1,4 +1,4 @@
-"""The engine that checks an answer in the reader's notebook, in a student's folder and in the grader's sandbox.
+"""The engine that checks answers in the reader's notebook, in a student's folder and in the grader's sandbox.
 
 The modules, in reading order:
 

@@ -1,8 +1,7 @@
-"""Call an answer once on copies of a case's arguments, watch the call, and record its outcome.
+"""Call an answer once on copies of a case's arguments, observe the call, and record its outcome.
 
-An `Outcome` holds the result or the error, the gradients, the arguments that the call wrote into and the memory that
-its result shares. That is enough to judge the call, either in this process or in the grader's, which shares nothing
-with it.
+An `Outcome` holds the result or the error, the gradients, which arguments the call modified, and which arguments share
+memory with its result. That is enough to judge the call, either in this process or in the grader's separate process.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from .compare import difference
 from .exercise import Answer, Case
 from .operator_watch import Watch, forbidden_fault
 
-KEPT = 8  # earlier results that are checked again after each call
+KEPT = 8  # number of earlier results that are checked again after each call
 _LISTS: tuple[type, ...] = (
     GeneratorType,
     range,
@@ -37,7 +36,7 @@ _LISTS: tuple[type, ...] = (
 )
 """Types that are converted to lists."""
 _PARTS: tuple[type, ...] = (*_LISTS, list, tuple, Mapping, torch.Tensor)
-_LONGEST = 100_000  # limit on the items taken from a generator, which may be infinite
+_LONGEST = 100_000  # most items taken from a generator, which may be infinite
 
 
 class Result(Enum):
@@ -58,12 +57,12 @@ class Outcome:
     Attributes:
         value: The returned value.
         error: Type and message of the exception, or None if nothing was raised.
-        gradients: Gradient with respect to each floating-point tensor among the arguments (None for an argument that
-            gets no gradient), or None if the case does not ask for gradients.
-        changed: Positions of the arguments that the call wrote into.
+        gradients: Gradients with respect to the floating-point tensors among the arguments (None for a tensor that
+            receives no gradient), or None if the case does not ask for gradients.
+        changed: Positions of the arguments that the call modified.
         spoiled: True if the call changed the result of an earlier call.
         shared: Positions of the arguments that the result shares memory with.
-        peak: Peak memory of the call in bytes, without its arguments; 0 unless the case limits it.
+        peak: Peak memory of the call in bytes, not counting its arguments; 0 unless the case sets a limit.
         result: MISSING if the answer is not written yet, TIMEOUT if the call did not end, CRASHED if its process
             died, REFUSED if it used something forbidden; otherwise None.
     """
@@ -79,9 +78,9 @@ class Outcome:
 
 
 class Call(Protocol):
-    """An answer that can be called on a case, in any process.
+    """An answer that can be called on a case, in this process or another.
 
-    `again` marks the second call on a case, whose arguments have another memory layout.
+    `again` marks the second call on a case, where the arguments have a different memory layout.
     """
 
     def __call__(self, case: Case, again: bool = False, /) -> Outcome: ...
@@ -93,11 +92,10 @@ def in_this_process(answer: Answer, forbidden: Collection[str] = (), watch: Watc
     Args:
         answer: The function to call.
         forbidden: Names that the answer must not use. Ignored if `watch` is given.
-        watch: Watch that notices forbidden operators.
+        watch: The watch that notices forbidden operators (default: a new one for `forbidden`).
     """
     watch = watch or Watch(forbidden)
-    # Each entry holds a returned value, its copy from the last check, and a flag that is True once it has been
-    # overwritten here.
+    # Each entry holds a returned value, a copy of it, and a flag that is True once the value has been overwritten here.
     earlier: deque[tuple[Any, Any, bool]] = deque(maxlen=KEPT)
 
     def call(case: Case, again: bool = False) -> Outcome:
@@ -113,12 +111,12 @@ def in_this_process(answer: Answer, forbidden: Collection[str] = (), watch: Watc
         value, ended = _called(answer, arguments, case, watch)
         if ended is not None:
             return ended
-        given = _detached(value)  # before the answer's hooks on its gradients can write into it
+        given = _detached(value)  # before any gradient hooks of the answer can write into it
         pairs = enumerate(zip(arguments, case.arguments, strict=True))
         changed = tuple(i for i, (now, was) in pairs if not identical(now, was))
         try:
             gradients = _gradients(value, arguments) if case.gradients else None
-        except RuntimeError as error:  # such as a tensor overwritten in place that the backward pass needs
+        except RuntimeError as error:  # for example, if a tensor that the backward pass needs was overwritten
             return Outcome(error=("RuntimeError", str(error)))
         spoiled = any(not identical(now, was) for now, was, _ in earlier)
         earlier.append((value, given, False))
@@ -130,7 +128,7 @@ def in_this_process(answer: Answer, forbidden: Collection[str] = (), watch: Watc
 
 
 def _called(answer: Answer, arguments: Sequence[Any], case: Case, watch: Watch) -> tuple[Any, Outcome | None]:
-    """Return the answer's value and None, or None and the outcome if there is no value to look at."""
+    """Return the answer's value and None, or, if there is no value to examine, None and the outcome."""
     try:
         with watch, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PyTorch's warnings about axes of size one do not concern the answer
@@ -138,7 +136,7 @@ def _called(answer: Answer, arguments: Sequence[Any], case: Case, watch: Watch) 
     except KeyboardInterrupt:
         if not case.is_robust:
             raise
-        # Stopped by hand on a case that costs no point, so continue with the next one
+        # The user interrupted a case that costs no points, so continue with the next one
         return None, Outcome(result=Result.TIMEOUT)
     except Exception as error:
         if type(error) is NotImplementedError and not str(error):  # PyTorch's own errors of this type have a message
@@ -168,10 +166,10 @@ def _is_empty(answer: Answer) -> bool:
 
 
 def _without_plain_numbers(value: Any) -> str | None:
-    """Return a message if a result contains a tensor that is not a strided CPU tensor, otherwise None.
+    """Return a message if a result contains a tensor that is not a strided CPU tensor, or None if all is well.
 
-    This is checked before anything else is done with the result, because the first operation on a tensor of the meta
-    device spends seconds on loading parts of PyTorch.
+    This is checked before anything else is done with the result, because the first operation on a meta tensor takes
+    seconds while parts of PyTorch are loaded.
     """
     if isinstance(value, torch.Tensor):
         if value.device.type != "cpu":
@@ -216,7 +214,7 @@ _RUBBISH = 77
 
 
 def in_other_order(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy whose axes are in reverse order in memory, so that it is not contiguous if that is possible."""
+    """Return a copy whose axes are stored in reverse order, so that it is not contiguous if that is possible."""
     if tensor.dim() > 1:
         axes = tuple(range(tensor.dim()))[::-1]
         return tensor.permute(axes).clone(memory_format=torch.contiguous_format).permute(axes)
@@ -231,7 +229,7 @@ def copied(value: Any, leaves: bool, other_order: bool = False) -> Any:
     Args:
         value: A tensor, or dicts, lists and tuples of tensors. Anything else is returned unchanged.
         leaves: If true, floating-point tensors in the copy require gradients.
-        other_order: If true, tensors in the copy have another memory layout (`in_other_order`).
+        other_order: If true, tensors in the copy have a different memory layout (`in_other_order`).
     """
     if isinstance(value, torch.Tensor):
         copy = in_other_order(value.detach()) if other_order else value.detach().clone()
@@ -251,7 +249,7 @@ def shared_with(value: Any, arguments: Sequence[Any]) -> tuple[int, ...]:
 
 
 def _places(value: Any) -> Iterator[tuple[str, int]]:
-    """Identify the storage of each non-empty tensor in a value, and each list and dict in it."""
+    """Identify the storage of every non-empty tensor, and every list and dict, in a value."""
     if isinstance(value, torch.Tensor):
         if value.numel():
             yield "tensor", value.untyped_storage().data_ptr()
@@ -265,7 +263,7 @@ def _places(value: Any) -> Iterator[tuple[str, int]]:
 def overwrite(value: Any) -> None:
     """Overwrite a result with meaningless values, as a caller might."""
     if isinstance(value, torch.Tensor):
-        with torch.no_grad(), suppress(RuntimeError):  # writing into an expanded tensor raises
+        with torch.no_grad(), suppress(RuntimeError):  # writing into an expanded tensor raises an error
             value.fill_(_RUBBISH)
     elif isinstance(value, tuple):
         for part in value:
@@ -278,7 +276,7 @@ def listed(value: Any) -> Any:
     """Convert a result to plain data, so that no method defined by the answer is called afterwards.
 
     Generators, ranges, `map`, `filter`, `zip` and the views of a dict become lists. Instances of subclasses of tensor,
-    list, tuple and dict become plain ones; any other mapping becomes a dict.
+    list, tuple and dict become instances of these types. Any other mapping becomes a dict.
     """
     if isinstance(value, torch.Tensor):
         if type(value) in (torch.Tensor, torch.nn.Parameter):
@@ -305,7 +303,7 @@ def listed(value: Any) -> Any:
 
 
 def with_python_numbers(value: Any) -> Any:
-    """Convert numpy scalars and fractions in a result to Python numbers, also inside lists and tuples."""
+    """Convert numpy scalars and fractions in a result, including those in lists and tuples, to Python numbers."""
     if isinstance(value, (int, float, torch.Tensor)):
         return value
     if isinstance(value, numbers.Real):
@@ -320,7 +318,7 @@ def with_python_numbers(value: Any) -> Any:
 
 def identical(now: Any, was: Any) -> bool:
     """Return True if nothing in a value has changed; NaN counts as equal to NaN."""
-    if now is was:  # the same object, of a type that `copied` does not copy
+    if now is was:  # the same object, because `copied` does not copy its type
         return True
     if isinstance(was, torch.Tensor):
         if not isinstance(now, torch.Tensor) or now.shape != was.shape or now.dtype != was.dtype:

@@ -1,7 +1,7 @@
-"""Serialize cases and outcomes for other processes and for the files of a course, without pickle.
+"""Serialize cases and outcomes without pickle, for other processes and for the files of a course.
 
 A value (`exercise.Value`) becomes a JSON text that refers to tensors by number, followed by the tensors in safetensors
-format. Reading trusts neither part: other bytes raise `ValueError`.
+format. Neither part is trusted when it is read: invalid bytes raise `ValueError`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def pack(value: Any) -> bytes:
     """Serialize a value.
 
     Raises:
-        TypeError: Some part is not of a type that an exercise may use (`exercise.Value`).
+        TypeError: Some part has a type that exercises may not use (`exercise.Value`).
     """
     tensors: dict[str, torch.Tensor] = {}
     text = json.dumps(_written(value, tensors)).encode()
@@ -42,7 +42,7 @@ def pack(value: Any) -> bytes:
 
 
 def _saved(tensors: dict[str, torch.Tensor]) -> bytes:
-    """Return tensors in safetensors format, five times as fast as `safetensors.torch.save` for small ones."""
+    """Serialize tensors in safetensors format (five times as fast as `safetensors.torch.save` if they are small)."""
     header, data = {}, bytearray()
     for name, tensor in tensors.items():
         begin = len(data)
@@ -66,12 +66,12 @@ def unpack(data: bytes) -> Any:
         texts, _ = _HEAD.unpack_from(data)
         text, rest = data[_HEAD.size : _HEAD.size + texts], data[_HEAD.size + texts :]
         return _read(json.loads(text), load(rest))
-    except Exception as error:  # foreign bytes can make the parsers raise anything
+    except Exception as error:  # the parsers may raise anything on unknown bytes
         raise ValueError(f"expected a packed value: {error}") from None
 
 
 def same_as(value: Any) -> Hashable:
-    """Return a key that is equal for two values if and only if `pack` gives equal bytes, three times as fast."""
+    """Return a key that is equal for two values if and only if `pack` gives equal bytes (three times as fast)."""
     tensors: dict[str, torch.Tensor] = {}
     text = json.dumps(_written(value, tensors))
     numbers = [tensor.reshape(-1).view(torch.uint8).numpy().tobytes() for tensor in tensors.values()]
@@ -116,7 +116,7 @@ def _read(text: Any, tensors: dict[str, torch.Tensor]) -> Any:
 
 
 def _key(key: Any) -> Any:
-    """Return a dict key. Raises `ValueError` for keys whose hash many other keys could share."""
+    """Return a dict key. Raises `ValueError` for keys that could be chosen so that many of them share a hash."""
     parts = key if isinstance(key, tuple) else (key,)
     for part in parts:
         small = isinstance(part, int) and abs(part) < _LARGEST_KEY
@@ -139,7 +139,7 @@ def unpack_outcome(data: bytes) -> Outcome:
     """Read an outcome that `pack_outcome` wrote.
 
     Raises:
-        ValueError: The bytes are something else.
+        ValueError: `pack_outcome` did not write the bytes.
     """
     return outcome_of(unpack(data))
 
@@ -171,7 +171,7 @@ def outcome_of(value: Any) -> Outcome:
     """Restore an outcome from the value that `outcome_value` returned.
 
     Raises:
-        ValueError: The value is not an outcome, or says that the call ended as right or wrong.
+        ValueError: The value is not an outcome, or claims that the call ended as right or wrong.
     """
     try:
         error = None if value["error"] is None else (str(value["error"][0]), str(value["error"][1]))

@@ -1,4 +1,4 @@
-"""Compare the result of an answer with the expected one, and describe the difference briefly, shapes first."""
+"""Compare the result of an answer with the expected one, and describe the difference briefly, starting with shapes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 MOST_NUMBERS = 16
-LONGEST = 1000  # characters in the description of a list
-_ENTRIES = 4  # entries of a dict that are described
+LONGEST = 1000  # most characters in the description of a list
+_ENTRIES = 4  # most entries of a dict that are described
 _NUMBER = 1e-11  # tolerance of a Python float; ints must be equal
-_SINGLE = 1e-6  # errors below this suggest float32
+_SINGLE = 1e-6  # errors below this suggest a result computed in float32
 SINGLE = 1e-5
 """Absolute and relative tolerance for an answer whose idea is right: the error of `float32` for numbers around 1."""
 _TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 1e-2}
@@ -30,16 +30,15 @@ def difference(
 ) -> str | None:
     """Describe how `found` differs from `expected`.
 
-    Tensors must agree in shape, then in dtype, then in every entry, including NaN and infinities. Where a number is
-    expected, a tensor with one entry is accepted too; where a tuple is expected, so is a list.
+    Tensors must agree in shape, then in dtype, then in every entry, including NaN and infinities. A tensor with one
+    entry is accepted where a number is expected, and a list where a tuple is expected.
 
     Args:
         found: The result of an answer.
         expected: The expected result.
         tolerance: Absolute and relative tolerance; by default it depends on the dtype.
-        exact_zero: Entries of a floating-point tensor that are expected to be 0 must be exactly 0.
-        told: If true, list the numbers that differ. If false, the description is only "other numbers", which is
-            cheaper.
+        exact_zero: If true, entries of a floating-point tensor that are expected to be 0 must be exactly 0.
+        told: If true, list the numbers that differ. If false, the description is only "other numbers", which is faster.
         gone: If true, `exact_zero` also rejects an exact 0 where a small nonzero number is expected, and a given
             tolerance applies to ints too. If false, a 0 within the tolerance is accepted, and ints must be equal.
 
@@ -81,11 +80,11 @@ def difference(
 
 
 def far_off(found: Any, expected: Any, tolerance: float | None = None, *, exact_zero: bool = False) -> str | None:
-    """Describe how the numbers in `found` differ from the expected ones, regardless of their types.
+    """Describe how the numbers in `found` differ from the expected ones, whatever their types.
 
-    A list of numbers is accepted instead of a tensor, 3.0 instead of 3, and `float32` instead of `float64`, with the
-    tolerance that `float32` needs. Shapes, NaN and the zeros of `exact_zero` are compared as strictly as in
-    `difference`.
+    A list of numbers is accepted in place of a tensor, 3.0 in place of 3, and `float32` in place of `float64`, with a
+    tolerance that allows for the precision of `float32`. Shapes, NaN and the zeros of `exact_zero` are compared as
+    strictly as in `difference`.
 
     Returns:
         One line, or None if there is no difference.
@@ -95,7 +94,7 @@ def far_off(found: Any, expected: Any, tolerance: float | None = None, *, exact_
 
 
 def _held_as(found: Any, expected: Any) -> Any:
-    """Convert `found` to the types of `expected` where the numbers stay the same; otherwise return it unchanged."""
+    """Convert `found` to the types of `expected` if this keeps all numbers the same; otherwise return it unchanged."""
     if isinstance(expected, torch.Tensor):
         if isinstance(found, (list, tuple, int, float)):
             found = _as_tensor(found)
@@ -160,7 +159,7 @@ def _tensor_difference(
     if _close(found, expected, allowed):
         if not exact_zero or not expected.is_floating_point():
             return None
-        # Depending on its order, a sum of numbers around 1 may be 0 or a rounding error, so ignore numbers below eps.
+        # A sum of numbers around 1 may be 0 or a rounding error, depending on the order, so ignore numbers below eps.
         lost = (found == 0) & (expected.abs() > torch.finfo(expected.dtype).eps)
         if gone and lost.any():
             return f"expected {expected[lost].detach().abs().max().item():.1e}, got exactly 0 in its place"
@@ -184,13 +183,13 @@ def _tensor_difference(
 
 
 def _close(found: torch.Tensor, expected: torch.Tensor, allowed: float) -> bool:
-    if torch.equal(found, expected):  # the usual case; this test takes a tenth of the time
+    if torch.equal(found, expected):  # the usual case; this test takes only a tenth of the time
         return True
     if not expected.is_floating_point():
         return False
     found, expected = found.double(), expected.double()
-    # The largest deviation decides, which takes a third of the operations of isclose. If it is NaN, one side or both
-    # have NaN or infinity.
+    # Testing only the largest deviation takes a third of the operations of isclose. If it is NaN, one side or both have
+    # NaN or infinity.
     over = ((found - expected).abs() - (allowed + allowed * expected.abs())).max().item()
     if over != over:
         return bool(torch.isclose(found, expected, rtol=allowed, atol=allowed, equal_nan=True).all())
@@ -214,8 +213,9 @@ def _listed(value: Any) -> str:
 def describe(value: Any, most: int = MOST_NUMBERS) -> str:
     """Describe a value briefly.
 
-    A tensor with at most `most` entries is shown with all of them; a larger one with its shape and, if `most` is
-    `MOST_NUMBERS`, its first entries. Only the first of many parts are described, and long texts are cut off.
+    A tensor with at most `most` entries is shown in full. A larger one is shown with its shape and, if `most` is
+    `MOST_NUMBERS`, its first entries. If there are many parts, only the first ones are described. Long texts are cut
+    off.
     """
     if isinstance(value, torch.Tensor):
         kind = f"{_name(value.dtype)} {tuple(value.shape)}"

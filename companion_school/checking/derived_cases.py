@@ -1,20 +1,23 @@
-"""Derive further cases from an exercise's own cases with general laws (metamorphic tests).
+"""Derive further cases from an exercise's own cases, using general laws (metamorphic tests).
 
-A law varies one of the exercise's cases. It may cut each axis to size one, shift rows to very different levels, add a
-large number to all entries, insert one NaN, change the dtype, or draw other numbers in the same shapes (which defeats
-results cached by shape). The reference gives the expected result. A variation is dropped if the reference rejects it or
-produces NaN by itself, because the statement says nothing about such inputs. An exercise can opt out of a law by name,
-with a reason (`excused`).
+Each law varies one of the exercise's cases. For example, a law may cut each axis to size one, shift rows to very
+different levels, add a large number to all entries, insert one NaN, change the dtype, or use other values with the same
+shapes (which exposes results cached by shape). The reference gives the expected result. A variation is dropped if the
+reference rejects it or produces NaN from inputs without NaN, because the statement says nothing about such inputs. An
+exercise can opt out of a law by name, with a reason (`excused`).
 
-Rejected inputs are derived in the same way. A statement gives the condition once ("if the shapes differ"), but many
-different inputs meet it. A check that tries only one of them would accept an answer that overlooks the others.
+Rejected inputs are derived in the same way. A statement gives a condition once ("if the shapes differ"), but many
+different inputs meet this condition. A check that tries only one such input would accept an answer that overlooks the
+others.
 
 The remaining laws need no cases of their own (see `examine`). Each case runs a second time after the others, with a
-different memory layout. The arguments and earlier results must stay unchanged, and no memory may be shared.
+different memory layout. The arguments and earlier results must stay unchanged, and a result must not share memory with
+them.
 
-Laws about inputs that a reader is likely to meet (any shape, other numbers, equal numbers) belong to the mark *right*.
-Extremes, NaN, another dtype, memory, rejected inputs and values that miss a limit by a rounding error belong to
-*robust* (`EXTREME`). An exercise can decide otherwise, with a reason (`Exercise.right`, `Exercise.robust`).
+Laws about inputs that a reader is likely to encounter (any shape, other numbers, equal numbers) count towards the mark
+*right*. Extremes, NaN, other dtypes, memory, rejected inputs and values that miss a limit by a rounding error count
+towards the mark *robust* (`EXTREME`). An exercise can decide otherwise, with a reason (`Exercise.right`,
+`Exercise.robust`).
 """
 
 from __future__ import annotations
@@ -62,29 +65,29 @@ EXTREME = {
 
 EXCUSES = (*NAMES, "memory", "layout")
 _MOST = 6  # cases per law
-_MANY = 1000  # largest int that is tried as another argument; a larger size could fill the memory
+_MANY = 1000  # largest int whose value is tried for other arguments; a larger size could fill the memory
 _STEP, _FAR = 1000.0, 1e4
-_LONG = 33  # least length of a stretched axis, longer than any axis that a reader is shown
-_MOST_ENTRIES = 20_000  # limit on the entries of all tensors of such a case
-_COARSE = 1e-9  # tolerance in float64 where large numbers cancel
-# Tolerance where the result is also multiplied by a number as large as `_FAR`; in float32 it would be 1e-3
+_LONG = 33  # minimum length of a stretched axis, longer than any axis that a reader is shown
+_MOST_ENTRIES = 20_000  # limit on the tensor entries in such a case
+_COARSE = 1e-9  # tolerance in float64 when large numbers cancel
+# Tolerance when the result is also multiplied by a number as large as `_FAR`; in float32 it would be 1e-3
 _FAR_OFF = 1e-7
 
 
 def law_cases(
     exercise: Exercise, cases: Sequence[Case], call: Callable[[Case], Any], others: Sequence[Callable[[Case], Any]] = ()
 ) -> list[Case]:
-    """Derive cases from an exercise's own cases by all laws that it has not opted out of.
+    """Derive cases from an exercise's own cases, using all laws that the exercise has not opted out of.
 
     Args:
         exercise: The exercise.
-        cases: Its own cases.
-        call: Returns the `Outcome` of the reference on a case.
-        others: The same function for each known alternative solution. If one of them differs from the reference on a
-            case with a stretched axis, the case is dropped, because the statement does not determine its result.
+        cases: The exercise's own cases.
+        call: Function that returns the `Outcome` of the reference on a case.
+        others: Such a function for each known alternative solution. If an alternative differs from the reference on a
+            case with a stretched axis, the case is dropped, because the statement does not determine the result.
 
     Returns:
-        The derived cases; empty if there is nothing to vary.
+        The derived cases; an empty list if there is nothing to vary.
     """
     wanted = _ordinary(cases)
     if not wanted:
@@ -103,7 +106,7 @@ def law_cases(
         why = _robust(exercise, name)
         made = (replace(case, shows=NAMES[name], robust=why, right="") for case in make(base))
         held = (case for case in made if _holds(case, call))
-        if name == "nan":  # a right answer may ignore the NaN, so the result need not show it
+        if name == "nan":  # a right answer may ignore the NaN, so it need not appear in the result
             held = (case for case in held if all(_shows_nan(other(case)) for other in others))
         found += islice(held, _MOST)
     if not {"large", "one"} & {*exercise.excused}:
@@ -123,23 +126,23 @@ def law_cases(
 
 
 def _ordinary(cases: Sequence[Case]) -> list[Case]:
-    """Return the cases that can be varied: those with arguments and a result, without the exercise's own large ones."""
+    """Return the cases that can be varied: those with arguments and a result, except the exercise's own large ones."""
     return [one for one in cases if one.arguments and not one.refuse and not one.only_nan and one.shows != LARGE]
 
 
 def _robust(exercise: Exercise, name: str) -> str:
-    """Return the reason why a law's cases belong to *robust* in this exercise, or "" if they belong to *right*."""
+    """Return the reason why a law's cases count as *robust* in this exercise, or "" if they count as *right*."""
     return exercise.robust.get(name, "" if name in exercise.right else EXTREME.get(name, ""))
 
 
 def _holds(case: Case, call: Callable[[Case], Any]) -> bool:
-    """Return True if the reference gives a result that contains NaN if and only if the case asks for NaN."""
+    """Return True if the reference gives a result, with NaN in it if and only if the case asks for NaN."""
     value = call(case).value  # None if the reference or PyTorch raised
     return value is not None and holds_nan(value) == case.only_nan
 
 
 def _shows_nan(gave: Any) -> bool:
-    """Return True if an answer gives NaN, or raises."""
+    """Return True if an answer returned NaN or raised an exception."""
     return gave.error is not None or holds_nan(gave.value)
 
 
@@ -163,7 +166,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 def _sizes(case: Case) -> list[int]:
-    """Return the distinct sizes above 1 of all axes, in increasing order."""
+    """Return the distinct axis sizes above 1, in increasing order."""
     return sorted({size for tensor in _tensors(case.arguments) for size in tensor.shape if size > 1})
 
 
@@ -181,9 +184,9 @@ def _of_double(case: Case) -> bool:
 
 
 def _ones(case: Case) -> Iterator[Case]:
-    """Cut each axis to size one in every argument that has it. All sizes differ, so a size identifies its axis."""
+    """Cut each axis to size one in every argument that has the axis. All sizes differ, so a size identifies an axis."""
     for size in _sizes(case):
-        for zeroed in (False, True):  # the only valid index into a table of one row is 0
+        for zeroed in (False, True):  # the only valid index into a table with one row is 0
             yield replace(case, arguments=tuple(_cut(value, size, zeroed) for value in case.arguments))
 
 
@@ -204,10 +207,10 @@ def _cut(value: Any, size: int, zeroed: bool) -> Any:
 
 
 def _larges(case: Case) -> Iterator[Case]:
-    """Stretch each axis in every argument that has it, to a multiple of its size.
+    """Stretch each axis to a multiple of its size, in every argument that has the axis.
 
-    A multiple has all divisors of the old size. If no argument is a tensor, the lengths of lists and texts are
-    stretched in the same way. If there are no lists or texts either, the whole numbers are.
+    The new size keeps all divisors of the old one. If no argument is a tensor, the lengths of lists and texts are
+    stretched in the same way; if there are no lists or texts either, integers are multiplied.
     """
     tensors, sizes = _tensors(case.arguments), _sizes(case) or _lengths(case.arguments) or _wholes(case.arguments)
     for size in sizes:
@@ -218,21 +221,21 @@ def _larges(case: Case) -> Iterator[Case]:
 
 
 def _lengths(value: Any) -> list[int]:
-    """Return the distinct lengths above 1 of the texts and of the lists, in increasing order."""
+    """Return the distinct lengths above 1 of all texts and lists, in increasing order."""
     own = {len(value)} if isinstance(value, (str, list)) else set[int]()
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
     return sorted({size for size in own if size > 1}.union(*map(_lengths, inner)))
 
 
 def _length(value: Any) -> int:
-    """Return the number of characters of all texts, and of items of all lists and tuples."""
+    """Return the total number of characters in texts and of items in lists and tuples."""
     if isinstance(value, str):
         return len(value)
     return sum((1 + _length(part) for part in value), 0) if isinstance(value, (list, tuple)) else 0
 
 
 def _wholes(arguments: Sequence[Any]) -> list[int]:
-    """Return the distinct whole numbers from 2 to `_LONG` among the arguments, in increasing order."""
+    """Return the distinct integers from 2 to `_LONG` among the arguments, in increasing order."""
     return sorted({value for value in arguments if type(value) is int and 1 < value <= _LONG})
 
 
@@ -258,7 +261,7 @@ def _agrees(case: Case, call: Callable[[Case], Any], other: Callable[[Case], Any
     """Return True if another right answer agrees with the reference on a case."""
     try:
         return difference(other(case).value, call(case).value, case.tolerance, told=False) is None
-    except TypeError:  # values that cannot be compared
+    except TypeError:  # the values cannot be compared
         return False
 
 
@@ -329,7 +332,7 @@ def _single(case: Case) -> Iterator[Case]:
 
 
 def _others(case: Case) -> Iterator[Case]:
-    """Change one argument at a time and keep all shapes: scale a float, or reverse whole numbers and masks."""
+    """Change one argument at a time, keeping all shapes: scale a float, or reverse a list, integer tensor or mask."""
     for at, value in enumerate(case.arguments):
         whole = isinstance(value, torch.Tensor) and value.dtype in (torch.int64, torch.bool) and value.dim() > 0
         other = value
@@ -344,7 +347,7 @@ def _others(case: Case) -> Iterator[Case]:
 
 
 def _ties(case: Case) -> Iterator[Case]:
-    """Make neighboring entries equal in pairs, or round all entries to integers, so that many become equal."""
+    """Make each pair of neighboring entries equal, or round all entries to integers, so that many become equal."""
 
     def change(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         paired = tensor.clone()
@@ -363,7 +366,7 @@ def _scales(case: Case) -> Iterator[Case]:
 
 
 def _edges(case: Case) -> Iterator[Case]:
-    """Set each whole number to 1, to the size of each axis and to each other whole number."""
+    """Set each integer argument to 1, to the size of each axis, and to the value of each other integer argument."""
     whole = [value for value in case.arguments if type(value) is int and value <= _MANY]
     for at, value in enumerate(case.arguments):
         if type(value) is int:
@@ -372,9 +375,9 @@ def _edges(case: Case) -> Iterator[Case]:
 
 
 def _limits(exercise: Exercise, case: Case, call: Callable[[Case], Any]) -> Iterator[Case]:
-    """Meet each limit exactly and miss it by a little on both sides. The reference decides if that must be rejected.
+    """Hit each limit exactly and miss it narrowly on both sides. The reference decides which of these must be rejected.
 
-    A float that misses a limit by a rounding error is an extreme; a whole number beside a limit is not.
+    A float that misses a limit by a rounding error counts as an extreme; an integer next to a limit does not.
     """
     names = list(inspect.signature(exercise.reference).parameters)
     for name, limits in exercise.limits.items():
@@ -408,34 +411,35 @@ def _with(case: Case, at: int, value: Any) -> Case:
 
 REFUSED = "invalid input is rejected in every argument"
 _MOST_REFUSALS, _MOST_BESIDE = 24, 8
-_UNPACKED = "to unpack"  # part of Python's message for a tuple of another length, which is not a deliberate rejection
+_UNPACKED = "to unpack"  # in Python's message about a tuple of the wrong length, which is not a deliberate rejection
 
 
 class Gave(Protocol):
-    """The part of `call.Outcome` that is needed here: type and message of the exception, or None."""
+    """The part of `call.Outcome` that is needed here: the type and message of the exception, or None."""
 
     @property
     def error(self) -> tuple[str, str] | None: ...
 
 
 def refusal_cases(cases: Sequence[Case], calls: Sequence[Callable[[Case], Gave]]) -> list[Case]:
-    """Derive inputs that an answer must reject from an exercise's own cases.
+    """From an exercise's own cases, derive inputs that an answer must reject.
 
-    The arguments of the largest case are changed one at a time. A tensor gets one more entry along an axis, is cut
-    to one entry along it, is transposed, or gets another axis; a list loses its last item or repeats it; a whole number
-    becomes 0, -1, its double or the value of another argument; a float becomes NaN. Also, each rejected case of the
-    exercise is tried with the smallest value of each whole number, so that an answer must reject it even where there is
-    nothing to do.
+    The arguments of the largest case are changed one at a time. A tensor gets one more entry along an axis, is cut to
+    one entry along an axis, is transposed, or gets another axis. A list loses or repeats its last item. An integer
+    becomes 0, -1, its double, or the value of another argument. A float becomes NaN. In addition, the exercise's own
+    rejected cases are tried with each integer set to its smallest value, because an answer must reject them even if
+    there is nothing to compute.
 
-    A change becomes a case only if all known right answers reject it. If one of them accepts it, the statement does not
-    cover it.
+    A changed input becomes a case only if all known right answers reject it. If one of them accepts the input, the
+    statement does not cover it.
 
     Args:
         cases: The exercise's own cases.
-        calls: One function per known right answer, the reference first, that gives its outcome on a case.
+        calls: A function for each known right answer, starting with the reference, that returns the answer's outcome on
+            a case.
 
     Returns:
-        The derived cases; empty if no case of the exercise must be rejected.
+        The derived cases; an empty list if the exercise has no case that must be rejected.
     """
     taken = _ordinary(cases)
     if not taken or not any(case.refuse for case in cases):
@@ -457,7 +461,7 @@ def refusal_cases(cases: Sequence[Case], calls: Sequence[Callable[[Case], Gave]]
 
 
 def _beside(cases: Sequence[Case], taken: Sequence[Case]) -> Iterator[Case]:
-    """Replace each whole number of each rejected case by the smallest value at its position in accepted cases."""
+    """In each rejected case, replace each integer with the smallest value at the same position in accepted cases."""
     for case in cases:
         if case.refuse:
             for at, value in enumerate(case.arguments):
@@ -468,13 +472,13 @@ def _beside(cases: Sequence[Case], taken: Sequence[Case]) -> Iterator[Case]:
 
 
 def _size(case: Case) -> tuple[int, int]:
-    """Return the number of tensor entries of a case, and the number of its distinct ints above 1."""
+    """Return the number of tensor entries in a case, and the number of distinct ints above 1."""
     numbers = sum(value.numel() for value in case.arguments if isinstance(value, torch.Tensor))
     return numbers, len({value for value in case.arguments if type(value) is int and value > 1})
 
 
 def _refuses(gave: Gave) -> bool:
-    """Return True if an answer rejected the arguments deliberately and did not fail by accident."""
+    """Return True if an answer rejected the arguments deliberately instead of failing by accident."""
     return gave.error is not None and gave.error[0] == "ValueError" and _UNPACKED not in gave.error[1]
 
 
@@ -483,7 +487,7 @@ def _changed(arguments: tuple[Value, ...], at: int) -> Iterator[Value]:
     value = arguments[at]
     if isinstance(value, torch.Tensor):
         twins = [part.shape == value.shape for part in arguments if isinstance(part, torch.Tensor)]
-        if twins.count(True) > 1 and value.dim() > 1:  # another argument may have to agree in shape
+        if twins.count(True) > 1 and value.dim() > 1:  # another argument may be required to have the same shape
             yield value.transpose(0, 1).clone(memory_format=torch.contiguous_format)
         for axis, size in enumerate(value.shape):
             yield torch.cat([value, value.narrow(axis, 0, min(1, size))], dim=axis)
@@ -501,7 +505,7 @@ def _changed(arguments: tuple[Value, ...], at: int) -> Iterator[Value]:
 
 
 def _numbers_beside(arguments: tuple[Any, ...], at: int) -> list[int]:
-    """Return the other positive whole numbers among the arguments if this argument is a whole number."""
+    """If this argument is an integer, return the other positive integers among the arguments."""
     if type(arguments[at]) is not int:
         return []
     others = {value for value in arguments if type(value) is int and value > 0}

@@ -5,14 +5,14 @@
     call_faults     find the faults of one call: its value, or else its type, memory and gradients
     _known          find the known mistake that gives the same results
 
-Each fault belongs to one of the two marks of an answer. A *right* answer has the idea, and the first fault that costs
-this mark ends the examination. A *robust* answer also handles inputs that a lesson does not mention: extremes, NaN,
-inputs to reject, memory and types. If the answer is right, the first fault that costs this mark is reported, but it
-costs no points. A fault belongs to *robust* if its case does (`Case.is_robust`), or if its kind is not "value"
-(`exercise.KINDS`).
+Each fault belongs to one of the two marks of an answer. A *right* answer implements the idea. The first fault that
+costs this mark ends the examination. A *robust* answer also copes with what a lesson does not mention: extreme values,
+NaN, invalid inputs, memory and types. If the answer is right, the first fault that costs the robust mark is reported,
+but it costs no points. A fault costs only the robust mark if its case counts as robust (`Case.is_robust`), or if its
+kind is not "value" (`exercise.KINDS`).
 
-The answer runs in this process (`call.in_this_process`) or in the grader's, which shares nothing with it. This module
-sees only its `Outcome`.
+The answer runs either in this process (`call.in_this_process`) or in the grader's separate process. This module sees
+only the `Outcome` of each call.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class Verdict:
     """The findings of an examination.
 
     Attributes:
-        result: The first of the two marks: right, wrong, ...
+        result: The result for the first mark, such as right or wrong.
         shows: The property that failed.
-        input: The smallest input that shows it, by argument name.
+        input: The smallest input that shows the failure, by argument name.
         fault: What was expected and what was returned, shapes first.
         mistake: Message of the known mistake that the answer makes, if any.
-        robust: Verdict on the first fault of a right answer that costs only the robust mark; None if there is none.
-        printed: The first lines that the answer printed while it was tried, and how many more there were.
+        robust: Verdict on the first fault of a right answer that costs the robust mark; None if there is none.
+        printed: The first lines that the answer printed while it ran, and the number of further lines.
         already: What a wrong answer gets right; the grader fills it in.
     """
 
@@ -85,16 +85,17 @@ class Verdict:
 
 @dataclass(frozen=True)
 class AnswerKey:
-    """The information that is needed to examine answers to an exercise.
+    """All information needed to examine answers to an exercise.
 
     Attributes:
         names: Names of the answer's arguments.
-        cases: The cases in the order that they are tried.
-        expected: Returns the outcome of a right answer on the case with this index.
-        mistakes: For each known mistake, its message and a function that returns its outcome on a case.
-        groups: Group number of each case (see `credit`); empty if all cases earn their points together.
+        cases: The cases, in the order in which they are tried.
+        expected: Function that returns the outcome of a right answer on the case with a given index.
+        mistakes: For each known mistake, its message and a function that returns its outcome on the case with a given
+            index.
+        groups: Group number of each case (see `credit`); empty if the points are not divided among groups.
         right: Kinds of faults that cost points in this exercise, in addition to a wrong value.
-        offered: Choices of a question; empty for any answer.
+        offered: Choices of a question; empty if any answer is accepted.
     """
 
     names: tuple[str, ...]
@@ -107,7 +108,7 @@ class AnswerKey:
 
     @cached_property
     def own_kinds(self) -> tuple[Callable[[int], str | None], ...]:
-        """For each known mistake, a cached function from a case's index to the kind of its first fault there."""
+        """For each known mistake, a cached function from a case's index to the kind of the mistake's first fault."""
         return tuple(
             cache(lambda index, gives=gives: _first_kind(self, index, gives(index))) for _, gives in self.mistakes
         )
@@ -121,8 +122,7 @@ class AnswerKey:
 
 @dataclass(frozen=True, eq=False)
 class KnownMistake:
-    """A known mistake that is called like an answer. The key has the outcomes of first calls; only second calls run
-    it."""
+    """A known mistake, called like an answer. First calls take their outcome from the key instead of running it."""
 
     key: AnswerKey
     answer: Answer
@@ -141,7 +141,7 @@ class KnownMistake:
 
 
 def key_of(exercise: Exercise, seed: int = 0) -> AnswerKey:
-    """Make the key of an exercise. The reference and the known mistakes run only when needed, once per case."""
+    """Create the key of an exercise. The reference and the known mistakes run only when needed, once per case."""
     own = tuple(_apart(exercise, exercise.inputs(seed)))
     reference = _CalledOnce(in_this_process(exercise.reference))
     right: list[Callable[[Case], Outcome]] = [reference, *(in_this_process(answer) for answer in exercise.variants)]
@@ -166,7 +166,7 @@ def key_of(exercise: Exercise, seed: int = 0) -> AnswerKey:
 
 
 class _CalledOnce:
-    """Cache an answer's outcomes, which are needed both to select cases and to compare."""
+    """Cache the reference's outcomes, which are needed to select cases and again to judge answers."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -175,11 +175,11 @@ class _CalledOnce:
     def __call__(self, case: Case) -> Outcome:
         at = self._place(case)
         if at not in self._given:
-            self._given[at] = case, self._call(case)  # keep the case alive, so that its id is not reused
+            self._given[at] = case, self._call(case)  # keeps the case alive, so that its id is not reused
         return self._given[at][1]
 
     def forget_all_but(self, cases: Iterable[Case]) -> None:
-        """Drop the outcomes on cases that were tried but not selected."""
+        """Drop the outcomes of cases that were tried but not selected."""
         for at in self._given.keys() - {*map(self._place, cases)}:
             del self._given[at]
 
@@ -189,11 +189,11 @@ class _CalledOnce:
 
 
 def _apart(exercise: Exercise, cases: Iterable[Case]) -> Iterator[Case]:
-    """Yield the cases without their gradients and, after all others, once more with them, as cases of *robust*.
+    """Yield the cases without gradients. Then yield those that ask for gradients again, as *robust* cases.
 
     A tensor that requires gradients is special: numpy does not accept it, and it cannot be written into in place. In an
-    exercise about gradients the cases stay as they are. For an answer without arguments, the tolerance is made
-    absolute, so that a number with truncated digits does not pass as a rounded one.
+    exercise about gradients, the cases stay as they are. If the answer takes no arguments, the tolerance is made
+    absolute, so that a truncated number is not accepted as a rounded one.
     """
     later = []
     for case in cases:
@@ -207,7 +207,7 @@ def _apart(exercise: Exercise, cases: Iterable[Case]) -> Iterator[Case]:
 
 
 def _largest(value: Any) -> float:
-    """Return the largest absolute value of a number, or of several in a list or tuple."""
+    """Return the absolute value of a number, or the largest absolute value in a list or tuple of numbers."""
     return max(abs(float(part)) for part in (value if isinstance(value, (list, tuple)) else [value]))
 
 
@@ -215,9 +215,9 @@ def _largest(value: Any) -> float:
 
 
 def examine(key: AnswerKey, call: Call) -> Verdict:
-    """Try an answer on the key's cases in order, up to the first that shows that it is not right.
+    """Try an answer on the key's cases in order, up to the first case that shows that the answer is not right.
 
-    Then call all cases once more, the last one first. An answer must give the same result for the same input,
+    If no case does, all cases run once more in reverse order: for the same input, an answer must give the same result,
     regardless of the calls in between, the memory layout, and what was written into its earlier results.
     """
     robust: Verdict | None = None
@@ -236,7 +236,7 @@ def examine(key: AnswerKey, call: Call) -> Verdict:
 
 
 def rounds(key: AnswerKey) -> Iterator[tuple[int, bool]]:
-    """Yield (index, again) for every case once in order, then for every case once more in reverse order."""
+    """Yield (index, again) for all cases in order, then once more for all cases in reverse order."""
     yield from ((index, False) for index in range(len(key.cases)))
     yield from ((index, True) for index in reversed(range(len(key.cases))))
 
@@ -247,14 +247,14 @@ def marked_faults(key: AnswerKey, index: int, again: bool, outcome: Outcome) -> 
     Args:
         key: The key of the exercise.
         index: Index of the case.
-        again: This is the second call on the case.
+        again: True if this is the second call on the case.
         outcome: The outcome of the call.
 
     Yields:
         A flag that is True if the fault costs only the robust mark, and a sentence that describes the fault.
     """
     for kind, fault in call_faults(key.cases[index], outcome, key.expected(index), key.names):
-        everywhere = outcome.result in (Result.REFUSED, Result.MISSING)  # not an answer on any case
+        everywhere = outcome.result in (Result.REFUSED, Result.MISSING)  # such an answer fails everywhere
         yield not everywhere and key.is_robust(index, "again" if again and kind == "value" else kind), fault
 
 
@@ -280,7 +280,7 @@ NOT_OFFERED = "expected one of the choices"
 
 
 def not_offered(value: Any, offered: Sequence[Any]) -> str:
-    """Return the message for a value that is not among the choices of a question, or "" if it is or there are none."""
+    """Return the message for a value that is not among the choices of a question; "" if it is, or if there are none."""
     if not offered or as_given(value) in offered:
         return ""
     choices = ", ".join(map(repr, offered[:12])) + ", ..." * (len(offered) > 12)
@@ -330,7 +330,7 @@ def call_faults(
 
 
 def _value_fault(case: Case, outcome: Outcome, expected: Outcome, told: bool) -> str | None:
-    """Describe what is wrong with the value or the error of a call, ignoring types and precision; None if nothing."""
+    """Describe what is wrong with a call's value or error, ignoring types and precision; None if nothing is wrong."""
     if outcome.result is Result.TIMEOUT:
         return "it did not finish within its time limit" + "; expected a ValueError" * case.refuse
     if outcome.result is Result.CRASHED:
@@ -355,7 +355,7 @@ def _value_fault(case: Case, outcome: Outcome, expected: Outcome, told: bool) ->
     if far_off(value, wanted, case.tolerance, exact_zero=zero) is None:
         return None
     if not case.arguments and type(value) is type(wanted):
-        return f"{describe(value)} is not right"  # say no more, because that would reveal the only right answer
+        return f"{describe(value)} is not right"  # say no more: the expected value would give the answer away
     return difference(value, wanted, case.tolerance, exact_zero=zero) if told else fault
 
 
@@ -394,10 +394,11 @@ def _gradient_faults(
 def _known(key: AnswerKey, call: Call, index: int, outcome: Outcome) -> str | None:
     """Return the message of the known mistake that explains an answer's wrong outcome on a case, or None.
 
-    The mistake must agree with the answer on this case with the same kind of fault. It must also agree on at least half
-    of the other cases that the answer fails, of those that the mistake fails, and of all others. Cases to reject are
-    not counted here, because a mistake seldom rejects anything and an answer may. Among several such mistakes, the one
-    that agrees most often on the cases that the answer fails wins, and after that the one that agrees on most cases.
+    The mistake must have the same outcome as the answer on this case, with the same kind of fault. It must also agree
+    with the answer on at least half of the other cases that the answer fails, on half of those that the mistake fails,
+    and on half of all other cases. Cases that must be rejected do not count here, because a mistake seldom rejects
+    anything, but an answer may. If several mistakes qualify, the one that agrees on most of the cases that the answer
+    fails is chosen, and among equals the one that agrees on most cases overall.
     """
     kind = _first_kind(key, index, outcome)
     alike = [
@@ -425,7 +426,7 @@ def _known(key: AnswerKey, call: Call, index: int, outcome: Outcome) -> str | No
 
 
 def _both(first: Sequence[bool], second: Sequence[bool]) -> int:
-    """Count the positions where both are true."""
+    """Count the positions where both sequences are true."""
     return sum(a and b for a, b in zip(first, second, strict=True))
 
 
@@ -436,7 +437,7 @@ def _first_kind(key: AnswerKey, index: int, outcome: Outcome) -> str | None:
 
 
 def same(first: Outcome, second: Outcome, case: Case) -> bool:
-    """Return True if two calls on a case had the same outcome."""
+    """Return True if two calls on the same case had the same outcome."""
     if first is second:
         return True
     if first.error or second.error:
