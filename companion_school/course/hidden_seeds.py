@@ -1,8 +1,8 @@
 """The instructor's secret, and the seeds of the hidden cases that are derived from it.
 
-A problem set is graded twice: on the public cases, which students can try, and on hidden cases, which check the same
-properties but are drawn from seeds derived from the instructor's secret file. Each exercise has its own seeds, so a
-seed that leaks reveals nothing about the other exercises.
+A problem set is graded twice: on the public cases, which students can run, and on hidden cases, which check the same
+properties but use seeds derived from the instructor's secret file. Each exercise has its own seeds, so a seed that
+leaks reveals nothing about the other exercises.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def read_secret(path: Path | str) -> bytes:
 
 
 def hidden_seed(secret: bytes, id: str, number: int = 0) -> int:
-    """Return a seed for an exercise's hidden cases. Each `number` gives a different seed, and none is `PUBLIC_SEED`."""
+    """Return a seed for an exercise's hidden cases. Each `number` gives a different seed, never `PUBLIC_SEED`."""
     return int.from_bytes(keyed(secret, id, str(number))[:7], "big") + 1
 
 
 def keyed(secret: bytes, *what: str) -> bytes:
-    """Return 64 bytes that depend on these words and that cannot be predicted without the secret (keyed BLAKE2b)."""
+    """Return 64 bytes that depend on these words and cannot be predicted without the secret (keyed BLAKE2b)."""
     return hashlib.blake2b("\n".join(what).encode(), key=hashlib.sha256(secret).digest()).digest()
 
 

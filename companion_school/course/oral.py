@@ -1,4 +1,4 @@
-"""Oral questions for students about their own answers, about ten minutes per student.
+"""Oral questions about students' own answers, about ten minutes per student.
 
 Each question refers to a line that the student wrote and lists what a good answer mentions. The questions do not
 affect the marks.
@@ -25,12 +25,12 @@ class Oral:
     """A question about a line of a student's answer.
 
     Attributes:
-        exercise: Id of the exercise that the line answers.
+        exercise: Id of the exercise that the line belongs to.
         kind: Subject of the question. A student gets at most one question of each kind.
-        line: Line number in the answer, from 1.
+        line: Line number in the answer, starting at 1.
         code: The text of the line.
         ask: The question.
-        names: Aspects that a good answer mentions.
+        names: Points that a good answer mentions.
     """
 
     exercise: str
@@ -41,7 +41,7 @@ class Oral:
     names: str
 
 
-Found = tuple[str, str, str]  # kind, question, points that a good answer mentions
+Found = tuple[str, str, str]  # kind, question, and points that a good answer mentions
 _SHAPING = {
     "transpose",
     "permute",
@@ -199,13 +199,13 @@ def _told(node: ast.AST) -> str:
 
 
 def _short(line: str) -> str:
-    """Return a student's code on one line that fits between backquotes, where Markdown shows it as it is."""
+    """Return a student's code as one line that can stand between backquotes, so that Markdown shows it unchanged."""
     text = plain(line.strip().replace("`", "'"))
     return text if len(text) <= _LONGEST_LINE else f"{text[:_LONGEST_LINE]} ..."
 
 
 def drawn(answers: Sequence[Answers], student: str, secret: bytes, each: int) -> list[Oral]:
-    """Draw up to `each` questions for a student, each of a different kind, spread evenly over the exercises.
+    """Draw up to `each` questions of different kinds for a student, spread evenly over the exercises.
 
     The same secret and student always give the same questions.
     """
@@ -222,7 +222,7 @@ def drawn(answers: Sequence[Answers], student: str, secret: bytes, each: int) ->
 
 
 def page(students: Sequence[str], answers: Sequence[Answers], secret: bytes, each: int) -> str:
-    """Return the instructor's list in Markdown: for each student, the questions, the lines and what to listen for."""
+    """Return the instructor's list in Markdown: each student's questions, their lines, and what to listen for."""
     pieces = [
         "# Questions about your students' own answers\n\nKeep the answer in view of both of you while you ask. "
         "Students who wrote a line can say what it does; students who copied it often cannot change it. Line numbers "

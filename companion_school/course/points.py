@@ -11,7 +11,7 @@ PUBLIC_SHARE = 0.5
 
 
 def is_constant(exercise: Exercise) -> bool:
-    """Return True if the answer is one fixed result, such as a number to compute: no case has arguments."""
+    """Return True if no case has arguments, so that the answer is one fixed result, such as a number to compute."""
     return all(not case.arguments for case in exercise.inputs(PUBLIC_SEED))
 
 
@@ -31,9 +31,9 @@ class Part:
 
 
 def parts(exercise: Exercise) -> list[Part]:
-    """Split an exercise's points by the groups of its cases.
+    """Split an exercise's points among the groups of its cases.
 
-    Half of each group's points are for its public cases and half for its hidden ones. If the answer is one fixed
+    Half of each group's points are for its public cases and half for its hidden cases. If the answer is one fixed
     result, the check that students run must not reveal it, so all points are for the hidden check.
     """
     share = 0.0 if is_constant(exercise) else PUBLIC_SHARE
@@ -42,6 +42,6 @@ def parts(exercise: Exercise) -> list[Part]:
 
 
 def shares(exercise: Exercise) -> tuple[float, float]:
-    """Return an exercise's points for its public cases and for its hidden ones, summed over all groups."""
+    """Return an exercise's points for its public cases and for its hidden cases, summed over all groups."""
     earned = parts(exercise)
     return sum(part.public for part in earned), sum(part.hidden for part in earned)

@@ -1,7 +1,7 @@
-"""Find similar answers in a class: equal or nearly equal after all names that a student chose have been replaced.
+"""Find similar answers in a class: equal or nearly equal after all names chosen by the student have been replaced.
 
 Answers to exercises and files of a project are compared in the same way, with each other and with the course's own
-answers. Similarity proves nothing. In particular, a short exercise has few right answers, so very short answers are
+answers. Similarity proves nothing. Short exercises in particular have few correct answers, so very short answers are
 left out, as are those that equal the stub.
 """
 
@@ -47,9 +47,9 @@ class Answers:
     """A class's answers to one exercise, or its versions of one file of a project.
 
     Attributes:
-        id: Number of the exercise, or name of the file.
+        id: Exercise number or file name.
         by_student: Programs by student.
-        own: The course's own answers: the reference and other right answers.
+        own: The course's own answers: the reference and other correct answers.
         given: The stub that was handed out.
     """
 
@@ -64,10 +64,10 @@ class Alike:
     """Students whose answers are alike.
 
     Attributes:
-        id: Number of the exercise, or name of the file.
-        students: Their names. The first is `COURSE` if the answers are the course's own.
-        share: Similarity of the answers, from 0 to 1. In a group of students, the lowest among the pairs that count as
-            alike.
+        id: Exercise number or file name.
+        students: Names of the students. The first is `COURSE` if the answers match the course's own.
+        share: Similarity of the answers, from 0 to 1. For a group of students, this is the lowest among the pairs that
+            count as alike.
     """
 
     id: str
@@ -76,7 +76,7 @@ class Alike:
 
 
 def programs(handed: Sequence[Handed], chosen: Sequence[Exercise]) -> list[Answers]:
-    """Collect the answers to exercises, each with the code that it needs from its notebook, without running them.
+    """Collect the answers to exercises, each with the code that it needs from its notebook. No code is run.
 
     Students whose files cannot be read are left out.
 
@@ -85,7 +85,7 @@ def programs(handed: Sequence[Handed], chosen: Sequence[Exercise]) -> list[Answe
     """
     asked: dict[str, tuple[str, ...]] = {exercise.name: () for exercise in chosen}
     by_name: dict[str, dict[str, str]] = {name: {} for name in asked}
-    with Worker(Limits(), behind=best()) as worker:  # it only reads files and runs no answer
+    with Worker(Limits(), behind=best()) as worker:  # the worker only reads files and runs no answers
         for one in handed:
             try:
                 found = worker.read([(file.name, contents(file)) for file in one.files], asked)[1]
@@ -116,13 +116,13 @@ def modules(handed: Sequence[Handed], stages: Sequence[Stage]) -> list[Answers]:
 
 
 def alike(answers: Answers) -> list[Alike]:
-    """Find the answers that are the course's own, and groups of students whose answers are alike.
+    """Find the answers that match the course's own, and groups of students whose answers are alike.
 
-    An answer of at least `LONG` tokens counts as the course's own if it is similar to it, a shorter one only if it is
-    equal, because there are few right short answers. The answers that are the course's own are in no other group.
+    An answer of at least `LONG` tokens matches a course's answer if it is similar. A shorter answer must be equal,
+    because there are few correct short answers. Answers that match the course's own are in no other group.
 
     Returns:
-        The groups, the most similar first.
+        The groups, most similar first.
     """
     given = words(answers.given)
     spoken = {student: words(program) for student, program in answers.by_student.items()}
@@ -150,7 +150,7 @@ def alike(answers: Answers) -> list[Alike]:
 
 
 def _share(mine: Sequence[str], theirs: Sequence[str]) -> float:
-    """Return the similarity ratio of two sequences of tokens, or 0 if it is below `ALIKE`."""
+    """Return the similarity ratio of two token sequences, or 0 if it is below `ALIKE`."""
     if mine == theirs:
         return 1.0
     matcher = SequenceMatcher(None, mine, theirs, autojunk=False)
@@ -170,7 +170,7 @@ def export(found: Sequence[Answers], out: Path) -> int:
         The number of students' answers.
 
     Raises:
-        ValueError: If OUT exists already.
+        ValueError: If OUT already exists.
     """
     if out.exists():
         raise ValueError(f"--export {out}: it already exists; move it away or choose another name")
@@ -186,9 +186,9 @@ def export(found: Sequence[Answers], out: Path) -> int:
 def words(program: str) -> list[str]:
     """Convert a program to a sequence of tokens: the node types, names and constants of its syntax tree.
 
-    Names that the program defines are replaced by numbers in the order of their first use. Comments, docstrings,
-    annotations, imports, line breaks and redundant brackets make no difference. The result is empty for a program that
-    is too long or cannot be parsed.
+    Names that the program defines are replaced with numbers in the order of their first use. Comments, docstrings,
+    annotations, imports, line breaks and redundant parentheses make no difference. The result is empty for a program
+    that is too long or cannot be parsed.
     """
     if len(program) > _LONGEST:
         return []
@@ -225,5 +225,5 @@ def _walk(node: ast.AST, own: set[str], numbers: dict[str, int]) -> Iterator[str
 
 
 def as_text(found: Sequence[Alike]) -> str:
-    """Format the groups as text, one per line. Only equal answers are 100% alike; other shares are rounded down."""
+    """Format the groups as text, one per line. Only equal answers show as 100% alike; others are rounded down."""
     return "\n".join(f"{one.id}  {int(100 * one.share):3}%  {', '.join(one.students)}" for one in found)

@@ -1,4 +1,4 @@
-"""Find each student's submission: a file, a folder or a zip, named by the instructor or a learning platform.
+"""Find each student's submission: a file, a folder or a zip file, named by the instructor or a learning platform.
 
     STUDENT.ipynb, STUDENT.zip, STUDENT/....ipynb           one entry for each student
     submitted/STUDENT/PSET/....ipynb                        as collected by nbgrader
@@ -8,7 +8,8 @@
     11-22 - Ada Lovelace - Nov 30, 2026 1159 PM/            as downloaded from Brightspace
     submission_1234/ beside submission_metadata.yml         as exported from Gradescope
 
-All entries of a student are combined. If they hold several notebooks, one is graded, selected by the rule in `CHOICE`.
+All entries of a student are combined. If they contain several notebooks, only one is graded, which the rule in `CHOICE`
+selects.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ _DEEPEST, _MOST_FILES, _MOST_ZIPS = 4, 2000, 10
 
 @dataclass(frozen=True)
 class Platform:
-    """Facts in the name of a file or folder downloaded from a learning platform.
+    """Information from the name of a file or folder downloaded from a learning platform.
 
     Attributes:
         student: Name of the student with the platform's number, such as "lovelaceada_1234".
         name: The student's own name for the file; empty for a folder.
-        upload: Number of the upload, which increases over time; 0 if the name has none.
+        upload: Upload number, which increases over time; 0 if the name has none.
         time: Time of submission; empty if the name has none.
         late: True if the platform marks the submission as late.
     """
@@ -70,7 +71,7 @@ _NAMES = (
 def platform_name(name: str) -> Platform | None:
     """Parse the name of a file or folder downloaded from a learning platform; None for any other name."""
     found = next((match.groupdict() for one in _NAMES if (match := one.fullmatch(name))), None)
-    if found is None or name.count("_assignsubmission_") > 1:  # a name with two numbers could be somebody else's
+    if found is None or name.count("_assignsubmission_") > 1:  # a name with two numbers could be another student's
         return None
     student = f"{found['who']}_{found['id']}" if found.get("id") else found["who"]
     upload = found.get("upload") or "0"
@@ -93,9 +94,9 @@ class Handed:
         student: Name of the student.
         files: Files to grade: one notebook, or the files of a project.
         time: Time of submission in ISO 8601 with UTC offset; empty if unknown.
-        time_from: Source of the time, or why it is unknown.
-        fault: Why there is nothing to grade; None if there is something.
-        others: Names of files and folders that were handed in too but are not graded.
+        time_from: Source of the time, or the reason why it is unknown.
+        fault: The reason why there is nothing to grade; None if there is something.
+        others: Names of files and folders that were handed in but are not graded.
         place: Name of the student's entry in the folder of submissions, which a platform uses to match feedback.
     """
 
@@ -115,7 +116,7 @@ class _Entries:
     paths: list[tuple[Path, Platform]] = field(default_factory=list)
 
     def said(self) -> tuple[str, bool]:
-        """Return the latest time in the names, and True if a name is marked as late."""
+        """Return the latest time in the names, and whether any name is marked as late."""
         return max(one.time for _, one in self.paths), any(one.late for _, one in self.paths)
 
 
@@ -129,19 +130,19 @@ def handed_in(
 ) -> list[Handed]:
     """Find all students' submissions in a folder or a zip file, sorted by student.
 
-    A problem with a student's files is recorded in that student's `fault` and is not raised.
+    A problem with a student's files is recorded in that student's `fault` instead of being raised.
 
     Args:
-        folder: Folder that contains a notebook, a folder or a zip file for each student, or a folder `submitted` that
-            does.
+        folder: Folder that contains a notebook, a folder or a zip file for each student, possibly in a subfolder
+            `submitted`.
         assignment: Name of the problem set, which selects a folder if students' folders hold several problem sets.
         project: Look for the files of *Your own transformer* instead of a notebook.
         times: The instructor's table of submission times, by student.
         zone: UTC offset to assume for times without one.
 
     Raises:
-        ValueError: If there is no such folder, it holds no submissions, or all students handed in several problem sets
-            and `assignment` selects none of them.
+        ValueError: If the folder does not exist or holds no submissions, or if all students handed in several problem
+            sets and `assignment` selects none of them.
     """
     if folder.suffix.lower() == ".zip" and folder.is_file():
         folder = unpack(folder, scratch(), KINDS, inner_zips=True)
@@ -189,7 +190,7 @@ _KEPT: list[tempfile.TemporaryDirectory[str]] = []
 
 
 def left_out(folder: Path) -> list[str]:
-    """List the files in a folder of submissions that belong to no student, to report them to the instructor."""
+    """List the files in a folder of submissions that belong to no student, so that the instructor can be told."""
     folder = _inner(folder)
     if not folder.is_dir():
         return []
@@ -199,8 +200,7 @@ def left_out(folder: Path) -> list[str]:
 
 
 def _inner(folder: Path) -> Path:
-    """Return the folder `submitted` of an nbgrader course, or the folder itself if `submitted` may be a student's
-    name."""
+    """Return an nbgrader course's folder `submitted`, or the given folder if `submitted` may be a student's name."""
     if not (folder / "submitted").is_dir():
         return folder
     others = {path.name for path in folder.iterdir() if path.is_dir() or path.suffix in (*KINDS, ".zip")}
@@ -209,7 +209,7 @@ def _inner(folder: Path) -> Path:
 
 
 def plain(name: str) -> str:
-    """Escape the characters of a file name that cannot be printed safely, and bytes that are not valid UTF-8."""
+    """Escape characters in a file name that cannot be printed safely, and bytes that are not valid UTF-8."""
     text = os.fsencode(name).decode("utf-8", "backslashreplace")
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
@@ -236,7 +236,7 @@ def _entries(folder: Path, manifest: Mapping[str, tuple[str, str]], assignment: 
 
 
 def _common_start(names: Sequence[str], assignment: str) -> int:
-    """Return how many characters come before the student in the names: 6 for week2-ada, 13 for course-week2-ada."""
+    """Return how many characters precede the student's name: 6 for week2-ada, 13 for course-week2-ada."""
     begins = {name[: at + len(assignment) + 1] for name in names if (at := name.find(f"{assignment}-")) >= 0}
     [start] = begins if len(begins) == 1 else [""]
     return len(start) if assignment and all(name.startswith(start) and name != start for name in names) else 0
@@ -265,7 +265,7 @@ def _one(
         if project and not chosen and all(path.suffix in KINDS for path, _ in entries.paths):
             return None
         home = entry_of.get(chosen[0], home) if chosen else home
-        place = plain(home.name)  # a platform returns the page to what was graded, not to an earlier upload
+        place = plain(home.name)  # a platform attaches the page to the graded file, not to an earlier upload
     except OSError as error:
         return Handed(student, (), fault=f"its folder cannot be read ({error.strerror or error})", place=place)
     except ValueError as error:
@@ -322,9 +322,9 @@ def _deep(folder: Path, depth: int = 0) -> list[Path]:
 def _notebook(
     found: Sequence[tuple[Path, Platform]], assignment: str | None, home: Path
 ) -> tuple[list[Path], list[str]]:
-    """Return the file to grade in a list of one, and the names of the other candidates."""
+    """Return a list with the one file to grade, and the names of the other candidates."""
     of_kind = {kind: [(file, said) for file, said in found if file.suffix == kind] for kind in KINDS}
-    rivals = of_kind[".ipynb"] or of_kind[".py"]  # beside a notebook, Python files are modules and not candidates
+    rivals = of_kind[".ipynb"] or of_kind[".py"]  # beside a notebook, Python files are modules, not candidates
     if not rivals:
         others = [plain(file.name) for file, _ in found if file.is_file() and file.name != "timestamp.txt"]
         what = f"only {', '.join(others[:3])}" if others else "nothing"
@@ -339,7 +339,7 @@ def _notebook(
 
 
 def _rank(found: tuple[Path, Platform], assignment: str | None, home: Path) -> tuple[bool, int, int, int]:
-    """Return the sort key of the rule in `CHOICE`: matching name, upload number, time in minutes, copy number."""
+    """Return the sort key for the rule in `CHOICE`: matching name, upload number, time in minutes, copy number."""
     file, said = found
     stem, wanted = Path(said.name or file.name).stem.lower(), (assignment or "").lower()
     copy = None if stem == wanted else _COPY.search(stem)

@@ -1,4 +1,4 @@
-"""Read and write CSV tables of marks for spreadsheets in any language, without cells that could act as formulas."""
+"""Read and write CSV tables of marks for spreadsheets in any language, escaping cells that could act as formulas."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def points(value: float) -> str:
 
 
 def read_number(text: str, where: str) -> float | None:
-    """Parse the number in a cell, with a decimal point or comma; None for an empty cell.
+    """Parse the number in a cell, which may have a decimal point or comma; None for an empty cell.
 
     Args:
         text: Contents of the cell.
@@ -81,13 +81,13 @@ def read_table(path: Path) -> list[Row]:
 
 
 def separator(text: str) -> str:
-    """Detect the separator of a table: comma, semicolon or tab, the most frequent in its header line."""
+    """Detect the separator of a table: whichever of comma, semicolon and tab is most frequent in its header line."""
     head = re.sub(r'"[^"]*"', "", text.lstrip("\r\n").partition("\n")[0])
     return max(",;\t", key=head.count)
 
 
 def as_csv(columns: Iterable[str], rows: Iterable[Mapping[str, str]], separated: str = ",") -> str:
-    """Return a table as CSV text with a header line. Cells that a row lacks are empty."""
+    """Return a table as CSV text with a header line. Missing cells are left empty."""
     out = io.StringIO()
     writer = csv.DictWriter(out, [*columns], lineterminator="\n", delimiter=separated)
     writer.writeheader()
@@ -96,7 +96,7 @@ def as_csv(columns: Iterable[str], rows: Iterable[Mapping[str, str]], separated:
 
 
 def as_it_was(file: Path, columns: Iterable[str], rows: Iterable[Mapping[str, str]]) -> str:
-    """Return a table as CSV text in the format of a file: its separator, byte order mark and line endings."""
+    """Return a table as CSV text with the separator, byte order mark and line endings of a given file."""
     before = file.read_bytes()
     text = as_csv(columns, rows, separator(read_text(file)))
     if b"\r\n" in before:
@@ -107,7 +107,7 @@ def as_it_was(file: Path, columns: Iterable[str], rows: Iterable[Mapping[str, st
 def quoted(text: str) -> str:
     """Escape text so that no spreadsheet takes it for a formula. `unquoted` is the inverse.
 
-    In some languages spreadsheets separate cells by semicolons, so text after a separator is escaped too.
+    In some languages spreadsheets separate cells with semicolons, so text after a separator is escaped too.
     """
     return _BEGINNING.sub(r"\1'\2", text)
 

@@ -1,4 +1,4 @@
-"""Find the items to grade: exercises, questions and written answers by number, or those of a problem set or project."""
+"""Find the items to grade: exercises, questions and written answers, given by number, problem set or project."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Task:
     Attributes:
         name: Name of the problem set; empty if exercises or stages are given by number.
         course: Folder into which the problem set was released; None if unknown.
-        exercises: Exercises, including the questions that were converted to exercises.
+        exercises: Exercises, including questions converted to exercises.
         written: Written answers.
         stages: Stages of a project.
         numbers: Questions with individual numbers for each student.
-        roster: File with the students for whom these numbers were drawn.
+        roster: File that lists the students for whom these numbers were drawn.
     """
 
     name: str = ""
@@ -54,12 +54,12 @@ def choose(ids: Sequence[str], pset: str | None, build: str | None, near: Sequen
         ids: Numbers of exercises, questions and written answers.
         pset: Folder, notebook or name of a problem set or project.
         build: Stages of a project, such as "2-7".
-        near: Folders whose subfolder `release` is searched for a problem set of that name.
-        secret: The instructor's secret, which decides the order of a question's choices.
+        near: Folders whose subfolder `release` is searched for a problem set with that name.
+        secret: The instructor's secret, which determines the order of a question's choices.
 
     Raises:
         ValueError: If not exactly one of the three is given, a number is unknown or repeated, the problem set is not
-            found or holds nothing to grade, or two exercises ask for a function of the same name.
+            found or contains nothing to grade, or two exercises ask for functions of the same name.
     """
     if sum(map(bool, (ids, pset, build))) != 1:
         raise ValueError(
@@ -92,12 +92,12 @@ def _named(ids: Sequence[str], secret: bytes) -> Task:
 
 
 def _asked_as(item: Asked, id: str) -> Asked:
-    """Return an item with the number that it was handed out with, which identifies a student's answer."""
+    """Return an item under the number that it had when it was handed out, which identifies a student's answer."""
     return replace(item, id=id) if id in MOVED else item
 
 
 def _forms(item: Asked, id: str) -> tuple[Asked, ...]:
-    """Return an item with its number and, if it has moved, also with its old number, which earlier problem sets use."""
+    """Return an item by its number and, if it has moved, also by its old number, which earlier problem sets use."""
     before = old_id(id)
     return (item,) if before is None else (item, replace(item, id=before))
 

@@ -24,11 +24,11 @@ def side_by_side(
     wall: Wall,
     done: Callable[[Made], None],
 ) -> list[Made]:
-    """Apply `make` to each item, `jobs` of them at the same time.
+    """Apply `make` to each item, running up to `jobs` calls in parallel.
 
     Args:
         many: The items.
-        make: Called with a worker and an item. Each of the parallel threads has its own worker.
+        make: Function called with a worker and an item. Each thread has its own worker.
         jobs: Number of threads.
         limits: Time and memory limits of an answer.
         wall: Isolation of answers from the rest of the system (`sandbox.wall.choose`).
@@ -39,7 +39,7 @@ def side_by_side(
 
     Raises:
         ValueError: If the system has no fork.
-        OSError: If the process for answers does not start.
+        OSError: If the process that runs answers does not start.
     """
     waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
     for number in range(len(many)):

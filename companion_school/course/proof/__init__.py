@@ -1,1 +1,1 @@
-"""Tests of the checks themselves: right answers, known-wrong answers and hostile students for every exercise."""
+"""Tests of the checks themselves: correct answers, known-wrong answers and hostile students for every exercise."""

@@ -1,7 +1,7 @@
 """Hostile answers to exercise 2.3. Each must earn nothing and end in one of the outcomes listed with it.
 
 An attack is the body of `visible_softmax(scores, may_look)`. If it runs at all, it runs in the grader's sandbox.
-`ATTACKS` are graded without forbidden operators, so that they get as far as possible. `BREACHES` break the rules of the
+`ATTACKS` are graded with no operators forbidden, so that they get as far as possible. `BREACHES` break the rules of the
 exercise, most of them by calling a forbidden operator.
 """
 
@@ -33,7 +33,8 @@ class Right(torch.Tensor):
 return scores.as_subclass(Right)
 """  # noqa: E501
 
-# Read the reference's own body with C++ code that no Python hook sees: the right answer if the file is readable.
+# Read the reference's own body with C++ code, which no Python hook sees. This is the right answer if the file is
+# readable.
 _NATIVE = r"""
 try: text = bytes(torch.from_file('{references}', size={size}, dtype=torch.uint8).tolist()).decode()
 except RuntimeError: raise RuntimeError('it cannot be read') from None
@@ -122,7 +123,7 @@ ATTACKS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("wrong", "crashed"),
     ),
     "traces what is called": ("import sys\nsys.settrace(lambda *a: None)\nreturn scores", ("wrong", "crashed")),
-    # Attempts to find out the secret or the right answer
+    # Attempts to discover the secret or the right answer
     "reads the secret": ("return open('{secret}').read()", CRASHED),
     "reads the references": (
         "try: return open('{references}').read()\nexcept PermissionError as error: raise type(error)('no') from None",
@@ -138,7 +139,7 @@ ATTACKS: dict[str, tuple[str, tuple[str, ...]]] = {
     "imports the companion by another name": (
         "import importlib\ntheirs = importlib.import_module('compa' + 'nion.layers.attention')\n"
         "return theirs.softmax(scores)",
-        ("refused", "crashed"),  # by the import hook, or because the sandbox has no such module
+        ("refused", "crashed"),  # blocked by the import hook, or because the sandbox has no such module
     ),
     "looks for it among the modules": (
         "import sys\nfound = [one for name, one in sys.modules.items() if 'lesson' in name or 'compan' in name]\n"
@@ -234,7 +235,7 @@ ATTACKS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "sends replies in advance": (
         f"{_FRAMES}\nfor _ in range(50): send(codec.pack_outcome(outcome(scores)))\nreturn scores",
-        ("wrong", "timeout"),  # replies are not read, so sending blocks in the end
+        ("wrong", "timeout"),  # replies are not read, so sending eventually blocks
     ),
 }
 

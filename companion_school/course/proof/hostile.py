@@ -1,7 +1,7 @@
-"""A class of hostile students. Grading it must not hang, must award no undeserved point and must give known outcomes.
+"""A class of hostile students. Grading it must not hang, award undeserved points or give unknown outcomes.
 
-All students except those who spoil the whole notebook answer the other exercises correctly. This reveals whether the
-code of one exercise can change the mark of another.
+All students except those who spoil the whole notebook answer the other exercises correctly. This reveals whether code
+for one exercise can change the mark of another.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ class Student:
 
     Attributes:
         cells: The notebook's code cells, or the bytes of a file that is not a notebook.
-        ends: Acceptable outcomes by exercise. Exercises that are not listed must be right.
+        ends: Acceptable outcomes by exercise. Exercises not listed must be right.
         submission: Expected status of the submission as a whole.
-        points: Expected points for the target exercise, if neither all nor none.
+        points: Expected points for the target exercise, unless the student gets all or none.
         mistake: Known mistake that the feedback must name.
         file: Name of the submitted file.
         link: True if the file is a symbolic link to the instructor's secret.
         cell_metadata: Metadata of every cell.
         outputs: Number of characters in each cell's output.
-        free: True if the student is graded with no forbidden operators.
+        free: True if the student is graded with no operators forbidden.
     """
 
     cells: Sequence[str] | bytes
@@ -70,7 +70,7 @@ class Student:
 
 
 def run_hostile_class(jobs: int = 2) -> list[Trial]:
-    """Grade the hostile class. Return a trial for each student, and one for the feedback to the whole class."""
+    """Grade the hostile class. Return a trial for each student, and a trial for the feedback to the whole class."""
     students = hostile_class()
     chosen = [find_exercise(id) for id in BOOK]
     with tempfile.TemporaryDirectory(prefix="companion-hostile-") as home:
@@ -94,7 +94,7 @@ def run_hostile_class(jobs: int = 2) -> list[Trial]:
 
 
 def _ran_out_of_time(graded: Graded, students: Mapping[str, Student]) -> bool:
-    """Return True if a student's code, or reading it, exceeded the time limit unexpectedly."""
+    """Return True if running or reading a student's code exceeded the time limit unexpectedly."""
     student = students[graded.handed.student]
     if graded.submission != student.submission:
         return True
@@ -128,7 +128,7 @@ def _fault(graded: Graded, students: dict[str, Student]) -> str | None:
 
 
 def _leaks_in(out: Path, chosen: Sequence[Exercise], graded: Sequence[Graded]) -> str | None:
-    """Check that no feedback page leaks anything and that every outcome occurs; return the fault, or None."""
+    """Check that no feedback page leaks anything and that every outcome occurs; return the fault or None."""
     told = [known.message for exercise in chosen for known in exercise.mistakes]
     found = leaks(out / "feedback", chosen, _SECRET.encode(), public=told)
     for file in sorted((out / "feedback").iterdir()):
@@ -250,7 +250,7 @@ def hostile_class() -> dict[str, Student]:
         elif forbidden_uses(text, book[id].forbidden):
             students[name] = Student(cells, {id: ("refused",)})
         else:
-            # Either mark may name the mistake.
+            # The feedback on either mark may name the mistake.
             students[name] = Student(cells, {id: ("wrong", "right")}, mistake=message)
     return students
 
@@ -268,8 +268,9 @@ class Told(Exception): pass
 
 
 def _remembers(target: Exercise, otherwise: str) -> str:
-    """Return code that recognizes the public cases by the sum of their scores and runs `otherwise` on all others."""
-    # Compare texts, because NaN does not equal itself, and six digits, because another memory order changes the rest.
+    """Return code that recognizes the public cases by the sum of their scores and runs `otherwise` on any others."""
+    # Compare text, because NaN does not equal itself, and only six digits, because a different memory order changes the
+    # rest.
     sums = sorted({f"{float(case.arguments[0].sum()):.6g}" for case in key_of(target).cases})
     body = target.solution.partition(":\n")[2]
     known = f"if f'{{float(scores.sum()):.6g}}' not in {sums!r}"
@@ -277,9 +278,9 @@ def _remembers(target: Exercise, otherwise: str) -> str:
 
 
 def _known(book: Collection[Exercise]) -> Iterator[tuple[str, str, str, str | None]]:
-    """Yield exercise, name, code and expected message of a student for each known mistake and each right variant.
+    """Yield a student for each known mistake and each correct variant: exercise, name, code and expected message.
 
-    The message is None for a right variant.
+    The message is None for a correct variant.
     """
     for exercise in book:
         for number, known in enumerate(exercise.mistakes, 1):

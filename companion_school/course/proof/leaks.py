@@ -1,8 +1,8 @@
 """Search for leaks in files that students receive.
 
-A leak is code of a reference or a known mistake, a result that an exercise asks for, the instructor's secret, a hidden
-seed or a hidden case. Student files are built from stubs and sealed keys, so they should contain none of these. The
-search verifies that in the finished files. It does not find leaks that someone conceals on purpose.
+A leak is the code of a reference or a known mistake, a result that an exercise asks for, the instructor's secret, a
+hidden seed or a hidden case. Student files are built from stubs and sealed keys, so they should contain no leaks. The
+search verifies this in the finished files. It does not find leaks that someone conceals on purpose.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _MARKERS = ("BEGINHIDDENTESTS", "BEGINSOLUTION")
 
 
 def leaks(folder: Path, book: Sequence[Exercise], secret: bytes, *, public: Iterable[str] = ()) -> list[str]:
-    """Return every leak in the files of a folder and in their names, as "file: description".
+    """Return every leak in the contents and names of a folder's files, as "file: description".
 
     Args:
         folder: Folder to search, including subfolders.
-        book: Exercises whose code, results and hidden cases must not leak, nor any other code in the modules of their
-            lessons.
+        book: Exercises whose code, results and hidden cases must not leak. Other code in the modules of their lessons
+            must not leak either.
         secret: The instructor's secret.
         public: Texts that do not count as leaks, such as a student's own answer.
     """
@@ -52,7 +52,7 @@ def leaks(folder: Path, book: Sequence[Exercise], secret: bytes, *, public: Iter
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         data, name = path.read_bytes(), path.relative_to(folder).as_posix()
         text = f"{name} {data.decode('utf-8', 'ignore')}"
-        # Search without tags, too, because syntax highlighting puts them between the words of code.
+        # Also search the text without tags, because syntax highlighting puts tags between the words of code.
         text = bare(text + html.unescape(re.sub(r"<[^<>]*>", "", text)))
         found += [f"{name}: {what}" for what in guarded.standing_in(text.encode())]
         found += [f"{name}: {what}" for what in cases.standing_in(data)]
@@ -64,9 +64,9 @@ def leaks(folder: Path, book: Sequence[Exercise], secret: bytes, *, public: Iter
 class _Pieces:
     """Byte strings to search for, with a description of each.
 
-    There are thousands of them, and sealed keys are megabytes long, so all are searched at once. The first eight bytes
-    of each piece are read as an integer, and a bit table indexed by a hash of it rules out most positions quickly.
-    The few pieces shorter than eight bytes are searched one by one.
+    There are thousands of strings, and sealed keys are megabytes long, so all strings are searched for at once. The
+    first eight bytes of each string are read as an integer, and a bit table indexed by a hash of this integer rules out
+    most positions quickly. The few strings shorter than eight bytes are searched for one by one.
     """
 
     def __init__(self, pieces: Mapping[bytes, str]) -> None:
@@ -81,7 +81,7 @@ class _Pieces:
         self._bits[_bits_of(self._firsts)] = True
 
     def standing_in(self, data: bytes) -> list[str]:
-        """Return the descriptions of the pieces that occur in the data."""
+        """Return the descriptions of the strings that occur in the data."""
         held = {piece for piece in self._short if piece in data}
         firsts = self._firsts
         for shift in range(min(WORD, len(data) - WORD + 1) if len(firsts) else 0):
@@ -94,7 +94,7 @@ class _Pieces:
 
 
 def _bits_of(words: Any) -> Any:
-    """Hash each number: the upper bits of its product with a large odd constant, which depend on all of its bits."""
+    """Hash each number to the upper bits of its product with a large odd constant, which depend on all of its bits."""
     return ((words * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(64 - _BITS)).astype(np.intp)
 
 
@@ -106,7 +106,7 @@ def bare(text: str) -> str:
 
 
 def _texts(book: Sequence[Exercise], secret: bytes) -> Iterator[tuple[str, str]]:
-    """Yield every text that must not leak, in the form that `bare` returns, and its description."""
+    """Yield every text that must not leak, in the form that `bare` returns, with its description."""
     yield bare(secret.decode("utf-8", "ignore")), "the instructor's secret"
     for module in sorted({exercise.reference.__module__ for exercise in book}):
         source = inspect.getsource(sys.modules[module])
@@ -126,7 +126,7 @@ def _texts(book: Sequence[Exercise], secret: bytes) -> Iterator[tuple[str, str]]
 
 
 def _hidden_cases(book: Sequence[Exercise], secret: bytes) -> Iterator[tuple[bytes, str]]:
-    """Yield the bytes of tensors that occur in hidden cases or their results but not in public ones."""
+    """Yield the bytes of tensors that occur in hidden cases or their results but not in public cases."""
     for exercise in book:
         shown = {*_tensors(_cases(exercise, PUBLIC_SEED))}
         for seed in hidden_seeds(secret, exercise.id):

@@ -1,4 +1,4 @@
-"""Mutants: references with one small change each, made automatically.
+"""Mutants: copies of a reference, each with one small automatic change.
 
 A mutant changes a comparison, a constant (including axes and bounds of slices), an operator, a sign or a name such as
 `amax` or `sin`. It can also swap the first two arguments of a call, or drop a keyword, a method call (such as a clamp,
@@ -72,7 +72,7 @@ class Mutant:
     """A reference with one change.
 
     Attributes:
-        exercise: Number of the exercise.
+        exercise: Exercise number.
         change: The code before and after, as in "a + b -> a - b", numbered if the same change occurs more than once.
         line: Line number of the change in the reference.
         answer: The mutated function.
@@ -149,21 +149,21 @@ def _line(node: ast.AST) -> str:
 def _function(text: str, exercise: Exercise) -> Answer | None:
     names = dict(vars(inspect.getmodule(exercise.reference)))
     try:
-        exec(compile(text, f"mutant of {exercise.id}", "exec"), names)  # the text is our own
+        exec(compile(text, f"mutant of {exercise.id}", "exec"), names)  # the text comes from this package
     except (SyntaxError, ValueError):
         return None
     return names[exercise.name]
 
 
 def _become(node: ast.AST, other: ast.AST) -> None:
-    """Replace a node with another one in place."""
+    """Replace a node with another in place."""
     node.__class__ = other.__class__
     node.__dict__.clear()
     node.__dict__.update(other.__dict__)
 
 
 def _changes(node: ast.AST) -> Iterator[Callable[[], Any]]:
-    """Yield every possible change of a node, as a function that makes the change in place."""
+    """Yield every possible change to a node, as a function that makes the change in place."""
 
     def become(other: ast.AST) -> Callable[[], None]:
         return lambda: _become(node, other)
@@ -212,7 +212,7 @@ def _changes(node: ast.AST) -> Iterator[Callable[[], Any]]:
                 yield put("args", [arguments[1], arguments[0], *arguments[2:]])
             if isinstance(function, ast.Attribute) and not _is_module(function.value):
                 yield become(function.value)
-            # Dropping `strict` of a zip changes nothing, since unequal lengths are rejected before.
+            # Dropping `strict` from a zip changes nothing, because unequal lengths are rejected earlier.
             for keyword in (one for one in keywords if one.arg != "strict"):
                 yield put("keywords", [one for one in keywords if one is not keyword])
         case ast.Attribute(attr=name) if name in _OTHER:

@@ -1,4 +1,4 @@
-"""Proof that the checks work: trials of all known answers to every exercise, and of the hostile class."""
+"""Proof that the checks work: trials of all known answers to every exercise, and trials of the hostile class."""
 
 from __future__ import annotations
 
@@ -61,19 +61,20 @@ class Proof:
 
     @property
     def holds(self) -> bool:
-        """True if there is no fault and something of every kind was tried."""
+        """True if there are no faults and every kind of answer was tried."""
         return not self.faults and {*self.kinds} <= {trial.kind for trial in self.trials}
 
 
 def prove(
     ids: Iterable[str] | None = None, *, jobs: int = 2, hostile: Callable[[int], Iterable[Trial]] | None = None
 ) -> Proof:
-    """Try the known answers to all exercises and the hostile class, or the known answers to some exercises only.
+    """Try the known answers to all exercises and the hostile class, or only the known answers to some exercises.
 
     Args:
-        ids: Numbers of exercises (default: all, and the hostile class).
+        ids: Numbers of exercises (default: all exercises, plus the hostile class).
         jobs: Number of parallel processes.
-        hostile: Runs the hostile class in a given number of processes (default: `hostile.run_hostile_class`).
+        hostile: Function that runs the hostile class in a given number of processes (default:
+            `hostile.run_hostile_class`).
 
     Raises:
         ValueError: An exercise does not exist.
@@ -94,10 +95,11 @@ def prove(
 
 
 def prove_on_seeds(ids: Iterable[str] | None, seeds: int, *, jobs: int = 2) -> Proof:
-    """Try right answers on many hidden seeds, and answers that are right only for some sizes.
+    """Try correct answers on many hidden seeds, and answers that are correct only for some sizes.
 
     Args:
-        ids: Numbers of exercises, and stages of *Your own transformer*, as in "build.3". None means all of both.
+        ids: Numbers of exercises, and stages of *Your own transformer*, as in "build.3". None means all exercises and
+            all stages.
         seeds: Number of hidden seeds to draw.
         jobs: Number of parallel processes.
 
@@ -116,7 +118,7 @@ def prove_on_seeds(ids: Iterable[str] | None, seeds: int, *, jobs: int = 2) -> P
 
 
 def _tried(kinds: Sequence[str], trials: Iterable[Trial]) -> tuple[str, ...]:
-    """Return the kinds that a run has to cover. A single exercise may have no second right answer."""
+    """Return the kinds that a run has to cover. A single exercise may lack a second correct answer."""
     found = {trial.kind for trial in trials}
     return tuple(kind for kind in kinds if kind in found or kind == "reference")
 
@@ -145,7 +147,7 @@ def _trials(id: str) -> list[Trial]:
 
 
 def as_text(proof: Proof) -> str:
-    """Format the counts, a line for each kind of answer, followed by every fault."""
+    """Format the counts, one line per kind of answer, followed by every fault."""
     lines = [f"{count(proof.exercises, 'exercise')}, each on {count(proof.seeds, 'seed')}"]
     tallies = counts(proof.trials)
     rows = []

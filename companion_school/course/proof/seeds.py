@@ -1,7 +1,7 @@
-"""Trials of right answers on many hidden seeds, and of bounded answers, which are right only for some sizes.
+"""Trials of correct answers on many hidden seeds, and of bounded answers, which are correct only for some sizes.
 
-A right answer must pass on every seed that an instructor might draw. An answer that works only on small inputs, or only
-for the sizes of the public cases, must not earn both marks.
+A correct answer must pass on every seed that an instructor might draw. An answer that works only on small inputs, or
+only for the sizes of the public cases, must not earn both marks.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ NOT_TOLD = {
 
 
 def seed_trials(exercise: Exercise, number: int, strict: bool = True) -> Iterator[Trial]:
-    """Try right answers on hidden seeds, and bounded answers on the public seed and the first hidden ones.
+    """Try correct answers on hidden seeds, and bounded answers on the public seed and the first hidden seeds.
 
     Args:
-        exercise: An exercise, or the exercise of a part of a stage.
+        exercise: An exercise, or the exercise for a part of a stage.
         number: Number of hidden seeds to draw.
-        strict: If True, right answers must be robust, too.
+        strict: Whether correct answers must also be robust.
     """
     keys = [key_of(exercise, PUBLIC_SEED)]
     right = [("reference", 1, exercise.reference)]
@@ -53,7 +53,7 @@ def seed_trials(exercise: Exercise, number: int, strict: bool = True) -> Iterato
 
 
 def _bounded(exercise: Exercise, keys: Sequence[AnswerKey]) -> Iterator[Trial]:
-    """Try answers that are right only up to some size, and one that is right only for the shapes of public cases."""
+    """Try answers that are correct only up to some size, and one that is correct only for public cases' shapes."""
     if not any(largest(case.arguments) for case in keys[0].cases):
         return
     shown = {_shapes(case.arguments) for case in keys[0].cases}
@@ -77,7 +77,7 @@ def _within(answer: Answer, works: Callable[[Case], bool]) -> Callable[..., Outc
 
 
 def spoiled(value: Any) -> Any:
-    """Return a value of the same type and shape with other contents."""
+    """Return a value of the same type and shape with different contents."""
     if isinstance(value, torch.Tensor):
         return ~value if value.dtype == torch.bool else value.detach() * 0 + 77
     if isinstance(value, Mapping):
@@ -91,7 +91,7 @@ def spoiled(value: Any) -> Any:
 
 def _sizes(value: Any) -> list[int]:
     if isinstance(value, torch.Tensor):
-        # A tensor of more than four axes is a table with an axis for each part, so its number of entries counts.
+        # A tensor with more than four axes is a table with an axis for each part, so its number of entries counts.
         return [*value.shape, *[value.numel()] * (value.dim() > 4)]
     if isinstance(value, str):
         return [len(value)]

@@ -1,9 +1,9 @@
 """Mutation testing of the checks: find the mutants of the references that pass.
 
-A mutant that passes either reveals a missing test case or is equivalent: it computes the same as the reference for
-every input that the statement allows. If the answer to an exercise is one fixed result, every mutant that passes is
+A mutant that passes either reveals a missing test case or is equivalent: it computes the same results as the reference
+for every input that the statement allows. If the answer to an exercise is one fixed result, every mutant that passes is
 equivalent. For the other exercises `equivalent.toml` declares the equivalent mutants, with reasons. Declarations of
-mutants that no longer pass are reported, too.
+mutants that no longer pass are also reported.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SEEDS = (0, 1, 2)
 WANTED = 0.95
 """Minimum share of the mutants, without equivalent ones, that the checks must kill."""
 
-# CPU seconds per mutant; memory limit in bytes, in addition to what the process uses at its start
+# CPU seconds per mutant; memory limit in bytes, on top of what the process uses at its start
 _SECONDS, _MEMORY = 1.0, 3 * 2**30
 
 
@@ -46,7 +46,7 @@ class Tally:
     """Results for the mutants of one exercise.
 
     Attributes:
-        exercise: Number of the exercise.
+        exercise: Exercise number.
         made: Number of mutants.
         survivors: Changes that pass the check on the public seed and are not equivalent.
         equivalent: Changes that pass and are declared equivalent, or belong to an exercise with one fixed result.
@@ -92,12 +92,12 @@ class Report:
 
 @cache
 def declared() -> Mapping[str, Mapping[str, str]]:
-    """Return the changes that are declared equivalent, by exercise, each with its reason."""
+    """Return the changes that are declared equivalent, with their reasons, by exercise."""
     return tomllib.loads(files(__package__).joinpath("equivalent.toml").read_text(encoding="utf-8"))
 
 
 def survey(ids: Iterable[str] | None = None, *, jobs: int = 2) -> Report:
-    """Try the mutants of some exercises, or of all.
+    """Try the mutants of some exercises, or of all exercises.
 
     Raises:
         ValueError: An exercise does not exist.
@@ -153,7 +153,7 @@ def _passes(key: AnswerKey, answer: Answer) -> bool | None:
 
 
 def as_text(report: Report) -> str:
-    """Format a table with a row for each exercise, followed by the survivors and the stale declarations."""
+    """Format a table with one row per exercise, followed by the survivors and the stale declarations."""
     rows: list[Sequence[str]] = []
     for one in report.tallies:
         numbers = (one.made, one.killed, len(one.equivalent), len(one.survivors), len(one.by_lot))

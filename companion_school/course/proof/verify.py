@@ -1,4 +1,4 @@
-"""Trials of an exercise's check: right answers must pass, stubs must fail, and known mistakes must be named."""
+"""Trials of an exercise's check: correct answers must pass, stubs must fail, and known mistakes must be named."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def missing(exercise: Exercise) -> Iterator[str]:
 
 
 def words(idea: str) -> int:
-    """Count the words of a statement's idea. A formula or inline code is one word, a table or example none."""
+    """Count the words in a statement's idea. Formulas and inline code count as one word, tables and examples as 0."""
     text = re.sub(r"^```.*?^```|^\|.*?$", "", idea, flags=re.DOTALL | re.MULTILINE)
     for one in (r"\$\$.*?\$\$", r"\$[^$]*\$", r"`[^`]*`"):
         text = re.sub(one, "x", text, flags=re.DOTALL)
@@ -69,7 +69,7 @@ def words(idea: str) -> int:
 
 
 def _example_faults(exercise: Exercise) -> Iterator[str]:
-    """Yield the faults of a statement's example, which must exist and agree with the reference."""
+    """Yield the faults in a statement's example, which must exist and agree with the reference."""
     if is_constant(exercise):
         return  # an example would give away the answer
     if exercise.example is None:
@@ -83,7 +83,7 @@ def _example_faults(exercise: Exercise) -> Iterator[str]:
 
 
 def trials(exercise: Exercise, seeds: Sequence[int] = SEEDS) -> Iterator[Trial]:
-    """Check all known answers to an exercise on each seed, and the requirements on the exercise."""
+    """Check all known answers to an exercise on each seed, and check that the exercise meets the requirements."""
     for lack in missing(exercise):
         yield Trial(exercise.id, "form", lack, seeds[0], lack)
     right = [("reference", 1, exercise.reference)]
@@ -101,7 +101,7 @@ def trials(exercise: Exercise, seeds: Sequence[int] = SEEDS) -> Iterator[Trial]:
         fault = None if blank.result is Result.MISSING else f"should be missing, but:\n{blank}"
         yield Trial(exercise.id, "stub", "stub", seed, fault)
         for known, (_, gives) in zip(exercise.mistakes, key.mistakes, strict=True):
-            verdict = examine(key, KnownMistake(key, known.answer, gives)).strict  # either mark may name the mistake
+            verdict = examine(key, KnownMistake(key, known.answer, gives)).strict  # either mark may name it
             if verdict.is_right:
                 fault = "should be caught, but passes"
             elif verdict.mistake != known.message:
@@ -113,7 +113,7 @@ def trials(exercise: Exercise, seeds: Sequence[int] = SEEDS) -> Iterator[Trial]:
 
 
 def as_answer(answer: Answer, name: str) -> str:
-    """Return the source of a known answer as a student would write it: with the exercise's name and no decorator."""
+    """Return the source of a known answer as a student would write it, with the exercise's name and no decorator."""
     text = textwrap.dedent(inspect.getsource(answer))
     return re.sub(r"\A.*?^def \w+", f"def {name}", text, count=1, flags=re.DOTALL | re.MULTILINE)
 

@@ -1,1 +1,1 @@
-"""Problem sets to hand out: notebooks without answers, and sealed keys."""
+"""Problem sets for students: notebooks without answers, and sealed keys."""

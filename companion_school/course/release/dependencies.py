@@ -1,4 +1,4 @@
-"""Dependencies of a reference. A reader's notebook has only torch, math and the answers to earlier exercises."""
+"""Dependencies of a reference. A reader's notebook contains only torch, math and the answers to earlier exercises."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def other_exercises(exercise: Exercise) -> list[str]:
     """Return the numbers of the exercises whose answers the reference calls.
 
     Raises:
-        ValueError: The reference uses a name that is neither torch, math, a built-in nor an exercise.
+        ValueError: The reference uses a name other than torch, math, built-ins and exercises.
     """
     names = set(_globals(symtable.symtable(exercise.solution, f"exercise {exercise.id}", "exec")))
     there = vars(sys.modules[exercise.reference.__module__])

@@ -1,4 +1,4 @@
-"""The navigation line, which is the first and the last cell of every notebook."""
+"""The navigation line, which is the first and last cell of every notebook."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def navigation(kind: Kind, number: int, known: Titles, *, deeper: bool = False) 
     """Return the navigation line in Markdown.
 
     It links to the previous notebook, the start page, the next lesson (except from a deeper notebook), the exercises,
-    the deeper notebook and the glossary. Links whose target does not exist are left out, and so are links to the
-    notebook itself.
+    the deeper notebook and the glossary. Links to the notebook itself and links whose target does not exist are left
+    out.
 
     Args:
-        kind: Kind of the notebook that the line is for. For exercises and deeper notebooks, the previous notebook is
-            their lesson's.
+        kind: Kind of notebook that the line is for. For exercises and deeper notebooks, the previous notebook is their
+            lesson's.
         number: Number of the notebook's lesson.
         known: All lessons.
         deeper: True if the lesson has a deeper notebook.

@@ -1,7 +1,7 @@
 """Cells with nbgrader's metadata (schema 3), and a reimplementation of `nbgrader generate_assignment`.
 
 The reimplementation produces the students' notebook without running nbgrader, so that the notebook can be searched for
-leaks. A test compares it with nbgrader's output.
+leaks. A test compares the notebook with nbgrader's output.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def locked(grade_id: str, cell: Cell) -> Cell:
 
 
 def solution(grade_id: str, cell: Cell) -> Cell:
-    """Mark a cell as the place for a student's answer."""
+    """Mark a cell as holding a student's answer."""
     return _marked(cell, grade_id, solution=True)
 
 
@@ -46,7 +46,7 @@ def _marked(cell: Cell, grade_id: str, **marks: Any) -> Cell:
 
 
 def released(source: Notebook) -> Notebook:
-    """Return the student's notebook: no solutions, no hidden tests, and checksums on the read-only cells."""
+    """Return the student's notebook, without solutions and hidden tests, and with checksums on the read-only cells."""
     return from_dict(source | {"cells": [_released(cell) for cell in source["cells"]]})
 
 
@@ -64,7 +64,7 @@ def _released(cell: Cell) -> Cell:
 
 
 def _cut(text: str, begin: str, end: str, instead: str | None) -> str:
-    """Remove the markers and the lines between them from a text; put `instead` there with the same indentation."""
+    """Replace the markers and the lines between them with `instead`, using the same indentation."""
     kept, inside = [], False
     for line in text.split("\n"):
         if begin in line:

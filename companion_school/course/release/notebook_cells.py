@@ -1,4 +1,4 @@
-"""Building blocks of all exercise notebooks. The same input always gives the same bytes."""
+"""Building blocks of all exercise notebooks. The same input always produces the same bytes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def code(source: str, *, prints: str | None = None, **metadata: Any) -> Cell:
 
     Args:
         source: The code.
-        prints: Output to store, as if the cell had been executed ("" for no output). None means not executed.
+        prints: Output to store, as if the cell had been executed ("" for no output). None means that the cell was not
+            executed.
         metadata: Metadata of the cell.
     """
     outputs = [nbformat.v4.new_output("stream", text=prints)] if prints else []

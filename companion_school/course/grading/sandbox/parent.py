@@ -143,8 +143,7 @@ class Run:
 
 
 class Worker:
-    """A process that runs answers, as a context manager. `behind` is the wall (default: the best one on this
-    system)."""
+    """Context manager for a process that runs answers. `behind` is the wall (default: the best one on this system)."""
 
     def __init__(self, limits: Limits, behind: wall.Wall | None = None) -> None:
         if not hasattr(os, "fork") or not hasattr(socket, "send_fds"):
@@ -156,7 +155,7 @@ class Worker:
         self.seconds, self.received = 0.0, 0
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="companion-grade-")
-        os.chmod(self._folder.name, 0o555)  # it is empty and stays empty
+        os.chmod(self._folder.name, 0o555)  # the folder is empty and stays empty
 
     def __enter__(self) -> Worker:
         self._start()
@@ -174,7 +173,7 @@ class Worker:
 
         Args:
             files: Names and contents.
-            asked: Names of functions, each with the names that its answer must not use.
+            asked: Names of functions, mapped to the names that the answer must not use.
 
         Raises:
             Unreadable: A file is not a notebook, or reading needs more time or memory than the limits allow.
@@ -193,7 +192,7 @@ class Worker:
     ) -> tuple[dict[str, str], dict[str, list[tuple[str, str]]]]:
         """Return a student's text below each of these lines and, with `runs`, the outputs and pictures beside it.
 
-        The files are read in a separate process, with the same errors as in `read`.
+        The files are read in a separate process, which raises the same errors as `read`.
         """
         found = self._read(files, {"written": list(lines), "runs": runs})
         shown = {
@@ -227,12 +226,12 @@ class Worker:
     def survey(
         self, files: Mapping[str, bytes], bans: Sequence[Sequence[str]], known: Sequence[str] = ()
     ) -> dict[str, Surveyed]:
-        """Return for each Python file, by name, its syntax error, its imports and the forbidden names that it uses.
+        """Return each Python file's syntax error, imports and forbidden names, keyed by file name.
 
         Args:
             files: Names and contents.
             bans: Lists of forbidden names.
-            known: Modules that the files may import in addition to each other.
+            known: Modules that the files may import, besides each other.
 
         Raises:
             Unreadable: The files need more time or memory than the limits allow.
@@ -274,29 +273,29 @@ class Worker:
     def talk(self, program: Program, use: Callable[[Callable[..., Outcome]], T]) -> T:
         """Run a program in a separate process, and pass `use` a function that calls the program on a case.
 
-        Each call returns an outcome, however it ends. Afterwards, `self.seconds` and `self.received` are the duration
-        of the call and the number of bytes that came back.
+        Each call returns an outcome, however it ends. Afterwards, `self.seconds` and `self.received` hold the duration
+        of the call and the number of bytes received.
 
         Args:
             program: The program to run.
-            use: Receives the function. It may call it with a case, and with `again` if this is the second call on that
-                case.
+            use: Function that receives the calling function. It may call that with a case, and with `again` for the
+                second call on that case.
 
         Raises:
-            ValueError: The names cannot be defined.
+            ValueError: The program's names cannot be defined.
         """
         room = _ROOM * program.writes
         return self._in_a_fork(lambda channel: self._converse(channel, program, use), writes=room)
 
     def _in_a_fork(self, converse: Callable[[socket.socket], T], *, reads: bool = False, writes: int = 0) -> T:
-        """Return the result of a conversation with a separate process, which is always ended afterwards."""
+        """Hold a conversation with a separate process, always end the process afterwards, and return the result."""
         ours, theirs = socket.socketpair()
         part = None
         try:
             with ours, theirs:
                 try:
                     part = self._fork(theirs, reads, writes)
-                except (OSError, EOFError, ValueError):  # not the student's fault: no answer has begun
+                except (OSError, EOFError, ValueError):  # not the student's fault: no answer has started yet
                     self._replace()
                     part = self._fork(theirs, reads, writes)
                 theirs.close()
@@ -322,7 +321,7 @@ class Worker:
                 return Outcome(result=Result.TIMEOUT)
             except (OSError, EOFError):
                 return Outcome(result=Result.CRASHED)
-            except Exception:  # foreign bytes can make the parsers raise anything
+            except Exception:  # untrusted bytes can make the parsers raise anything
                 return Outcome(result=Result.CRASHED, error=("Malformed", "it sent something that is not a result"))
 
         def call(case: Case, again: bool = False) -> Outcome:
@@ -381,7 +380,7 @@ class Worker:
             "reads": reads,
             "writes": writes,
             "cpu": 2 * int(self.limits.seconds * busy())
-            + 2,  # more than the wall-clock limit, for programs that use several processors
+            + 2,  # higher than the wall-clock limit, for programs that use several processors
             "memory": int(self.limits.memory_gib * 2**30),
             "user": next(_users),
         }
@@ -389,7 +388,7 @@ class Worker:
         return int(self._hear()["child"])
 
     def _end(self, part: int | None) -> None:
-        """Stop everything that a part left running. A worker that a student may have reached is replaced."""
+        """Stop everything that a part left running. Replace a worker that a student may have tampered with."""
         try:
             if part is None:
                 raise EOFError
@@ -419,7 +418,7 @@ _ready: dict[int, tuple[Case, bytes]] = {}
 
 
 def _packed(case: Case) -> bytes:
-    """Return the message that asks for a call on a case. It is packed once, for all students and both calls."""
+    """Return the message that requests a call on a case. It is packed once for all students and both calls."""
     known = _ready.get(id(case))
     if known is None or known[0] is not case:
         if len(_ready) >= _MOST_READY:
@@ -439,7 +438,7 @@ class _Undefined(ValueError):
 
 
 class _Timed:
-    """A socket whose calls all end at a fixed time, because a student's process may send its data very slowly."""
+    """A socket with one deadline for all calls, because a student's process may send its data very slowly."""
 
     def __init__(self, channel: socket.socket, end: float) -> None:
         self._channel, self._end = channel, end
@@ -459,10 +458,10 @@ class _Timed:
 
 
 def believable(outcome: Outcome, case: Case | None) -> Outcome:
-    """Return an outcome unchanged if a process that runs a student's code can know it; otherwise raise `ValueError`.
+    """Return an outcome unchanged if a process running a student's code may report it; otherwise raise `ValueError`.
 
-    Such a process can know the result of its call, that nothing was written, and that something was denied, but not
-    that an answer is right.
+    Such a process can report the result of its call, that nothing was written, and that something was denied. It cannot
+    know that an answer is right.
     """
     if outcome.result not in (None, Result.MISSING, Result.REFUSED):
         raise ValueError("a student's process cannot know that")
@@ -485,19 +484,19 @@ def believable(outcome: Outcome, case: Case | None) -> Outcome:
 
 
 def _plain(text: str) -> str:
-    """Return a student's text shortened to one line, without control characters for a terminal."""
+    """Return a student's text shortened to one line, without terminal control characters."""
     short = text[: MOST_TEXT + 1]
     shown = "".join(letter if letter.isprintable() else " " for letter in short)
     return shown if len(short) <= MOST_TEXT else shown[:-1] + " ..."
 
 
 def _readable(text: str) -> str:
-    """Return a student's text of several lines without control characters for a terminal."""
+    """Return a student's multi-line text without terminal control characters."""
     return "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in str(text))
 
 
 def _is_picture(kind: str, content: str) -> bool:
-    """Return True if this is a media type of pictures with base64, which is safe in a page."""
+    """Return True if this is an image media type with base64 data, which is safe to embed in a page."""
     return kind in answers.PICTURES and re.fullmatch(r"[A-Za-z0-9+/=\s]*", content) is not None
 
 
@@ -513,6 +512,6 @@ def _check_size(value: Any) -> None:
         elif isinstance(item, (list, tuple)):
             waiting += [(part, depth + 1) for part in item]
         elif isinstance(item, torch.Tensor) and math.prod(size or 1 for size in item.shape) > child.LARGEST:
-            raise ValueError("a result has an empty axis, and its other axes are too large")  # and so it takes no bytes
+            raise ValueError("a result has an empty axis, and its other axes are too large")  # so it takes no bytes
         elif isinstance(item, int) and abs(item) > MOST_WHOLE:
             raise ValueError("a result contains a number that is too large")

@@ -1,16 +1,16 @@
 """The wall between a student's code and everything else: the grader, its secret, other students' work, the machine.
 
-Three walls share the interface `Wall`, and `choose` takes the first one that works on this system:
+Three walls share the interface `Wall`, and `choose` picks the first that works on this system:
 
-- `Bubblewrap`: the code runs under `bwrap` (Linux), without network and home folder, in its own process namespace, and
-  with a read-only system that shows only Python and its libraries.
-- `AnotherUser`: the code runs as a user without files and capabilities. This is for graders that run as root where
-  `bwrap` does not work, as in most containers. Files that only root may read are out of reach.
-- `NoWall`: only limits on time, memory, processes and files. It is used only on request.
+- `Bubblewrap`: the code runs under `bwrap` (Linux), without network or home folder, in its own process namespace, on a
+  read-only file system that contains only Python and its libraries.
+- `AnotherUser`: the code runs as a user without files or capabilities. This wall is for graders that run as root where
+  `bwrap` does not work, as in most containers. The code cannot read files that only root may read.
+- `NoWall`: nothing but limits on time, memory, processes and files. It is used only on request.
 
 The instructor's process asks for the `command` that starts the worker (`child.py`). The worker calls `fork` for each
-part of an exercise, and the new process calls `give_up`. This file therefore imports only the standard library, and
-`python wall.py NAME` tests whether that wall works on this system.
+part of an exercise, and the new process calls `give_up`. Because the worker runs this code, the file imports only the
+standard library. `python wall.py NAME` tests whether a wall works on this system.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from pathlib import Path
 _NEW_MOUNTS, _NEW_IPC, _NEW_USERS = 0x20000, 0x8000000, 0x10000000  # linux/sched.h
 _NEW_PROCESSES, _NEW_NETWORK = 0x20000000, 0x40000000
 _NO_NEW_PRIVILEGES, _DETACH, _BIND, _PRIVATE = 38, 2, 0x5000, 0x44000  # linux/prctl.h, linux/mount.h
-_NO_PROGRAMS = 0xE  # MS_NOSUID | MS_NODEV | MS_NOEXEC of linux/mount.h
+_NO_PROGRAMS = 0xE  # MS_NOSUID | MS_NODEV | MS_NOEXEC in linux/mount.h
 _CAPABILITIES_3 = 0x20080522  # linux/capability.h
 _INSIDE = "/grader"
 _SHALLOW, _NO_FILES = 3, ("/proc", "/sys", "/dev/pts", "/dev/fd")
-_REMOVE = 0  # IPC_RMID of linux/ipc.h
+_REMOVE = 0  # IPC_RMID in linux/ipc.h
 _MOST_USERS = 2**15
 
 
@@ -46,14 +46,14 @@ class Wall:
 
     Attributes:
         name: The name that tells `child.py` which wall it is behind.
-        warning: The warning on every page with marks that were made behind this wall, or an empty string.
+        warning: The warning for every page with marks from behind this wall, or an empty string.
     """
 
     name = "none"
     warning = "graded without a sandbox: the code could have read this machine's files, and its marks prove little"
 
     def command(self, program: Sequence[Path], arguments: Sequence[str]) -> list[str]:
-        """Return the command that runs the first of these Python files, with the paths of the others before its
+        """Return the command that runs the first of these Python files, passing it the paths of the others and then the
         arguments."""
         return [sys.executable, "-I", *map(str, program), *arguments]
 
@@ -62,7 +62,7 @@ class Wall:
         return ""
 
     def fork(self) -> int:
-        """Fork. The new process, which gets 0, must then call `give_up`."""
+        """Fork. The new process, in which this returns 0, must then call `give_up`."""
         return os.fork()
 
     def give_up(self, user: int, writes: int = 0) -> str:
@@ -70,7 +70,7 @@ class Wall:
 
         Args:
             user: An id that no other process uses.
-            writes: Bytes that the process may write into files of its own; 0 for no files.
+            writes: Number of bytes that the process may write to its own files; 0 for no files.
 
         Returns:
             The folder for these files.
@@ -78,14 +78,14 @@ class Wall:
         return "/tmp"
 
     def sweep(self, user: int) -> None:
-        """Remove whatever a process of this user may have left for the next one."""
+        """Remove whatever a process of this user may have left behind for a later process."""
 
 
 class Bubblewrap(Wall):
-    """A sandbox of `bwrap`; in addition, each part has its own process space, mount space and shared memory.
+    """A `bwrap` sandbox in which each part also has its own process and mount namespaces and its own shared memory.
 
-    Root starts it without a user namespace, so that parts can run as different users. Other users start it in a user
-    namespace, and each part gets another one inside it.
+    Root starts the sandbox without a user namespace, so that parts can run as different users. Other users start it in
+    a user namespace, and each part gets its own nested one.
     """
 
     name, warning = "bubblewrap", ""
@@ -98,13 +98,13 @@ class Bubblewrap(Wall):
         if os.geteuid() == 0:
             rights += ["CAP_SETUID", "CAP_SETGID", "CAP_KILL"]
         else:
-            # As any other user, it would have no rights over its own processes
+            # As any other user, the worker would have no rights over its own processes
             flags += ["--unshare-user", "--uid", "0", "--gid", "0"]
         flags += [word for right in rights for word in ("--cap-add", right)]
         flags += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/dev/shm", "--dir", "/tmp"]
         for path in _shown():
             for folder in [*Path(path).parents][-2::-1]:
-                flags += ["--dir", str(folder)]  # otherwise only the owner can enter it
+                flags += ["--dir", str(folder)]  # otherwise only the owner can enter the folder
             flags += ["--symlink", os.readlink(path), path] if os.path.islink(path) else ["--ro-bind", path, path]
         hidden = _copies_of_the_course()
         flags += [word for path in hidden for word in ("--tmpfs", path)]
@@ -136,9 +136,9 @@ class Bubblewrap(Wall):
         with open("/proc/self/uid_map") as known:
             has_other_users = int(known.readline().split()[2]) > 1
         _kernel("unshare", _NEW_MOUNTS | _NEW_IPC)
-        ctypes.CDLL(None).umount2(b"/proc/sys", _DETACH)  # bwrap makes this read-only
+        ctypes.CDLL(None).umount2(b"/proc/sys", _DETACH)  # bwrap makes /proc/sys read-only
         _without_shared_memory()
-        _kernel("umount2", b"/proc", _DETACH)  # a part could inspect the worker through it
+        _kernel("umount2", b"/proc", _DETACH)  # a part could inspect the worker through /proc
         own = 0 if has_other_users else _NEW_USERS  # keyrings are per user
         _room_for_files("/tmp", writes)
         _without_namespaces("/tmp", own)
@@ -149,7 +149,7 @@ class Bubblewrap(Wall):
 
 
 class AnotherUser(Wall):
-    """A user without an account, a group or a capability, who has no other processes. Needs root."""
+    """A user without an account, groups, capabilities or other processes. Needs root."""
 
     name, warning = "another user", ""
 
@@ -170,7 +170,7 @@ class AnotherUser(Wall):
         if not is_apart:
             libc.unshare(_NEW_USERS | _NEW_IPC | _NEW_NETWORK)  # not every system allows this; see `reaches_network`
         _without_capabilities()
-        return folder if is_apart else "/tmp"  # `sweep` removes what is left there
+        return folder if is_apart else "/tmp"  # `sweep` removes files left in /tmp
 
     def sweep(self, user: int) -> None:
         _remove_shared_memory(user)
@@ -190,7 +190,7 @@ def choose(guarded: Sequence[Path] = (), *, no_sandbox: bool = False) -> Wall:
     """Return the best wall that works on this system.
 
     Args:
-        guarded: Files and folders that must be out of reach: the secret, the references and the submissions.
+        guarded: Files and folders that students' code must not reach: the secret, the references and the submissions.
         no_sandbox: Use no wall.
 
     Raises:
@@ -213,7 +213,7 @@ def choose(guarded: Sequence[Path] = (), *, no_sandbox: bool = False) -> Wall:
 
 
 def best() -> Wall:
-    """Return the best wall of this system for code that is only parsed, or no wall if none works."""
+    """Return the best wall on this system for code that is only parsed, or no wall if none works."""
     return next(wall for name, wall in WALLS.items() if name == "none" or not stands(name))
 
 
@@ -223,7 +223,7 @@ def stands(name: str) -> str:
 
 
 def reaches_network(name: str) -> bool:
-    """Return True if code behind this wall can use the network, because the system does not allow removing it."""
+    """Return True if code behind this wall can use the network, because the system does not let the wall remove it."""
     return _tried(name)[1]
 
 
@@ -246,13 +246,13 @@ def _tried(name: str) -> tuple[str, bool]:
 
 
 def spare_users(mapped: str) -> range:
-    """Return user ids without an account, for students' processes.
+    """Return user ids that belong to no account, for students' processes.
 
     Args:
-        mapped: The text of /proc/self/uid_map, which lists the existing ids. A container may have few of them.
+        mapped: The text of /proc/self/uid_map, which lists the existing ids. A container may have only a few ids.
     """
     ends = [int(first) + int(many) for first, _, many in (line.split() for line in mapped.splitlines())]
-    last = max(ends, default=2**32) - 2  # the last id is that of "nobody"
+    last = max(ends, default=2**32) - 2  # the last id belongs to "nobody"
     if last < 2000:  # a namespace with a single user, where a process cannot change its user
         last = 2**32
     first = 1_900_000_000 if last > 2_100_000_000 else max(1000, last - _MOST_USERS)
@@ -261,8 +261,7 @@ def spare_users(mapped: str) -> range:
 
 @cache
 def _shown() -> tuple[str, ...]:
-    """Return the paths that are visible behind `bwrap`: the libraries of the system and of Python, but no user's
-    folder."""
+    """Return the paths visible behind `bwrap`: the system's and Python's libraries, but no user's folder."""
     system = ("/usr", "/lib", "/lib64", "/lib32", "/bin", "/etc/ld.so.cache", "/etc/alternatives")
     prefixes = dict.fromkeys((sys.base_prefix, sys.prefix))
     parts = ("lib", "lib64", "bin", "pyvenv.cfg")
@@ -278,7 +277,7 @@ def _shown() -> tuple[str, ...]:
 
 @cache
 def _copies_of_the_course() -> tuple[str, ...]:
-    """Return the folders of this course among the installed libraries, because they contain the references."""
+    """Return this course's folders among the installed libraries, which contain the references and must be hidden."""
     places = ("", "python*/*-packages/", "lib*/python*/*-packages/", "local/lib/python*/*-packages/")
     names = ("companion", "companion_school")
     found = (path for shown in _shown() for at in places for name in names for path in Path(shown).glob(at + name))
@@ -287,7 +286,7 @@ def _copies_of_the_course() -> tuple[str, ...]:
 
 @cache
 def _open_folders() -> tuple[str, ...]:
-    """Return the folders near the root where every user may create files."""
+    """Return the folders near the root in which every user may create files."""
     found, waiting = [], [("/", 0)]
     while waiting:
         folder, depth = waiting.pop()
@@ -309,11 +308,11 @@ def _room_for_files(folder: str, size: int) -> None:
 
 
 def _without_namespaces(folder: str, last: int = 0) -> None:
-    """Make `folder` the root of the file system, because the kernel then denies this process new namespaces.
+    """Make `folder` the root of the file system, so that the kernel denies this process new namespaces.
 
     Args:
         folder: The new root.
-        last: Flags of the namespaces that the process still gets before that.
+        last: Flags of the namespaces to create before that.
     """
     _kernel("mount", b"/", os.fsencode(folder), None, _BIND, None)
     if last:
@@ -323,7 +322,7 @@ def _without_namespaces(folder: str, last: int = 0) -> None:
 
 
 def _without_shared_memory() -> None:
-    """Prevent this space from creating System V shared memory, queues or semaphores, which no limit counts."""
+    """Prevent this namespace from creating System V shared memory, queues and semaphores, which no limit covers."""
     for name, value in (("shmmni", "0"), ("msgmni", "0"), ("sem", "0 0 0 0")):
         with contextlib.suppress(OSError), open(f"/proc/sys/kernel/{name}", "w") as switch:
             switch.write(value)
@@ -343,7 +342,7 @@ def _remove_shared_memory(user: int) -> None:
         os.waitpid(child, 0)
         return
     with contextlib.suppress(BaseException):
-        _become(user)  # the owner may remove it, but root without further rights may not
+        _become(user)  # the owner may remove it, but root without capabilities may not
         libc = ctypes.CDLL(None)
         for call, number in left:
             getattr(libc, call)(number, *[0] * (call == "semctl"), _REMOVE, None)
@@ -368,13 +367,13 @@ def _become(user: int) -> None:
 
 
 def _without_capabilities() -> None:
-    """Drop all capabilities, and prevent programs that are started from gaining any."""
+    """Drop all capabilities, and prevent child programs from gaining any."""
     _kernel("prctl", _NO_NEW_PRIVILEGES, 1, 0, 0, 0)
     _kernel("capset", struct.pack("=Ii", _CAPABILITIES_3, 0), struct.pack("=6I", *[0] * 6))
 
 
 def _kernel(call: str, *arguments: int | bytes | None) -> None:
-    """Raise `OSError` if this call of the C library fails."""
+    """Call a function of the C library, and raise `OSError` if it fails."""
     libc = ctypes.CDLL(None, use_errno=True)
     if getattr(libc, call)(*arguments) != 0:
         number = ctypes.get_errno()
@@ -382,7 +381,7 @@ def _kernel(call: str, *arguments: int | bytes | None) -> None:
 
 
 def _try(name: str) -> int:
-    """Test whether a process can get behind this wall, and return 0 if so."""
+    """Test whether a process can be put behind this wall, and return 0 if so."""
     wall = WALLS[name]
     if child := wall.fork():
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
