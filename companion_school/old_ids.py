@@ -1,8 +1,8 @@
 """Old ids of exercises, questions and other items that have moved to another lesson.
 
-An old id still works wherever a reader or a course has written it down: in saved progress and answers, in `check(...)`
-of an old copy of a notebook, in the schedule of `companion review`, and in the lists of a problem set. The lesson that
-an item has left never reuses its number or letter.
+Old ids still work wherever a reader or a course has stored them: in saved progress and answers, in `check(...)` in an
+old copy of a notebook, in the schedule of `companion review`, and in the lists of a problem set. The old lesson never
+reuses the number or letter of an item that has moved.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ stay under the key of its first lesson, here "19/after-five".
 
 
 def current(id: str) -> str:
-    """Return the present id of an item; for a question that has moved, its lesson and name, as in "22/after-five"."""
+    """Return the current id of an item; for a question that has moved, its lesson and name, as in "22/after-five"."""
     return MOVED.get(id, id)
 
 
@@ -49,22 +49,22 @@ def old_id(id: str) -> str | None:
     """Return the id that an item had before it moved, or None.
 
     Args:
-        id: The present id; for a question, its lesson and name, as in "22/after-five".
+        id: The current id; for a question, its lesson and name, as in "22/after-five".
     """
     return next((old for old, new in MOVED.items() if new == id), None)
 
 
 def renamed(entries: Mapping[str, Entry]) -> dict[str, Entry]:
-    """Return saved entries under the present ids. If an entry is there under both ids, the present one counts."""
+    """Return saved entries under their current ids. If both ids have an entry, the one under the current id counts."""
     moved = {MOVED[id]: entry for id, entry in entries.items() if id in MOVED}
     return moved | {id: entry for id, entry in entries.items() if id not in MOVED}
 
 
 def numbers(lesson: int) -> Iterator[str]:
-    """Yield the ids of a lesson's exercises in order, without those that have moved away."""
+    """Yield the ids of a lesson's exercises in order, without end, skipping those that have moved away."""
     return (id for at in count(1) if (id := f"{lesson}.{at}") not in MOVED)
 
 
 def letters(lesson: int) -> list[str]:
-    """Return the ids of a lesson's questions in order, without those that have moved away."""
+    """Return the possible ids of a lesson's questions in order, without those that have moved away."""
     return [id for letter in "abcdefghijklmnopqrstuvwxyz" if (id := f"{lesson}.{letter}") not in MOVED]

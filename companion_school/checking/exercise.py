@@ -1,4 +1,4 @@
-"""Define exercises: a statement, a solution, the inputs that tell right from wrong, and the mistakes people make.
+"""Define exercises: statement, solution, inputs that tell right answers from wrong ones, and common mistakes.
 
 An exercise is written once, as a function in `lesson_NN.py` whose body between the two markers is the solution:
 
@@ -40,7 +40,7 @@ BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 STUB = "raise NotImplementedError"
 """Line that replaces the solution in an exercise that is handed out."""
 HINTS = 3
-LONGEST_TASK = 90  # characters, to fit a line of the lesson's table
+LONGEST_TASK = 90  # characters, so that it fits in a line of the lesson's table
 STAR = "★"
 """Symbol of the mark *robust*. It begins the paragraph of a statement that says what makes an answer robust."""
 KINDS = ("value", "type", "memory", "room", "gradients", "again")
@@ -60,24 +60,24 @@ Limit = Sequence[float] | Callable[..., Sequence[float]]
 class Case:
     """One input that an answer is tried on.
 
-    An answer has two marks, *right* and *robust*. A case belongs to *right*, unless its arguments must be rejected or
-    contain an added NaN, which makes it belong to *robust*. `robust` and `right` override this.
+    An answer has two marks, *right* and *robust*. A case counts towards *right*, unless its arguments must be rejected
+    or contain an added NaN; then it counts towards *robust*. The attributes `robust` and `right` override this.
 
     Attributes:
-        shows: The property that fails if the answer is wrong here, in words: "rows add up to one".
+        shows: The property that a wrong answer violates in this case, in words, such as "rows add up to one".
         arguments: The arguments of the call.
-        refuse: The arguments are bad, and the answer must raise a `ValueError`.
+        refuse: The arguments are invalid, and the answer must raise a `ValueError`.
         gradients: Compare the gradients too, with respect to all floating-point tensors among the arguments.
-        tolerance: Absolute and relative tolerance of a number; by default it depends on the dtype.
-        exact_zero: Entries that are expected to be 0 must be exactly 0. None means the setting of the `Exercise`.
-        only_nan: An answer passes if its result contains NaN or if it rejects the arguments.
+        tolerance: Absolute and relative tolerance for each number; by default, it depends on the dtype.
+        exact_zero: Entries that are expected to be 0 must be exactly 0. None stands for the setting of the `Exercise`.
+        only_nan: An answer passes if its result contains NaN, or if it rejects the arguments.
         alias: The result may share memory with the arguments. Set by the `Exercise` for all its cases.
         layout: The arguments may have any memory layout. Set by the `Exercise` for all its cases.
-        room: Limit on the peak memory of the call in bytes, without its arguments; None for no limit.
+        room: Limit on the peak memory of the call in bytes, not counting its arguments; None for no limit.
         says: Text that the error message must contain if the arguments must be rejected.
-        part: Index of the only part of the result that is compared; None for the whole result.
-        robust: Reason why the case belongs to *robust* although it would belong to *right* by default; or "".
-        right: Reason why the case belongs to *right* although it would belong to *robust* by default; or "".
+        part: Index of the part of the result that is compared; None to compare the whole result.
+        robust: Reason why the case counts towards *robust* although by default it would count towards *right*; or "".
+        right: Reason why the case counts towards *right* although by default it would count towards *robust*; or "".
     """
 
     shows: str
@@ -97,13 +97,13 @@ class Case:
 
     @property
     def is_robust(self) -> bool:
-        """True if the case belongs to *robust* and costs no points."""
+        """True if the case counts towards *robust*, so that failing it costs no points."""
         return bool(self.robust) or (not self.right and (self.refuse or self.only_nan))
 
     def compared(self, value: Value) -> Value:
-        """Return the part of a result that is compared (`part`), or all of it.
+        """Return the part of a result that is compared (`part`), or the whole result.
 
-        If the case has no arguments, the letters of the answer are normalized (`as_given`).
+        If the case has no arguments, strings in the answer are normalized (`as_given`).
         """
         if not self.arguments:
             value = as_given(value)
@@ -112,7 +112,7 @@ class Case:
 
 
 def as_given(value: Value) -> Value:
-    """Convert the strings in an answer to upper case without surrounding spaces; leave anything else unchanged."""
+    """Convert the strings in an answer to upper case and strip surrounding spaces; leave anything else unchanged."""
     if isinstance(value, str):
         return value.strip().upper()
     return type(value)(map(as_given, value)) if type(value) in (tuple, list) else value
@@ -120,15 +120,15 @@ def as_given(value: Value) -> Value:
 
 @dataclass(frozen=True)
 class Group:
-    """Cases of an exercise that earn some of its points together, independently of the other groups.
+    """A group of cases that together earn some of an exercise's points, independently of the other groups.
 
     The first group is an exception: an answer that fails it earns nothing.
 
     Attributes:
-        name: What an answer that passes them can do, in words for students: "several heads".
-        points: Points for these cases, half for the public and half for the hidden ones.
-        shows: Properties (`Case.shows`) of the cases in this group. One group of an exercise leaves this empty and gets
-            all remaining cases, including the derived ones.
+        name: What an answer that passes these cases can handle, in words for students, such as "several heads".
+        points: Points for these cases: half for the public cases and half for the hidden ones.
+        shows: Properties (`Case.shows`) of the cases in this group. One group of the exercise leaves this empty and
+            gets all remaining cases, including the derived ones.
     """
 
     name: str
@@ -137,7 +137,7 @@ class Group:
 
 
 class Draw:
-    """Random numbers and sizes for cases, all from one seed, so that another seed gives other inputs of the same kind.
+    """Random numbers and sizes for cases, all from one seed; another seed gives different inputs of the same kind.
 
     Args:
         seed: Seed of the generator.
@@ -179,7 +179,7 @@ class Draw:
 
 @dataclass(frozen=True)
 class Mistake:
-    """A typical wrong answer, and the message for a reader who gives it."""
+    """A typical wrong answer, and the message for readers who give it."""
 
     message: str
     answer: Answer
@@ -187,7 +187,7 @@ class Mistake:
 
 @dataclass
 class Exercise:
-    """One exercise. The decorator `exercise` creates it, and its own three decorators add cases, mistakes and variants.
+    """An exercise. The decorator `exercise` creates it, and its three own decorators add cases, mistakes and variants.
 
     Attributes:
         id: Lesson and number, such as "2.3".
@@ -195,26 +195,26 @@ class Exercise:
         task: The task in one line, for the lesson's table.
         name: Name of the function to write.
         statement: The statement in Markdown.
-        stub: The text that the reader starts from: the signature, and `raise NotImplementedError`.
+        stub: The code that the reader starts from: the signature and `raise NotImplementedError`.
         solution: Text of the reference solution.
         reference: The reference solution as a function.
         hints: Three hints, each giving away a little more.
         points: Points for a right answer.
         difficulty: 1 (read off), 2 (write) or 3 (think).
         minutes: Expected time for someone who has just read the lesson.
-        forbidden: Names that an answer must not use, such as "softmax" where the exercise is the softmax.
-        exact_zero: The statement asks for exact zeros: where the reference gives 0, an answer must, too.
-        excused: Laws (`derived_cases.EXCUSES`) that do not hold here, each with a reason.
-        right: Laws, `KINDS` of faults and properties of cases that belong to *right* in this exercise although they
-            belong to *robust* by default, each with the reason.
-        robust: Laws and properties of cases that belong to *robust* in this exercise although they belong to *right* by
-            default, each with the reason.
-        limits: For each argument, by name, the values that it is compared with, or a function of all arguments that
-            returns them.
-        room: Function of all arguments that returns the memory limit in bytes, if the statement sets one.
-        groups: Groups of cases that earn points by themselves. An answer that fails the first one earns nothing. If
-            empty, all cases earn all points together.
-        offered: Choices of a question. A check accepts no other answer, unless this is empty.
+        forbidden: Names that an answer must not use, such as "softmax" if the exercise is to write a softmax.
+        exact_zero: The statement asks for exact zeros: where the reference gives 0, an answer must give exactly 0.
+        excused: Laws (`derived_cases.EXCUSES`) that do not hold for this exercise, each with a reason.
+        right: Laws, `KINDS` of faults and properties of cases that count towards *right* in this exercise, although by
+            default they count towards *robust*; each with the reason.
+        robust: Laws and properties of cases that count towards *robust* in this exercise, although by default they
+            count towards *right*; each with the reason.
+        limits: For each argument, by name, the values with which the statement compares it, or a function of all
+            arguments that returns these values.
+        room: Function of all arguments that returns the memory limit in bytes; None if the statement sets no limit.
+        groups: Groups of cases that earn points by themselves. An answer that fails the first group earns nothing. If
+            there are no groups, the points are earned for all cases together.
+        offered: Choices of a question. Unless this is empty, a check accepts no other answer.
         mistakes: Known wrong answers.
         variants: Alternative solutions.
     """
@@ -246,18 +246,18 @@ class Exercise:
 
     @property
     def example(self) -> str | None:
-        """The first Python code block of the statement, its small example; None if there is none."""
+        """The small example in the statement, which is its first Python code block; None if there is none."""
         found = re.search(r"^```python\n(.*?)^```", self.statement, re.DOTALL | re.MULTILINE)
         return found and found[1]
 
     @property
     def idea(self) -> str:
-        """The part of the statement before the star: what an answer needs in order to be right."""
+        """The part of the statement before the star, which says what an answer needs in order to be right."""
         return self.statement.partition(f"\n{STAR}")[0].rstrip()
 
     @property
     def asks(self) -> tuple[str, ...]:
-        """The list after the star in the statement: what makes an answer robust, one line per item."""
+        """The list after the star in the statement, which says what makes an answer robust; one line per item."""
         listed = self.statement.partition(f"\n{STAR}")[2].partition("\n- ")[2]
         return tuple(" ".join(line.split()) for line in listed.split("\n- ") if line.strip())
 
@@ -267,11 +267,11 @@ class Exercise:
         return int(self.id.split(".")[0])
 
     def __call__(self, *arguments: Value) -> Value:
-        """Call the reference solution, so that the solution of one exercise can use another's."""
+        """Call the reference solution, so that the solution of one exercise can use that of another."""
         return self.reference(*arguments)
 
     def cases(self, make: Callable[[Draw], Iterable[Case]]) -> Callable[[Draw], Iterable[Case]]:
-        """Decorate the function that yields the cases, smallest first.
+        """Register the decorated function, which yields the cases, smallest first.
 
         Raises:
             ValueError: The exercise already has cases.
@@ -285,7 +285,7 @@ class Exercise:
         """Decorate a known wrong answer.
 
         Args:
-            message: The sentence that says what is wrong with it.
+            message: A sentence that says what is wrong with the answer.
 
         Raises:
             ValueError: Another mistake has the same message.
@@ -305,7 +305,7 @@ class Exercise:
         return answer
 
     def group_of(self, case: Case) -> int:
-        """Return the index of a case's group: the one that names its property, or else the one that names none."""
+        """Return the index of a case's group: the group that lists its property, or else the group that lists none."""
         rest = next((at for at, group in enumerate(self.groups) if not group.shows), 0)
         return next((at for at, group in enumerate(self.groups) if case.shows in group.shows), rest)
 
@@ -352,7 +352,7 @@ def exercise(
     Args:
         id: Lesson and number, as in "2.3".
         title: Title of the exercise.
-        task: The task, in one line of at most 90 characters without a full stop.
+        task: The task, in one line of at most 90 characters, without a period at the end.
         points: Points for a right answer.
         difficulty: 1 (read off), 2 (write) or 3 (think).
         minutes: Expected time for someone who has just read the lesson.
@@ -362,21 +362,23 @@ def exercise(
         excused: Laws that do not hold for this exercise, each with the reason: "one", "levels", "offset", "nan",
             "dtype", "other", "tie", "scale", "edge" and "large" (`derived_cases`), "memory" (the result may be an
             argument or a view into one) and "layout" (the arguments are in memory in the order of their axes).
-        right: What belongs to *right* in this exercise although it belongs to *robust* by default, as names with the
-            reason. A name is "gradients" (if the exercise is about gradients, or its answer is used in a model),
-            "type", "memory", "again", "refusals", a law (see `derived_cases`), a property that cases show, or "all".
-        robust: What belongs to *robust* in this exercise although it belongs to *right* by default, as names with the
-            reason. A name is one of the laws "one", "other", "tie" and "edge", or a property that cases show.
-        limits: For each argument, by name, the values that the statement compares it with, or a function of all
-            arguments that returns them. Cases are derived that meet them exactly and that miss them by a little.
-        room: Function of all arguments that returns how many bytes an answer may use at once in addition to them,
-            measured on the largest case.
-        groups: Groups of cases that earn points by themselves; without them, all cases earn all points together.
+        right: What counts towards *right* in this exercise although by default it counts towards *robust*: names, each
+            with the reason. A name is "gradients" (if the exercise is about gradients, or if its answer is used in a
+            model), "type", "memory", "again", "refusals", a law (see `derived_cases`), a property that cases show, or
+            "all".
+        robust: What counts towards *robust* in this exercise although by default it counts towards *right*: names, each
+            with the reason. A name is one of the laws "one", "other", "tie" and "edge", or a property that cases show.
+        limits: For each argument, by name, the values with which the statement compares it, or a function of all
+            arguments that returns these values. Derived cases hit these values exactly or miss them narrowly.
+        room: Function of all arguments that returns how many bytes an answer may use at any one time, not counting the
+            arguments. The limit is tested on the largest case.
+        groups: Groups of cases that earn points by themselves; without groups, the points are earned for all cases
+            together.
 
     Raises:
-        ValueError: The id is not lesson and number, the task is not a short line, there are not three hints, the
-            difficulty, points or minutes are out of range, the points of the groups do not add up, or the function has
-            no statement or no markers around its solution.
+        ValueError: The id does not consist of a lesson and a number, the task is not a short line, the number of hints
+            is not three, the difficulty, points or minutes are out of range, the groups are invalid or their points do
+            not add up, or the function has no statement or no markers around its solution.
     """
     _check_facts(id, task, hints, difficulty, points, minutes)
     if groups:
@@ -443,7 +445,7 @@ def _check_groups(id: str, groups: Sequence[Group], points: int) -> None:
 
 
 def _parts(id: str, reference: Answer) -> tuple[str, str]:
-    """Return stub and solution: the text without decorator and docstring, first without the body, then with it."""
+    """Return stub and solution: the code without decorator and docstring, first without the body, then with it."""
     text = textwrap.dedent(inspect.getsource(reference))
     tree = ast.parse(text).body[0]
     assert isinstance(tree, ast.FunctionDef)

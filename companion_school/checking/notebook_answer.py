@@ -1,4 +1,4 @@
-"""One attempt at an exercise in a notebook: find the reader's function, try it and report the result."""
+"""An attempt at an exercise in a notebook: find the reader's function, try it, and report the result."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class NotYet(AssertionError):
 
 
 def readers(name: str, frame: FrameType | None) -> Any:
-    """Look up the reader's object with this name in the globals of `frame`, then of its callers, nearest first.
+    """Look up the reader's object with this name in the globals of `frame` and then of its callers, nearest first.
 
     Returns:
-        The object, or None if no globals have the name.
+        The object, or None if it is not found.
     """
     while frame is not None:
         if name in frame.f_globals:
@@ -66,12 +66,12 @@ def attempt(
     """Try an answer.
 
     Args:
-        title: Number and title of the exercise, which begin each message.
+        title: Number and title of the exercise, with which each message begins.
         name: Name of the required function.
-        answer: The reader's object of that name, or None.
+        answer: The reader's object with that name, or None.
         forbidden: Names that the answer must not use.
         test: Function that examines the answer.
-        prints: Report what the answer prints while it is tried.
+        prints: Whether to report what the answer prints while it runs.
 
     Returns:
         The verdict on a right answer.
@@ -97,18 +97,18 @@ def attempt(
 
 
 class Printed(io.TextIOBase):
-    """Text stream that stores the beginning of what an answer prints and counts its lines."""
+    """Text stream that stores the beginning of an answer's output and counts the lines."""
 
     def __init__(self) -> None:
         super().__init__()
         self._start, self._ends, self._size = "", 0, 0
 
     def writable(self) -> bool:
-        """Return True, because this stream only takes text."""
+        """Return True, because text can be written to this stream."""
         return True
 
     def write(self, text: str) -> int:
-        """Store the beginning of the text, and count all of it."""
+        """Store only the beginning of the text, but count all of it."""
         self._ends += text.count("\n")
         self._size += len(text)
         self._start += text[: MOST_PRINTED - len(self._start)]
@@ -116,7 +116,7 @@ class Printed(io.TextIOBase):
 
     @property
     def told(self) -> str:
-        """The first lines under a title, and the number of further lines; empty if nothing was printed."""
+        """The first lines below a heading, followed by the number of further lines; empty if nothing was printed."""
         if not self._start.strip():
             return ""
         lines = self._start.split("\n")[:MOST_LINES]
@@ -127,12 +127,12 @@ class Printed(io.TextIOBase):
 
 
 def not_run(name: str, answer: Any, cells: Sequence[str]) -> str:
-    """Explain why the latest cell with a function's definition did not define it.
+    """Explain why the latest cell that contains a function's definition did not define the function.
 
     Args:
         name: Name of the function.
-        answer: The current object of that name, from an earlier cell, or None.
-        cells: Texts of the notebook's cells in the order that they ran, as in IPython's `In`.
+        answer: The current object with that name, from an earlier cell, or None.
+        cells: Texts of the notebook's cells in the order in which they ran, as in IPython's `In`.
 
     Returns:
         The explanation; empty if the cell defined the function, or if that cannot be determined.
@@ -145,7 +145,7 @@ def not_run(name: str, answer: Any, cells: Sequence[str]) -> str:
         ast.parse(latest)
     except SyntaxError as error:
         if latest.lstrip().startswith("%") or "\n%" in latest or "\n!" in latest:
-            return ""  # the cell has IPython magics or shell commands
+            return ""  # the cell contains IPython magics or shell commands
         what = f"{type(error).__name__}, line {error.lineno}: {error.msg}"
         return f"Your latest cell with {name} did not run ({what}); {judged}."
     try:
@@ -156,13 +156,13 @@ def not_run(name: str, answer: Any, cells: Sequence[str]) -> str:
 
 
 def praise(verdict: Verdict, right: str) -> str:
-    """Return the message for a right answer: that it is right, then the next step that would make it robust.
+    """Return the message for a right answer. It says that the answer is right, then what would make it robust.
 
     Args:
         verdict: The verdict on the answer.
-        right: The sentence that says that the answer is right.
+        right: A sentence that says that the answer is right.
     """
-    in_color = type(sys.stdout).__module__.startswith("ipykernel")  # Jupyter shows colors and saves them
+    in_color = type(sys.stdout).__module__.startswith("ipykernel")  # Jupyter displays and saves colors
     sign = "\x1b[1;32m\u2713\x1b[0m" if in_color else "\u2713"
     if verdict.robust is None:
         said = f"{sign} {right} It is also robust {STAR}: it passed all further tests."
@@ -173,7 +173,7 @@ def praise(verdict: Verdict, right: str) -> str:
 
 @contextmanager
 def _still_running(title: str) -> Iterator[None]:
-    """Say how to stop an answer that takes long, because an endless loop looks like one that is still working."""
+    """If an answer takes long, say how to stop it, because an endless loop looks the same as a slow answer."""
     text = (
         f"{title}: still running after {PATIENCE:g} seconds. If your answer has a loop that does not end, stop it: the "
         "square above the notebook, or the menu Kernel, Interrupt Kernel."
@@ -188,7 +188,7 @@ def _still_running(title: str) -> Iterator[None]:
 
 
 def _forbidden(answer: Callable[..., Any], forbidden: Sequence[str]) -> list[str]:
-    """Return the forbidden names that the answer uses; empty if its source is not available (generated code)."""
+    """Return the forbidden names that the answer uses; empty if its source is unavailable, as for generated code."""
     try:
         return forbidden_uses(textwrap.dedent(inspect.getsource(answer)), forbidden)
     except (OSError, TypeError, SyntaxError):

@@ -2,13 +2,13 @@
 
 During a call, PyTorch's profiler records every operator at dispatch, regardless of how the answer reaches it: functions
 under any name, methods, scripted and compiled code, ATen's fused kernels, and the steps of autograd's engine. A
-student's own method called `softmax` runs other operators, and passes.
+student's own method called `softmax` passes, because it runs other operators.
 
 A few forbidden names are parts of PyTorch that are written in Python and run the same operators as a right answer
-(`_LIBRARY`). They are noticed when Python enters them, under any name.
+(`_LIBRARY`). Calls of these parts are noticed when Python enters them, whatever name the answer uses.
 
-This runs in the process of the answer, which can tamper with it, so it only warns a reader who used a forbidden
-operator by mistake. Marks depend on the source text (`forbidden_uses`), which the grader reads in another process.
+The watch runs in the same process as the answer, which can tamper with it, so it only warns readers who use a forbidden
+operator by mistake. Marks depend on the source text (`forbidden_uses`), which the grader examines in another process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import sys
 import threading
 from collections.abc import Collection, Mapping
 from functools import lru_cache
-from inspect import CO_OPTIMIZED  # a flag of functions that the bodies of modules and classes do not have
+from inspect import CO_OPTIMIZED  # a flag that functions have, but bodies of modules and classes do not
 from itertools import accumulate
 from pathlib import Path
 from types import ModuleType
@@ -48,19 +48,19 @@ _AUTOGRAD = frozenset({
 _ENGINE = ("autograd::engine::", "aten::_make_dual", "aten::_fw_primal")
 _SHORT = {"scaled_dot_product_attention": "scaled_dot_product", "optim": "optimizer"}
 _MODULE = "the module "
-_MARK = "aten::empty"  # every watch sees this operator first
+_MARK = "aten::empty"  # the first operator that every watch sees
 
 
 class Watch:
-    """Reusable context manager that records the forbidden operators that run inside it.
+    """Reusable context manager that records forbidden operators executed inside it.
 
     Args:
         forbidden: Names to watch for.
 
     Attributes:
-        seen: The forbidden operators and names that were noticed. The list is complete when the context ends.
+        seen: The forbidden operators and names noticed so far. The list is complete when the context ends.
         measures: If true, also measure memory.
-        peak: With `measures`, the most bytes that PyTorch had allocated at once in the last run of the context.
+        peak: With `measures`, the peak number of bytes allocated by PyTorch in the most recent context.
     """
 
     def __init__(self, forbidden: Collection[str]) -> None:
@@ -87,7 +87,7 @@ class Watch:
             self._names.__enter__()
             self._before = threading.getprofile(), sys.getprofile()
             threading.setprofile(self._begins)
-            self._hook = self._enters  # a single object, because each access makes a new bound method
+            self._hook = self._enters  # stored, because each access to the method creates a new object
             if self._library:
                 sys.setprofile(self._hook)
         return self
@@ -114,7 +114,7 @@ class Watch:
         self.peak = _peak(threads) if self.measures else 0
 
     def _begins(self, *event: Any) -> None:
-        """Start watching names in a thread that the answer has started, where PyTorch does not record operators."""
+        """Start watching names in a new thread of the answer, where PyTorch does not record operators."""
         sys.setprofile(self._hook if self._library else None)
         self._names.another().__enter__()
 
@@ -131,7 +131,7 @@ class Watch:
 
 
 class _Names(TorchFunctionMode):
-    """Notice calls of overridable PyTorch functions by their names."""
+    """Notice calls of overridable PyTorch functions by name."""
 
     def __init__(self, watched: Collection[str], seen: list[str]) -> None:
         super().__init__()
@@ -156,13 +156,13 @@ def _bare(name: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _parts(file: str, function: str) -> frozenset[str]:
-    """Return the names of a function in PyTorch's folder, of its class, and of its module and folders."""
+    """Return the names of a function of PyTorch, its class, its module, and the folders that contain the module."""
     names = *function.split("."), *Path(file[len(_TORCH) :]).with_suffix("").parts
     return frozenset(name.strip("_") for name in names)
 
 
 def _peak(threads: Any) -> int:
-    """Return the sum over threads of the most bytes that each one had allocated at once."""
+    """Return the peak number of allocated bytes per thread, summed over all threads."""
     sizes = ([event.cpu_memory_usage() for event in events if event.kind() == "memory_alloc"] for events in threads)
     return sum(max(accumulate(of_thread), default=0) for of_thread in sizes)
 
@@ -171,19 +171,19 @@ def _short(event: str) -> str:
     return "autograd" if event.startswith(_ENGINE) else event.removeprefix("aten::")
 
 
-# Bound here, because an answer can replace the functions of `re` in the process that it shares with its watch
+# Bound here, because an answer runs in the same process and could replace the functions of `re`
 _at_capitals = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])").sub
 _parts_of_words = re.compile(r"[a-z0-9]+").findall
 
 
 def _words(name: str) -> list[str]:
-    """Split a name into lower-case words: `_safe_softmax` into safe, softmax and `RMSNorm` into rms, norm."""
+    """Split a name into lower-case words: `_safe_softmax` into safe and softmax, `RMSNorm` into rms and norm."""
     return _parts_of_words(_at_capitals("_", name).lower())
 
 
 @lru_cache(maxsize=4096)
 def _said(event: str) -> frozenset[str]:
-    """Return all words in an operator's name and all concatenations of consecutive ones."""
+    """Return all words in an operator's name, and all concatenations of consecutive words."""
     words = _words(event.partition("::")[2] or event.partition("#")[0])
     ends = range(1, len(words) + 1)
     return frozenset("".join(words[start:end]) for end in ends for start in range(end))
@@ -258,22 +258,22 @@ _PATTERNS = frozenset({
 def forbidden_uses(source: str, forbidden: Collection[str], beside: Collection[str] = ()) -> list[str]:
     """Find the forbidden names that code uses, and `companion` if it uses the course's packages.
 
-    A name counts if it is an attribute (`x.softmax`), is imported under any name, is not defined by the code itself, is
-    an attribute in a pattern of `match`, or is the text in `getattr(torch, "softmax")`. It also counts as a part of
-    another name (`log_softmax`) that the code does not define. Other names of the same operators count too (`_SAME`).
-    If anything is forbidden, so are ways to hide a name: `getattr` with a computed name, `exec`, frames, `import *`,
-    private parts of a module, and modules that are not in `_MODULES`.
+    A name counts as used if it is an attribute (`x.softmax`), is imported (under any alias), is read but not defined in
+    the code, is an attribute in a `match` pattern, or is the string in `getattr(torch, "softmax")`. A name also counts
+    as used if it is part of another name (`log_softmax`) that the code does not define. Other names for the same
+    operators count too (`_SAME`). If any name is forbidden, so are all ways to hide a name: `getattr` with a computed
+    name, `exec`, frames, `import *`, private parts of a module, and modules that are not in `_MODULES`.
 
     Args:
         source: Python source code.
         forbidden: The forbidden names.
-        beside: Names of the modules that were handed in with this one.
+        beside: Names of the modules that were handed in together with this code.
 
     Returns:
         The names that were found, sorted.
 
     Raises:
-        SyntaxError: The source is not Python.
+        SyntaxError: The source is not valid Python.
     """
     tree = ast.parse(source)
     wanted = {*forbidden}.union(*(_SAME.get(name, ()) for name in forbidden))
@@ -318,7 +318,7 @@ def forbidden_uses(source: str, forbidden: Collection[str], beside: Collection[s
 
 
 def _own_names(nodes: Collection[ast.AST]) -> tuple[set[str], set[str], set[str]]:
-    """Return the names that code sets, those that are functions or classes, and all names including attributes."""
+    """Return the names that code sets, the functions and classes among them, and all names and attributes it sets."""
     defined = {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
     own = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)} | defined
     own |= {node.arg for node in nodes if isinstance(node, ast.arg)}
@@ -327,7 +327,7 @@ def _own_names(nodes: Collection[ast.AST]) -> tuple[set[str], set[str], set[str]
 
 
 def _hidden_modules(nodes: Collection[ast.AST], beside: Collection[str]) -> set[str]:
-    """Find modules that can hide a name: all except `_MODULES`, and PyTorch or sys used as a value."""
+    """Find uses of modules that can hide a name: modules outside `_MODULES`, and PyTorch or sys used as a value."""
     # Full names of modules, by their names in the code; these two need no import
     known = {"torch": "torch", "math": "math"}
     used: list[str] = []
@@ -342,7 +342,7 @@ def _hidden_modules(nodes: Collection[ast.AST], beside: Collection[str]) -> set[
             used += [path for path in inner.values() if _module_at(path) is not None]
             known |= inner
             found |= {path for path in inner.values() if not _is_known_part(path)}
-    inside: set[int] = set()  # parts of a longer dotted name, or of the assignment of a module to a name
+    inside: set[int] = set()  # parts of a longer dotted name, or of an assignment of a module to a name
     for node in nodes:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("getattr", "hasattr"):
             inside |= {*map(id, node.args[:1])}
@@ -367,7 +367,7 @@ def _hidden_modules(nodes: Collection[ast.AST], beside: Collection[str]) -> set[
 
 
 def _is_known_part(path: str) -> bool:
-    """Return False for a part of a module through which names can be looked up, or a part that contains attention."""
+    """Return False for a part of a module that can look up names or that contains attention."""
     module, _, rest = path.partition(".")
     if path in ("torch.load", "numpy.load", "torch.nn.Transformer"):
         return False
@@ -379,7 +379,7 @@ def _bound_module(alias: ast.alias) -> str:
 
 
 def _path(node: ast.AST, known: Mapping[str, str]) -> str:
-    """Return the full name that an expression such as `nn.functional.relu` spells; empty if it spells none."""
+    """Return the full name that an expression such as `nn.functional.relu` spells out, or "" if it spells none."""
     names: list[str] = []
     while isinstance(node, ast.Attribute):
         names.append(node.attr)
@@ -389,7 +389,7 @@ def _path(node: ast.AST, known: Mapping[str, str]) -> str:
 
 @lru_cache(maxsize=4096)
 def _module_at(path: str) -> ModuleType | None:
-    """Return the module with this full name if modules that an answer may use lead to it, otherwise None."""
+    """Return the module with this full name if it is reachable from modules that an answer may use, otherwise None."""
     root, *names = path.split(".")
     if path in _MODULES or root not in _MODULES:
         return sys.modules.get(path)
@@ -403,7 +403,7 @@ def _module_at(path: str) -> ModuleType | None:
 
 @lru_cache(maxsize=16384)
 def _is_same(name: str, forbidden: str, in_part: bool) -> bool:
-    """Return True if a name is the forbidden one, or with `in_part` contains it as whole words."""
+    """Return True if a name is the forbidden one or, with `in_part`, contains it as whole words."""
     if name.strip("_") == forbidden.strip("_"):
         return True
     if not in_part or forbidden in _AUTOGRAD or forbidden in UNWATCHED:
@@ -413,11 +413,11 @@ def _is_same(name: str, forbidden: str, in_part: bool) -> bool:
 
 
 def forbidden_fault(used: Collection[str], *, seen: bool = False) -> str:
-    """Return the message for an answer that uses these names.
+    """Return the message for an answer that uses forbidden names.
 
     Args:
         used: The names.
-        seen: True if the names were called while the answer ran, so that they may not appear in its text.
+        seen: True if the names were called while the answer ran, in which case they may be missing from its text.
     """
     names = [name for name in used if name not in _HIDING and not name.startswith("_") and " " not in name]
     if names or not used:

@@ -1,6 +1,6 @@
 """The checks in a problem set: a student can run `check("2.3")` as often as they like.
 
-They contain inputs and results but no solutions, and accept any answer that gives the right results.
+The checks contain inputs and results but no solutions, and they accept any answer that gives the right results.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ KEYS = Path(__file__).parent / "keys"
 def check(id: str | float, group: int | None = None) -> None:
     """Try your answer to an exercise on the public cases.
 
-    Print that it is right, and what would make it robust.
+    If the answer is right, print a message that says so and what would make it robust.
 
     Args:
         id: Number of the exercise, such as "2.3".
-        group: Number of a group of cases, if the exercise has groups that earn points by themselves. Only this group is
-            judged; the first one must be right as well. Default: all cases.
+        group: Number of a group of cases, if the exercise has groups that earn points by themselves (default: all
+            cases). Only this group is judged, but the first group must be right as well.
 
     Raises:
-        NotYet: The answer is not right. The message names the property that fails, the smallest input that shows it,
-            what was expected and what came, and the most likely mistake.
+        NotYet: The answer is not right. The message names the property that fails, the smallest input that shows the
+            failure, the expected and the actual result, and the most likely mistake.
         ValueError: The exercise is not in this problem set, or has no such group.
     """
     file = KEYS / f"{id}.key"
@@ -58,7 +58,7 @@ def check(id: str | float, group: int | None = None) -> None:
 def check_hidden(*texts: str, group: int | None = None) -> None:
     """Try an answer on an instructor's hidden cases. A failure reports only the property that fails.
 
-    This also fails if the public cases fail, because hidden cases earn nothing without them.
+    The check also fails if the public cases fail, because hidden cases earn nothing without the public ones.
 
     Args:
         texts: Sealed exercises with hidden cases, from `to_text`.
@@ -77,7 +77,7 @@ def check_hidden(*texts: str, group: int | None = None) -> None:
     with _muted():
         tried_on = [*(key for key in public if key.knows_answers), *hidden]
         test = lambda tried: _discreet(tried_on, tried, group)  # noqa: E731
-        # Show no output, because an answer could print its arguments and so reveal the hidden cases.
+        # Show no output, because an answer could print its arguments and thereby reveal the hidden cases.
         attempt(title, sealed.name, answer, sealed.forbidden, test, prints=False)
     print(f"{title}: right on the hidden cases.")
 
@@ -101,7 +101,7 @@ def from_text(text: str) -> Sealed:
 
 
 def _title(sealed: Sealed, group: int | None) -> str:
-    """Return number, title and group for the beginning of a message."""
+    """Return the beginning of a message: the number and title of the exercise, and the group."""
     title = f"{sealed.id} {sealed.title}"
     if group is None:
         return title
@@ -128,7 +128,7 @@ def _discreet(hidden: Sequence[Sealed], answer: Callable[..., Any], group: int |
 
 @contextlib.contextmanager
 def _muted() -> Iterator[None]:
-    """Suppress warnings and stderr, because nbgrader gives no points to a cell whose output has a warning."""
+    """Suppress warnings and stderr, because nbgrader gives no points to a cell whose output contains a warning."""
     with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")
         yield

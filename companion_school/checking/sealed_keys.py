@@ -1,8 +1,9 @@
-"""Files with an exercise's key, which make it possible to examine answers without the reference solution.
+"""Files that hold an exercise's key, so that answers can be examined without the reference solution.
 
-A file holds the cases and the outcomes of a right answer and of each known mistake on them, but no code. If the answer
-is a single fixed result ("read off the weight"), the file for students holds only the kind of the result and the known
-mistakes. Then only the hidden check can decide if an answer is right.
+Each file holds the test cases and, for each case, the outcomes of a right answer and of every known mistake. It
+contains no code. If the answer is a single fixed result ("read off the weight"), the file for students holds only the
+known mistakes and the kind of the result (its types and shapes). Only the hidden check can then decide whether an
+answer is right.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Sealed:
         title: Title of the exercise.
         name: Name of the function to write.
         forbidden: Names that an answer must not use.
-        knows_answers: The key has the right results and not only their kinds.
+        knows_answers: The key contains the right results, not only their kinds.
         key: Cases and outcomes.
         groups: Names of the groups of cases that earn points by themselves; empty if there are none.
         offered: Choices of a question; empty for any answer.
@@ -47,7 +48,7 @@ class Sealed:
     offered: tuple[Any, ...] = ()
 
     def examine(self, call: Call) -> Verdict:
-        """Examine an answer. Without the right results, check only its kind and the known mistakes."""
+        """Examine an answer. Without the right results, check only the kind of its result and the known mistakes."""
         return examine(self.key, call) if self.knows_answers else _examine_kind(self.key, call, self.offered)
 
     def examine_group(self, number: int, call: Call) -> Verdict:
@@ -58,7 +59,7 @@ class Sealed:
             call: The answer.
 
         Returns:
-            The verdict on this group, or on the first group if that fails.
+            The verdict on this group, or on the first group if the first group fails.
         """
         verdicts = examine_groups(self.key, call)
         first = verdicts[0]
@@ -77,13 +78,13 @@ def kept_key(exercise: Exercise, seed: int) -> AnswerKey:
 
 
 def seal(exercise: Exercise, seed: int, *, mistakes: bool = True, knows_answers: bool = True) -> bytes:
-    """Serialize the key of an exercise for `unseal`.
+    """Serialize the key of an exercise so that `unseal` can read it.
 
     Args:
         exercise: The exercise.
         seed: Seed of the cases.
         mistakes: Include the outcomes of the known mistakes, so that a check can name the mistake.
-        knows_answers: Include the right results; otherwise only their kinds.
+        knows_answers: Include the right results; if false, include only their kinds.
     """
     key = kept_key(exercise, seed)
     indexes = range(len(key.cases))
@@ -150,7 +151,7 @@ def unseal(data: bytes) -> Sealed:
 
 
 def kind_of(value: Any) -> Any:
-    """Return a value of the same types and shapes without its content: zeros and empty strings."""
+    """Return a value with the same types and shapes but no content: zeros and empty strings."""
     if isinstance(value, torch.Tensor):
         return torch.zeros(value.shape, dtype=value.dtype)
     if isinstance(value, Mapping):
@@ -184,5 +185,5 @@ def _examine_kind(key: AnswerKey, call: Call, offered: Sequence[Any] = ()) -> Ve
 def _kind_or_none(value: Any) -> Any:
     try:
         return kind_of(value)
-    except TypeError:  # such a type has no empty value, and no exercise expects it
+    except TypeError:  # the type has no empty value, and no exercise expects such a result
         return None

@@ -1,4 +1,4 @@
-"""Recorded results of runs that take too long for a lesson.
+"""Recorded results of runs that take too long to repeat in a lesson.
 
 `python -m authoring.records` in the repository repeats the runs, and `python -m authoring.records.real` repeats the
 measurements in real.json.
@@ -62,7 +62,7 @@ def record(name: str) -> dict[str, Any]:
         name: One of `NAMES`.
 
     Raises:
-        ValueError: There is no such record; the message lists those that exist.
+        ValueError: There is no such record. The message lists those that exist.
     """
     if name not in NAMES:
         raise ValueError(f"record {shown(name)}: expected one of {', '.join(NAMES)}")
@@ -70,19 +70,19 @@ def record(name: str) -> dict[str, Any]:
 
 
 def read(name: str) -> dict[str, Any]:
-    """Return the contents of a JSON file in this folder, by its name without the ending."""
+    """Return the contents of a JSON file in this folder, given its name without the extension."""
     found: dict[str, Any] = json.loads(resources.files(__name__).joinpath(f"{name}.json").read_text("utf-8"))
     return found
 
 
 def story_model() -> tuple[Transformer, BytePairTokenizer]:
-    """Load the story model in single precision, and its tokenizer."""
+    """Load the story model, in single precision, and its tokenizer."""
     with resources.as_file(resources.files(__name__).joinpath("story")) as folder:
         model = load_model(Path(folder), dtype=torch.float32)
         return model.eval(), BytePairTokenizer.load(Path(folder) / "tokenizer.json")
 
 
 def answering_model() -> Transformer:
-    """Load the model of lesson 20 that was trained on exercise books, in single precision."""
+    """Load lesson 20's model that was trained on exercise books, in single precision."""
     with resources.as_file(resources.files(__name__).joinpath("answering")) as folder:
         return load_model(Path(folder), dtype=torch.float32).eval()
