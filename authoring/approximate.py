@@ -1,4 +1,4 @@
-"""Numbers that depend on the machine, which a lesson prints after `≈` and bounds in an assertion.
+"""Rules for numbers that depend on the machine: a lesson prints them after `≈` and bounds them in an assertion.
 
     print(f"loss ≈ {loss:.2f}")
     assert 1.9 < loss < 2.3
@@ -22,11 +22,11 @@ _CLOSE = ("isclose", "allclose")
 
 
 def faults(code: str, later: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """Yield the faults of the `≈` signs in a code cell as (line from 0, message).
+    """Yield the faults in a code cell's use of `≈` as (line, counted from 0; message).
 
     Args:
         code: The cell's code.
-        later: The later code cells of its section, which may bound its numbers.
+        later: The later code cells of its section, which may contain the bounds.
     """
     tree = _parsed(code)
     if tree is None:
@@ -51,7 +51,7 @@ def faults(code: str, later: Sequence[str]) -> Iterator[tuple[int, str]]:
 
 
 def shown_without_source(code: str, texts: Sequence[str]) -> bool:
-    """Return whether a cell printed a number after `≈` although its own code contains no such number to check."""
+    """Return whether a cell printed a number after `≈` but its own code contains no such number to check."""
     tree = _parsed(code)
     return any(SHOWN.search(text) for text in texts) and tree is not None and not list(_printed(tree))
 
@@ -64,14 +64,14 @@ def _parsed(code: str) -> ast.Module | None:
 
 
 def _printed(tree: ast.Module) -> Iterator[tuple[int, ast.expr | None]]:
-    """Yield the line of each `≈` in the code's strings and the expression right after it, or `None` without one."""
+    """Yield the line of each `≈` in the code's strings and the expression that follows it, or `None` if none does."""
     behind: dict[ast.expr, ast.expr] = {}
     silent = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings are not printed
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
             pairs = zip(node.values, node.values[1:], strict=False)
             behind |= {part: after.value for part, after in pairs if isinstance(after, ast.FormattedValue)}
-        elif isinstance(node, ast.Call):  # as in print("loss ≈", loss)
+        elif isinstance(node, ast.Call):  # such as print("loss ≈", loss)
             behind |= dict(zip(node.args, node.args[1:], strict=False))
     for node in ast.walk(tree):
         text = _text(node).rstrip(" ")
@@ -88,8 +88,8 @@ def _text(node: ast.AST) -> str:
 def _quantities(value: ast.expr) -> Iterator[ast.expr]:
     """Yield the quantities in an expression: its names, attributes, subscripts and calls, and their parts.
 
-    For `100 * losses[-1]` this is `losses[-1]`; for `round(share.item(), 2)` it is the call itself, `share.item()` and
-    `share`.
+    For `100 * losses[-1]`, the only quantity is `losses[-1]`; for `round(share.item(), 2)`, the quantities are the call
+    itself, `share.item()` and `share`.
     """
     if isinstance(value, ast.Name | ast.Attribute | ast.Subscript):
         yield value
@@ -110,7 +110,7 @@ def _is_module(node: ast.expr) -> bool:
 
 
 def _compared(tree: ast.Module | None) -> Iterator[ast.expr]:
-    """Yield every expression inside an asserted comparison, or inside a call of `assert_...` or `isclose`."""
+    """Yield every expression inside an asserted comparison or a call of `assert_...` or `isclose`."""
     for node in ast.walk(tree) if tree else ():
         if isinstance(node, ast.Assert):
             for part in ast.walk(node.test):

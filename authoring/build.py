@@ -4,18 +4,18 @@ Sources in authoring/deeper/ go to notebooks/deeper/, and those in authoring/sta
 
     python -m authoring.build [--all] [--check] [LESSON ...]
 
-The same source, packages and libraries give the same bytes, because cell ids are computed from the text and nothing
-that depends on time or chance is stored.
+The same source, packages and libraries give the same bytes, because cell ids are computed from the text, and nothing is
+stored that depends on time or chance.
 
-A notebook is executed if its code has changed, or if the last `make test-notebooks` found a cell that now prints
-something else. That result is stored only in pytest's cache, so that no committed file depends on the version of a
-package. Changes of questions need no execution, because their output follows from the source, and neither do changes of
-the scripts and styles in the outputs of figures (figure_updates.py).
+A notebook is executed if its code has changed, or if the last run of `make test-notebooks` found a cell whose output
+has changed. That finding is stored only in pytest's cache, so that no committed file depends on the version of a
+package. Changes to questions need no execution, because their output follows from the source. Nor do changes to the
+scripts and styles in the outputs of figures (figure_updates.py).
 
-The line {{ exercises }} is replaced by the table of the lesson's exercises (exercises.py). The questions of all lessons
+The line {{ exercises }} is replaced with a table of the lesson's exercises (exercises.py). The questions of all lessons
 are collected in companion_school/questions/questions.json.
 
-`--check` runs nothing and reports each notebook that is not up to date, and where it differs.
+`--check` executes nothing; it reports each notebook that is out of date and where it differs from its source.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ CELL_TIMEOUT = 900  # seconds
 QUESTIONS = Path(questions.__file__).with_name("questions.json")
 LAST_FAILED = ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
 """Tests that failed in the last run of pytest, including cells checked by nbval. The file is not in git."""
-# The kernel's environment: one thread and a fixed hash seed, without the builder's settings for plotting and the
+# The kernel's environment has one thread and a fixed hash seed, and lacks the builder's settings for plotting and the
 # terminal.
 KERNEL_ENVIRONMENT = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
 FORGOTTEN_ENVIRONMENT = ("MPLBACKEND", "MATPLOTLIBRC", "COLUMNS", "FORCE_COLOR", "PYTHONSTARTUP", "PYTHONWARNINGS")
@@ -76,7 +76,7 @@ def _cell_digest(cell: NotebookNode) -> str:
 
 
 def _assemble(cells: list[NotebookNode]) -> str:
-    """Return the text of the notebook file for executed cells."""
+    """Return the content of the notebook file, given the executed cells."""
     record = {"cells": [_cell_digest(cell) for cell in _code(cells)]}
     notebook = nbformat.v4.new_notebook(cells=cells, metadata={**KERNEL, "build": record})
     notebook.nbformat_minor = 5
@@ -88,12 +88,12 @@ def _assemble(cells: list[NotebookNode]) -> str:
 
 @dataclass(frozen=True)
 class Difference:
-    """The first place where a notebook is not up to date.
+    """The first place where a notebook is out of date.
 
     Attributes:
-        what: The difference.
-        cell: Number of the cell, from 1.
-        line: Line of the source.
+        what: Description of the difference.
+        cell: Number of the cell, counted from 1.
+        line: Line in the source.
         runs: Whether cells must be executed to update the notebook.
     """
 
@@ -108,7 +108,7 @@ class Difference:
 
 
 def difference(lesson: Lesson) -> Difference | None:
-    """Return the first place where the stored notebook is not up to date with its source, or `None`. Runs nothing."""
+    """Return the first place where a notebook is out of date with its source, or `None`. Executes nothing."""
     lesson = lesson.again()
     if not lesson.source.exists():
         return Difference(f"there is a notebook, but no source {lesson.source.name} in {lesson.source.parent.name}/")
@@ -190,9 +190,9 @@ def _first_changed_line(new: str, old: str) -> int:
 
 
 def _with_outputs(lesson: Lesson, executed: list[NotebookNode]) -> list[NotebookNode]:
-    """Return the source's cells with the outputs of an executed notebook that has the same code cells.
+    """Return the source's cells with the outputs from an executed notebook that has the same code cells.
 
-    The outputs of questions, and the scripts and styles of figures, are updated.
+    The outputs of questions and the scripts and styles of figures are brought up to date.
     """
     old, shown = iter(_code(executed)), _shown(lesson)
     merged = []
@@ -209,7 +209,7 @@ def _with_outputs(lesson: Lesson, executed: list[NotebookNode]) -> list[Notebook
 
 
 def prints_otherwise(lesson: Lesson) -> bool:
-    """Return whether a run of nbval since the notebook was built found cells that print something else."""
+    """Return whether nbval, run after the notebook was built, found cells whose output has changed."""
     if not LAST_FAILED.exists() or LAST_FAILED.stat().st_mtime <= lesson.notebook.stat().st_mtime:
         return False
     name = lesson.notebook.relative_to(LAST_FAILED.parents[3]).as_posix()
@@ -220,7 +220,7 @@ def prints_otherwise(lesson: Lesson) -> bool:
 
 
 def refused(lesson: Lesson, known: Known) -> list[Fault]:
-    """Return faults in the source that prevent a build: too many minutes, or a letter with two meanings."""
+    """Return faults in the source that prevent a build: too many reading minutes, or a letter with two meanings."""
     if lesson.is_stage:
         return []
     rules = [lesson_contract.second_meaning] if lesson.is_deeper else lesson_contract.BEFORE_BUILDING
@@ -233,7 +233,7 @@ def _refuse(lesson: Lesson, faults: Sequence[Fault]) -> None:
 
 
 def _handle_faults(lesson: Lesson, cells: Sequence[NotebookNode]) -> list[Fault]:
-    """Return the faults of controls in executed cells (figure_contract.py), above all a missing still figure."""
+    """Return the faults of interactive figures in executed cells (figure_contract.py), such as no still picture."""
     return [
         fault(lesson, what, number)
         for number, cell in enumerate(cells, 1)
@@ -243,7 +243,7 @@ def _handle_faults(lesson: Lesson, cells: Sequence[NotebookNode]) -> list[Fault]
 
 
 def execute(lesson: Lesson) -> list[NotebookNode]:
-    """Execute the cells in order in a fresh kernel, in the notebook's folder, and return them.
+    """Execute the cells in order, in a fresh kernel that runs in the notebook's folder, and return them.
 
     Raises:
         BuildError: If a cell failed, took more than `CELL_TIMEOUT` seconds, or killed the kernel.
@@ -270,12 +270,12 @@ def execute(lesson: Lesson) -> list[NotebookNode]:
         raise BuildError(f"{lesson.name}: {where} failed\n{reason}") from error
     for cell in _code(notebook.cells):
         for output in cell.outputs:
-            output.get("data", {}).pop(WIDGET_VIEW, None)  # the id of its model is random
+            output.get("data", {}).pop(WIDGET_VIEW, None)  # it contains a random id
     return notebook.cells
 
 
 def build(lesson: Lesson, *, rerun: bool = False, known: Known | None = None) -> str:
-    """Bring one notebook up to date and return a line that says what was done.
+    """Bring a notebook up to date, and return a line that says what was done.
 
     The old notebook stays in place until the new one is complete.
 
@@ -303,7 +303,7 @@ def build(lesson: Lesson, *, rerun: bool = False, known: Known | None = None) ->
     old = lesson.notebook.read_text(encoding="utf-8") if lesson.notebook.exists() else None
     if text != old:
         write_atomic(lesson.notebook, text)
-    # This makes it newer than pytest's cache, because the cells that failed there have been executed
+    # Make the notebook newer than pytest's cache, because the cells that failed there have been executed again
     lesson.notebook.touch()
     size, seconds = len(text.encode()) / 1024, time.monotonic() - start
     state = "written" if text != old else "unchanged"
@@ -311,14 +311,14 @@ def build(lesson: Lesson, *, rerun: bool = False, known: Known | None = None) ->
 
 
 def collected(some: Sequence[Lesson]) -> str:
-    """Return the text of the file with all questions, in the package's format."""
+    """Return the content of questions.json, which holds the questions of all lessons."""
     there = [part for part in with_deeper(some) if part.source.exists()]
     asked = [dataclasses.asdict(question) for part in there for question in part.questions]
     return json.dumps(asked, ensure_ascii=False, indent=1) + "\n"
 
 
 def _collect(some: Sequence[Lesson], check: bool) -> bool:
-    """Update the file of all questions, or only report that it is stale, and return whether it is fine."""
+    """Update questions.json, or only report that it is stale if `check` is true; return whether it is current."""
     text = collected(some)
     if QUESTIONS.read_text(encoding="utf-8") == text:
         return True

@@ -1,8 +1,8 @@
-"""Rerunnable comparisons behind the statements of lessons, with at least three seeds and two training budgets.
+"""Rerunnable comparisons that back up statements in lessons, with at least three seeds and two training budgets.
 
-`authoring/comparisons.toml` lists them. Each names a function of `lesson_NN.py` in this folder, which prints the
-results for each seed and budget as they are measured and returns them all. A lesson shows only one or a few of these
-runs.
+`authoring/comparisons.toml` lists the comparisons. Each entry names a function in `lesson_NN.py` in this folder, which
+prints the results for each seed and budget as they are measured, and returns all of them. The lesson itself shows only
+one or a few of these runs.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ SOURCE = Path(__file__).parents[1] / "comparisons.toml"
 
 @dataclass(frozen=True)
 class Comparison:
-    """A statement of a lesson that something helps, costs, wins or breaks, and its evidence.
+    """A lesson's statement that something helps, costs, wins or breaks, and the evidence for it.
 
     Attributes:
-        lesson: Lesson number, such as "04", whether the statement is in the lesson or in its deeper notebook.
+        lesson: Lesson number, such as "04", for a statement in the lesson or in its deeper notebook.
         statement: The statement.
-        cell: Name of the code cell that shows it, or target of the paragraph that states it.
-        starts: Number of seeds that were run.
+        cell: Name of the code cell that shows the evidence, or target of the paragraph with the statement.
+        starts: Number of seeds used.
         budgets: Lengths of the runs, such as "600 updates".
-        found: Measured spread.
+        found: The measured range of results.
         run: Name of the function in `lesson_NN.py` that repeats the measurement.
     """
 
@@ -40,7 +40,7 @@ class Comparison:
 
     @property
     def function(self) -> Callable[[], object]:
-        """The function that repeats the measurement.
+        """Function that repeats the measurement.
 
         Raises:
             AttributeError: If the module has no such function.
@@ -52,7 +52,7 @@ class Comparison:
 
 
 def comparisons(lesson: str = "") -> list[Comparison]:
-    """Return the comparisons of a lesson, or all of them, in the order of the file.
+    """Return the comparisons for a lesson, or all of them, in the order of the file.
 
     Raises:
         TypeError: If an entry has an unknown key or lacks one.

@@ -1,4 +1,4 @@
-"""Comparison for lesson 00: its ten sentences learned with and without rotating queries and keys."""
+"""Comparison for lesson 00: learning its ten sentences with and without rotated queries and keys."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from authoring.comparisons.cells import names_of, row
 
 
 def rotated_or_not() -> dict[tuple[str, int], list[float]]:
-    """Compare two speeds of the rotation and no rotation, at two budgets.
+    """Compare two speeds of rotation and no rotation, at two budgets.
 
-    Measure the right answers on eleven unseen texts, and the loss.
+    Measure the number of right answers on eleven unseen texts, and the loss.
     """
     by_hand = ("setup", "rows", "projections", "turn", "scores", "weights", "take-over", "norm")
     lesson = names_of("00", *by_hand, "whole-model", "sentences", "training", "trained", "no-turn", "new-starts")

@@ -1,4 +1,4 @@
-"""Comparisons for lesson 01: initial scales of the table, vocabulary sizes, and tables from different seeds."""
+"""Comparisons for lesson 01: initial scales of the embedding table, vocabulary sizes, and tables by seed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from authoring.comparisons.cells import names_of, row
 
 
 def sizes() -> dict[tuple[str, int], list[float]]:
-    """Measure the loss before training with three seeds, by standard deviation and width."""
+    """Measure the loss before training by standard deviation and width, with three seeds."""
     found = {}
     for width in (64, 256, 1024):
         for name, sigma in (("1/sqrt(d)", width**-0.5), ("1", 1.0), ("0.02", 0.02)):
@@ -26,7 +26,7 @@ def sizes() -> dict[tuple[str, int], list[float]]:
 
 
 def beginnings() -> dict[tuple[str, int, float], list[float]]:
-    """Measure the loss of the small model after 20, 200 and 600 updates, by initial table, rate, width and seed."""
+    """Measure the small model's loss after 20, 200 and 600 updates, by initial table, learning rate, width and seed."""
     lesson = names_of("01", "setup", "data")
     torch.set_default_dtype(torch.float32)
     found = {}
@@ -45,7 +45,7 @@ def beginnings() -> dict[tuple[str, int, float], list[float]]:
 
 
 def _losses(follows: Tensor, sigma: float, factor: float, width: int, rate: float, start: int) -> list[float]:
-    """Train like the lesson's `learn` but with another rate, and return the loss before each update."""
+    """Train like the lesson's `learn`, but with another learning rate, and return the loss before each update."""
     draw = torch.Generator().manual_seed(start)
     table = (sigma * torch.randn(512, width, generator=draw)).requires_grad_()
     matrix = (torch.randn(width, width, generator=draw) / width**0.5).requires_grad_()
@@ -60,7 +60,7 @@ def _losses(follows: Tensor, sigma: float, factor: float, width: int, rate: floa
 
 
 def alike() -> dict[int, list[float]]:
-    """Compare the tables from four seeds, by the correlation of all cosines and by shared nearest neighbors."""
+    """Compare the tables from four seeds by the correlation of their cosines and by shared nearest neighbors."""
     lesson = names_of("01", "setup", "data", "learn")
     often = lesson["follows"].sum(dim=1) >= 50
     above = torch.ones(int(often.sum()), int(often.sum())).triu(1) > 0
@@ -83,7 +83,7 @@ def text_and_vocabulary() -> dict[tuple[int, int], list[float]]:
     lesson = names_of("01", "setup", "vocabulary")
     text = "".join(lesson["seen"])
     found = {}
-    for size in (257, 1024, 2048, 3072, 4096, 5000, 5800):  # the merges of the whole text end at 5,906
+    for size in (257, 1024, 2048, 3072, 4096, 5000, 5800):  # the whole text allows at most 5,906 tokens
         for much in (2_000, 20_000, len(text)):
             starts = (0,) if much == len(text) else (0, 100_000, 200_000)
             each = [lesson["surprise"]([text[start : start + much]], size)[1] for start in starts]
@@ -93,9 +93,10 @@ def text_and_vocabulary() -> dict[tuple[int, int], list[float]]:
 
 
 def pairs_and_vocabulary() -> dict[tuple[int, int], list[float]]:
-    """Measure the bits per byte of counted pairs of tokens by vocabulary size, on excerpts and on the whole text.
+    """Measure the bits per byte of a bigram model by vocabulary size, on excerpts and on the whole text.
 
-    The probability of a pair is smoothed with that of its second token, with the weight of 30 occurrences of the first.
+    The probability of a token after another is smoothed with the token's own probability, which counts as much as 30
+    occurrences of the first token.
     """
     lesson = names_of("01", "setup", "vocabulary")
     text, found = "".join(lesson["seen"]), {}

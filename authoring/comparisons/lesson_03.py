@@ -1,4 +1,4 @@
-"""Comparisons for lesson 03: one or two heads, numbers of layers and heads, and hand-wired notes."""
+"""Comparisons for lesson 03: one head or two, different numbers of layers and heads, and hand-wired notes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ BUDGETS = (260, 520)
 
 
 def two_symbols() -> dict[tuple[str, int], list[float]]:
-    """Measure how often models name both the symbol one position back and the one three positions back.
+    """Measure how often models name both the previous symbol and the symbol three positions back.
 
-    The models have one head, two heads, or one head and a feed-forward network.
+    The models have one head, two heads, or one head plus a feed-forward network.
     """
     lesson, found = SimpleNamespace(**names_of("03", "setup", "recall", "recall-training")), {}
     plain = lesson.Recall
 
     class WithNetwork(plain):  # type: ignore[misc, valid-type]
-        """The model of the lesson, with a feed-forward network between attention and output."""
+        """The lesson's model with a feed-forward network between attention and output."""
 
         def __init__(self, heads: int) -> None:
             super().__init__(heads)
@@ -45,7 +45,7 @@ def two_symbols() -> dict[tuple[str, int], list[float]]:
 
 
 def layers() -> dict[tuple[str, int], list[float]]:
-    """Measure correct answers per 100, by the number of layers and heads, and for one layer with a fixed period."""
+    """Measure correct answers per 100 by number of layers and heads, and for one layer with a fixed period."""
     lesson = SimpleNamespace(**names_of("03", "setup", "lines"))
     every = lesson.PERIODS
     of = {"one layer": (1, every, 4), "two layers": (2, every, 4), "one layer, period 9": (1, (9, 9), 4)}
@@ -71,12 +71,12 @@ def layers() -> dict[tuple[str, int], list[float]]:
 
 
 def notes() -> dict[tuple[str, int], list[float]]:
-    """Measure correct answers per 100 while two layers learn, as in the lesson and with hand-wired notes in layer 0."""
+    """Measure correct answers per 100 as two layers learn, as in the lesson or with hand-wired notes in layer 0."""
     lesson = SimpleNamespace(**names_of("03", "setup", "lines"))
     found: dict[tuple[str, int], list[float]] = {}
 
     class Notes(nn.Linear):
-        """A layer 0 that gives each token its left neighbor's vector, as in the lesson."""
+        """Layer 0 with hand-wired notes: it gives each token its left neighbor's vector, as in the lesson."""
 
         def forward(self, x: Tensor, positions: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
             return F.pad(super().forward(x)[:, :-1], (0, 0, 1, 0))

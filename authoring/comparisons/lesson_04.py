@@ -1,6 +1,7 @@
-"""Comparisons for lesson 04: kinds of positions.
+"""Comparisons for lesson 04: kinds of position information.
 
-The tasks are naming the word before, generalizing to other positions, and translating without sinusoidal positions.
+The tasks are to name the previous word, to generalize to other positions, and to translate without sinusoidal
+positions.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ KINDS = ("none", "waves", "waves, centred", "learned, small", "learned, large", 
 
 
 def race() -> dict[tuple[str, float], list[float]]:
-    """Measure correct answers (%) after 60 updates and at the end of 240, by kind of positions and learning rate."""
+    """Measure correct answers (%) after 60 and after all 240 updates, by kind of positions and learning rate."""
     lesson = SimpleNamespace(**names_of("04", "setup", "answers", "training-start", "training"))
     found = {}
     for rate in RATES:
@@ -32,8 +33,7 @@ def race() -> dict[tuple[str, float], list[float]]:
 
 
 def elsewhere() -> dict[tuple[str, int, int], list[float]]:
-    """Measure correct answers (%) on texts that begin at other positions than in training, or after training
-    anywhere."""
+    """Measure correct answers (%) on texts that begin at new positions, also for training that begins anywhere."""
     lesson = SimpleNamespace(**names_of("04", "setup", "answers", "training-start", "training"))
     test = torch.randint(lesson.WORDS, (500, lesson.LENGTH), generator=torch.Generator().manual_seed(99))
     found = {}
@@ -50,7 +50,7 @@ def elsewhere() -> dict[tuple[str, int, int], list[float]]:
 
 
 def translators() -> dict[tuple[str, int], list[float]]:
-    """Measure correct held-out names (%), by the stacks that have sinusoidal positions and by the number of updates."""
+    """Measure correct held-out names (%) by which stacks have sinusoidal positions and by number of updates."""
     lesson = SimpleNamespace(**names_of("04", "setup", "translator-start"))
     names = [lesson.words.target.name(number) for number in lesson.held]
     found = {}

@@ -18,7 +18,7 @@ SHIFTS, PERIODS = (0, 8, 32, 400), (12, 20, 40, 62)
 
 
 def shares_of(model: Reader) -> dict[str, float]:
-    """Measure correct predictions (%) on shifted texts and on longer rounds."""
+    """Measure correct predictions (%) on shifted texts and in longer rounds."""
     where = torch.arange(CONTEXT)
     shares = {f"moved by {by}": right(model, (8, 16), CONTEXT, positions=where + by) for by in SHIFTS}
     shares |= {f"rounds of {p}": right(model, (p, p), 2 * p, batch=32) for p in PERIODS}
@@ -56,14 +56,14 @@ def from_anywhere(
 
 
 def from_anywhere_longer() -> dict[tuple[str, int, int], dict[str, float]]:
-    """Measure what learned vectors of `from_anywhere` reach with ten times as many updates."""
+    """Measure what `from_anywhere` reaches for learned vectors with ten times as many updates."""
     return from_anywhere((("learned", 2600),))
 
 
 def failing_head() -> dict[tuple[int, int], list[float]]:
     """Measure correct predictions (%) of rotary models in rounds of 62, unchanged and with two interventions."""
     cells = (*PRACTISE, "intervene")
-    untrained = {"rotary": Reader("rotary", start=0)}  # the cell prints the result of its own models
+    untrained = {"rotary": Reader("rotary", start=0)}  # the cell prints results for its own models
     lesson, found = SimpleNamespace(**names_of("05", *cells, models=untrained)), {}
     for updates in BUDGETS:
         for start in STARTS:

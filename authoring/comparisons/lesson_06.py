@@ -19,14 +19,13 @@ Losses = dict[tuple[str, float, int, int], dict[int, float]]
 
 
 def _measure(cases: Sequence[tuple[str, str, float, int]], budgets: Sequence[int]) -> Losses:
-    """Train models of sixteen blocks and measure the mean loss of the last five steps of each budget.
+    """Train models of sixteen blocks, and measure the mean loss over the last five steps of each budget.
 
     Args:
         cases: Tuples of (kind of block, change to the residual path, learning rate, warm-up steps).
         budgets: Numbers of steps.
 
-    Returns:
-        The losses of each budget, by kind of block and path, rate, warm-up and seed.
+    Returns: The loss for each budget, by kind of block and residual path, learning rate, warm-up and seed.
     """
     lesson, found = SimpleNamespace(**names_of("06", *CELLS)), {}
     for way, home, rate, warmup in cases:
@@ -41,13 +40,13 @@ def _measure(cases: Sequence[tuple[str, str, float, int]], budgets: Sequence[int
 
 
 def rates() -> Losses:
-    """Compare the loss of the three kinds of block at four learning rates after 50 and 100 steps."""
+    """Compare the losses of the three kinds of block at four learning rates, after 50 and 100 steps."""
     cases = [(way, "as it is", rate, 1) for rate in (3e-3, 1e-3, 1e-2, 3e-4) for way in WAYS]
     return _measure(cases, (50, 100))
 
 
 def slow_and_warm() -> Losses:
-    """Compare post-norm at lower rates in up to 600 steps, with and without a warm-up of 100 steps."""
+    """Compare post-norm models at lower learning rates over up to 600 steps, with and without 100 steps of warm-up."""
     cases = [
         ("post-norm", "as it is", rate, warmup) for rate, warmup in ((3e-4, 1), (1e-3, 100), (1e-3, 1), (3e-3, 100))
     ]
@@ -55,17 +54,17 @@ def slow_and_warm() -> Losses:
 
 
 def surgery() -> Losses:
-    """Train pre-norm with its identity path cut, and post-norm with its identity path opened."""
+    """Train pre-norm blocks with the identity path cut, and post-norm blocks with the identity path opened."""
     return _measure([("pre-norm", "cut", 3e-3, 1), ("post-norm", "open", 3e-3, 1)], (50, 150))
 
 
 def small_writes() -> Losses:
-    """Train post-norm with every write divided by the square root of the number of writes."""
+    """Train post-norm blocks with each sub-layer's write divided by the square root of the number of writes."""
     return _measure([("post-norm, small writes", "as it is", 3e-3, 1)], (50, 100, 150))
 
 
 def mixing() -> dict[tuple[str, int], dict[int, float]]:
-    """Train sixteen post-norm blocks without mixing between words, and with one half of their writes made small."""
+    """Train sixteen post-norm blocks without mixing between words, and with small writes of one kind of sub-layer."""
     lesson = SimpleNamespace(**names_of("06", *CELLS))
     trials = {
         "as it is": ("post-norm", lesson.forward),
@@ -78,11 +77,11 @@ def mixing() -> dict[tuple[str, int], dict[int, float]]:
 
 
 def alike() -> dict[tuple[str, int], list[float]]:
-    """Measure the mean cosine of two words of a text after 4, 8 and 16 untrained blocks, by kind of block and seed."""
+    """Measure the mean cosine between a text's words after 4, 8 and 16 untrained blocks, by kind of block and seed."""
     lesson, found = SimpleNamespace(**names_of("06", *CELLS)), {}
     for way in WAYS:
         for start in STARTS:
-            model, after = lesson.model_of(way, 16, start), []  # the stream after each block
+            model, after = lesson.model_of(way, 16, start), []  # the residual stream after each block
             blocks = model.decoder.blocks
             if way == "pre-norm":
                 for norm in (*(block.attention_norm for block in blocks[1:]), model.decoder.norm):
@@ -99,14 +98,14 @@ def alike() -> dict[tuple[str, int], list[float]]:
 
 
 def depths() -> dict[tuple[str, int], dict[int, float]]:
-    """Train post-norm with full writes at six depths."""
+    """Train post-norm blocks with full writes at six depths."""
     lesson = SimpleNamespace(**names_of("06", *CELLS))
     return {(f"{layers} blocks", start): _after(lesson, f"{layers} blocks", "post-norm", layers, start, lesson.forward)
             for layers in (4, 6, 8, 10, 12, 16) for start in STARTS}  # fmt: skip
 
 
 def norms_without_attention() -> dict[tuple[str, int], dict[int, float]]:
-    """Train only feed-forward networks: sixteen with their initial weights, and 32 with writes scaled to size one."""
+    """Train feed-forward networks only: 16 with their usual initial weights, and 32 with writes scaled to size 1."""
     lesson, found = SimpleNamespace(**names_of("06", *CELLS)), {}
 
     def networks_only(model: Any, tokens: Any, pre: bool, write: float) -> Any:
@@ -115,7 +114,7 @@ def norms_without_attention() -> dict[tuple[str, int], dict[int, float]]:
             X = block.feed_forward_norm(X + write * block.feed_forward(X))
         return model.head(model.decoder.norm(X))
 
-    # with their initial weights, the networks write rows of size 0.57
+    # with their initial weights, the networks write vectors of size 0.57
     for layers, write in ((16, 1.0), (32, 1 / 0.57)):
         for start in STARTS:
             name = f"{layers} networks, writes times {write:.2f}"
@@ -125,7 +124,7 @@ def norms_without_attention() -> dict[tuple[str, int], dict[int, float]]:
 
 
 def _after(lesson: Any, name: str, way: str, layers: int, start: int, run: Any) -> dict[int, float]:
-    """Print and return the mean loss of the last five of 50 and of 100 steps."""
+    """Print and return the mean loss over the last five steps, for 50 and for 100 steps."""
     losses = lesson.train(way, layers, start, 3e-3, 100, 1, run)
     found = {steps: sum(losses[steps - 5 : steps]) / 5 for steps in (50, 100)}
     print(f"{name}, start {start}: " + ", ".join(f"{loss:.2f} after {n}" for n, loss in found.items()), flush=True)

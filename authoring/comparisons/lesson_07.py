@@ -14,7 +14,7 @@ STARTS = (0, 1, 2)
 CELLS = (
     "setup", "sets-up-text", "corrupt", "neighbours", "sets-up-guesses", "sets-up-model", "train", "sets-up-belief",
 )  # fmt: skip
-ROLES = (  # a sentence, the same with its roles exchanged, and its passive
+ROLES = (  # a sentence, the sentence with its roles exchanged, and its passive
     ("The dog bites the man.", "The man bites the dog.", "The man was bitten by the dog."),
     ("The nurse thanks the doctor.", "The doctor thanks the nurse.", "The doctor was thanked by the nurse."),
     ("The teacher praised the student.", "The student praised the teacher.", "The student was praised by the teacher."),
@@ -34,7 +34,7 @@ RULES = {"half and half": 0.1, "kept only": 0.0, "random only": 0.2}
 
 
 def encoder_and_count() -> dict[tuple[str, int, int], dict[str, float]]:
-    """Measure filled gaps (%), loss, and wins (per 100) against two count-based baselines, by stack, steps and seed."""
+    """Measure filled gaps (%), loss, and wins per 100 over two count-based baselines, by stack, steps and seed."""
     lesson, found = SimpleNamespace(**names_of("07", *CELLS)), {}
     rivals = {
         name: lesson.allowed(lesson.counted[name]).argmax(dim=-1) == lesson.truth
@@ -56,7 +56,7 @@ def encoder_and_count() -> dict[tuple[str, int, int], dict[str, float]]:
 
 
 def writer() -> dict[tuple[int, int], float]:
-    """Measure the gaps (%) that a next-word decoder fills when it reads the true words to their left."""
+    """Measure the gaps (%) that a next-word decoder fills correctly when it reads the true words to their left."""
     lesson, found = SimpleNamespace(**names_of("07", *CELLS)), {}
     first = (torch.arange(lesson.CONTEXT).expand_as(lesson.gaps))[lesson.gaps] == 0
     for steps in (800, 400):
@@ -73,10 +73,10 @@ def writer() -> dict[tuple[int, int], float]:
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
-            with torch.no_grad():  # the row to the left of a gap predicts its word
+            with torch.no_grad():  # the row to the left of a gap predicts the missing word
                 stream = F.pad(model.eval().features(lesson.test).stream, (0, 0, 1, 0))[:, :-1]
                 said = model.head(stream[lesson.gaps])[:, : lesson.WORDS]
-            said[first] = lesson.share.log()  # the first word of a window has nothing to its left
+            said[first] = lesson.share.log()  # the first word of a window has no row to its left
             found[steps, start] = 100 * lesson.right(said)
             print(f"writer, {steps} steps, start {start}: filled {found[steps, start]:.2f}", flush=True)
     return found
@@ -85,7 +85,7 @@ def writer() -> dict[tuple[int, int], float]:
 def rule_and_control() -> dict[tuple[str, int, int], tuple[float, float]]:
     """Measure how far encoders trust the words that they are shown.
 
-    In training, the words shown at the gaps were true, random, or half and half.
+    In training, the words shown at the gaps were the true ones, random ones, or half of each.
     """
     lesson, found = SimpleNamespace(**names_of("07", *CELLS)), {}
     for steps in (150, 300):
@@ -101,7 +101,7 @@ def rule_and_control() -> dict[tuple[str, int, int], tuple[float, float]]:
 
 
 def exchanged_roles() -> dict[str, tuple[float, float]]:
-    """Measure MiniLM's cosine of ten sentences with the roles exchanged, and with the same content in the passive.
+    """Measure MiniLM's cosines between ten sentences and their versions with exchanged roles or in the passive voice.
 
     Raises:
         RuntimeError: MiniLM is not on this machine.

@@ -20,7 +20,7 @@ CASES = {"right": (1, 0), "mask too wide": (1, 1), "not shifted": (0, 0), "shift
 
 @dataclass(frozen=True)
 class Express:
-    """A model that learns the lesson's journeys, and how it is trained."""
+    """A model that learns the lesson's journeys, and its training."""
 
     kind: str
     layers: int = 1
@@ -44,7 +44,7 @@ TRAVELLERS = ("setup", "sets-up-model", "sets-up-journeys", "sets-up-traveller",
 
 
 def leaks() -> dict[tuple[str, str, int, int], tuple[float, float]]:
-    """Measure the loss, and how many of 100 written tokens follow the habit, by text, mistake, steps and seed."""
+    """Measure the loss and how many of 100 generated tokens follow the habit, by text, mistake, steps and seed."""
     lesson, found = SimpleNamespace(**names_of("08", *WRITERS)), {}
     for kind in ("dice", "habit"):
         for case, (shift, wide) in CASES.items():
@@ -77,7 +77,7 @@ def express() -> dict[tuple[str, float, int, int], float]:
 
 
 def one_way() -> dict[tuple[bool, int, int], int]:
-    """Measure how many of 500 held-out number names are right, by whether the encoder is causal, updates and seed.
+    """Measure how many of 500 held-out number names are right, with or without a causal encoder, by updates and seed.
 
     The model and its training are those of lesson 09.
     """

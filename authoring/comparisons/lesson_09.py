@@ -20,10 +20,9 @@ MOMENTS = (80, 90, 100, 120)
 
 
 def curve() -> dict[tuple[int, int], dict[int, tuple[float, float, float]]]:
-    """Measure the training loss, the share of right tokens with teacher forcing, and of right names in free running.
+    """Measure the training loss, the share of right tokens (teacher forcing) and of right names (free running).
 
-    Returns:
-        The three values by update, for each total number of updates and each seed.
+    Returns: The three values after each update, by total number of updates and seed.
     """
     lesson, found = SimpleNamespace(**names_of("09", *CELLS)), {}
     held = lesson.held
@@ -46,15 +45,16 @@ def curve() -> dict[tuple[int, int], dict[int, tuple[float, float, float]]]:
 
 
 def sampling() -> dict[tuple[int, int, bool, int], tuple[float, float, int, float]]:
-    """Measure what scheduled sampling with two passes changes, in mistakes per wrong name.
+    """Measure how scheduled sampling with two passes changes the number of mistakes per wrong name.
 
-    The probability of reading the model's own token rises from 0 at update 30 to 0.5 at update 70, as in the deeper
-    notebook.
+    The probability that the decoder reads the model's own token rises from 0 at update 30 to 0.5 at update 70, as in
+    the deeper notebook.
 
     Returns:
-        A dictionary whose keys are the planned number of updates, the seed, whether tokens were sampled, and the
-        update. Each value contains a mean over the wrong names, its standard error, the number of wrong names, and the
-        share of right names. The mean is of the edits in free running minus the wrong slots with teacher forcing.
+        A dictionary. Each key contains the planned number of updates, the seed, whether tokens were sampled, and the
+        update. Each value contains the mean described below, its standard error, the number of wrong names, and the
+        share of right names. The mean is taken over the wrong names: the number of edits in free running minus the
+        number of wrong slots with teacher forcing.
     """
     lesson, found = SimpleNamespace(**names_of("09", *CELLS, "edits", "sets-up-after")), {}
     held = lesson.held
@@ -87,7 +87,7 @@ def sampling() -> dict[tuple[int, int, bool, int], tuple[float, float, int, floa
 
 
 def _own_tokens(model: Transformer, start: int, bos: int, pad: int) -> Reads:
-    """Return the inputs of scheduled sampling: a growing share of the tokens that the model itself would write."""
+    """Return inputs for scheduled sampling: the model's own predictions replace a growing share of the tokens."""
     random = torch.Generator().manual_seed(start)
 
     def reads(update: int, inputs: Tensor, memory: Memory) -> Tensor:

@@ -1,4 +1,4 @@
-"""Comparison for lesson 10: a reader that is served correctly, and with two mistakes in its cache."""
+"""Comparison for lesson 10: a trained reader with a correct cache, and with two faulty ones."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ CELLS = ("setup", "sets-up-reader", "step", "sets-up-nothing", "sets-up-share", 
 
 
 def mistakes() -> dict[tuple[str, int], list[float]]:
-    """Measure correct answers per 100 when a text is read symbol by symbol.
+    """Measure correct answers per 100 when the model reads a text symbol by symbol.
 
-    It is read correctly, with a position that never advances, and with a mask cut from the wrong corner.
+    The cache is correct, has a position that never advances, or has a mask cut from the wrong corner.
     """
     lesson, found = names_of("10", *CELLS), {}
     ways = {"as it should be": {}, "position stays at 0": {"position": 0}, "wrong corner": {"look": lesson["corner"]}}

@@ -1,4 +1,4 @@
-"""Comparisons for lesson 11: mixtures and dense models that learn lines of prose, scored on unseen lines."""
+"""Comparisons for lesson 11: mixtures of experts and dense models that learn lines of prose, scored on unseen lines."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ CELLS = ("setup", "sets-up-lines", "build", "learn")
 
 
 def _race(kind: str, runners: Mapping[str, tuple[tuple[Any, ...] | None, int, float]]) -> Found:
-    """Measure the bits per unseen letter for each seed, by setting and updates.
+    """Measure the bits per unseen letter, by setting, number of updates and seed.
 
     Args:
         kind: Activation of the feed-forward networks.
-        runners: For each setting, a tuple with the numbers of experts, of experts per token and of shared experts
-            (`None` for a dense network), `d_ff`, and the weight of the balancing loss.
+        runners: For each setting, a tuple (experts, experts per token, shared experts, `d_ff`, weight of the balancing
+            loss); the first three are numbers of experts, or `None` for a dense network.
     """
     lesson, found = names_of("11", *CELLS), Found()
     for setting, (sizes, d_ff, balance) in runners.items():
@@ -37,8 +37,8 @@ def _race(kind: str, runners: Mapping[str, tuple[tuple[Any, ...] | None, int, fl
 def gated() -> Found:
     """Compare gated networks.
 
-    The settings are a mixture, dense models of equal active and equal total size, many small experts, and a shared
-    expert.
+    The settings are a mixture, dense models of the same active size and of the same total size, many small experts, and
+    a shared expert.
     """
     runners: dict[str, tuple[tuple[Any, ...] | None, int, float]] = {
         "8 experts, top-2": ((8, 2, 0), 44, 0.02),
@@ -51,9 +51,9 @@ def gated() -> Found:
 
 
 def collapse() -> Found:
-    """Measure how even the load is, with a router that learns, with one that cannot, with top-2, and with remedies.
+    """Measure how even the load is, for a router that learns, one that cannot learn, top-2, and several remedies.
 
-    It also prints the common part of the experts' inputs, and the bits per unseen letter.
+    Also print how much the experts' inputs have in common, and the bits per unseen letter.
     """
     lesson, found = names_of("11", *CELLS, "alone", "even"), Found()
     learn, build, top = lesson["learn"], lesson["build"], lesson["top"]

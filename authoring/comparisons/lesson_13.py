@@ -1,6 +1,4 @@
-"""Comparison for lesson 13: models from GPT-2 to Mixtral and newer ones, one edit at a time, each trained at a small
-size.
-"""
+"""Comparison for lesson 13: small models from GPT-2 to Mixtral and newer ones, each one edit from the last."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ BUDGETS = (150, 450)
 
 
 def edits() -> dict[tuple[str, int], list[float]]:
-    """Measure the bits per held-out byte, with three seeds, by setting and updates.
+    """Measure the bits per held-out byte, by setting and number of updates, with three seeds.
 
     The settings are a control without positions, the eight models from GPT-2 to Mixtral, and five newer edits.
     """

@@ -1,4 +1,4 @@
-"""Comparisons for lesson 15: attention at equal bytes, and SmolLM2 with fewer elements, fewer bits or fewer tokens."""
+"""Comparisons for lesson 15: kinds of attention at equal cache size, and SmolLM2 with a smaller cache."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Found = dict[tuple[str, int], list[float]]
 
 
 def kinds() -> Found:
-    """Read the loss on unseen text from the record's runs, for each kind of attention and number of updates."""
+    """Read the loss on unseen text from the recorded runs, for each kind of attention and number of updates."""
     run, found = Runs(Path("build/records/cache")), Found()
     for updates, trained in BUDGETS.items():
         for kind in trained:
@@ -27,10 +27,11 @@ def kinds() -> Found:
 
 
 def squeezed() -> Found:
-    """Measure bits per byte of SmolLM2 with fewer elements per token, by three calibration texts of 1,024 tokens.
+    """Measure the bits per byte of SmolLM2 with fewer elements per token, for three calibration texts of 1,024 tokens.
 
-    Two texts are from this course and one is a series of stories. The directions kept explain most of the keys and
-    values of that text, with keys and values each scaled to the same size. Return nothing without the model.
+    Two texts are from this course and one is a series of stories. For each calibration text, the directions that are
+    kept explain most of its keys and values, after both have been scaled to the same size. If the model is missing, the
+    result is empty.
     """
     lesson, found = names_of("15", "setup", "sets-up-text", "sets-up-real"), Found()
     if (opened := real_model("smollm2")) is None:
@@ -50,7 +51,7 @@ def squeezed() -> Found:
         for rank in (288, 192):
             for layer, (key, value), gram in zip(layers, own, grams, strict=True):
                 noise = 0.01 * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype)
-                read = torch.linalg.cholesky(gram + noise)  # what the layer reads, up to a rotation
+                read = torch.linalg.cholesky(gram + noise)  # the layer's inputs, up to a rotation
                 both = [matrix.double() / (matrix.double() @ read).norm() for matrix in (key, value)]
                 directions = torch.linalg.svd(torch.cat(both) @ read, full_matrices=False)[0][:, :rank]
                 kept = (directions @ (directions.T @ torch.cat(both))).float()
@@ -67,7 +68,7 @@ def squeezed() -> Found:
 
 
 def _products(grams: list[torch.Tensor]) -> Any:
-    """Return a hook that appends the products of the components that a matrix reads, summed over tokens."""
+    """Return a hook that appends the Gram matrix of a layer's inputs, summed over tokens."""
 
     def look(layer: torch.nn.Module, given: tuple[torch.Tensor, ...]) -> None:
         grams.append(given[0][0].double().T @ given[0][0].double())
@@ -76,9 +77,9 @@ def _products(grams: list[torch.Tensor]) -> Any:
 
 
 def quantized() -> Found:
-    """Measure how many bits per byte more SmolLM2 needs with keys or values of few bits, by the scale, on three texts.
+    """Measure how many more bits per byte SmolLM2 needs with low-bit keys or values, by kind of scale, on three texts.
 
-    Two texts are from this course and one is a series of stories. Return nothing without the model.
+    Two texts are from this course and one is a series of stories. If the model is missing, the result is empty.
     """
     lesson, found = names_of("15", "setup", "sets-up-text", "sets-up-real", "sets-up-rounding", "rounded"), Found()
     if (opened := real_model("smollm2")) is None:
@@ -97,9 +98,9 @@ def quantized() -> Found:
 
 
 def chosen() -> Found:
-    """Count correct telephone numbers where SmolLM2 reads few tokens: chosen by an oracle, or the last ones.
+    """Count correct telephone numbers when SmolLM2 attends to few tokens, chosen by an oracle or the most recent ones.
 
-    The lists are those of lesson 17. Return nothing without the model.
+    The lists of numbers are those of lesson 17. If the model is missing, the result is empty.
     """
     lesson, found = names_of("15", "setup", "sets-up-reading", "reads"), Found()
     if (opened := real_model("smollm2")) is None:

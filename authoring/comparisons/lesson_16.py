@@ -1,7 +1,7 @@
 """Comparisons for lesson 16: changes to the block.
 
-They are limits on scores at a high rate, a gate on a head, partial rotary positions, norms around branches,
-balancing by a loss or a bias, and the mixing of four streams in 30 layers.
+The changes are limits on scores at a high learning rate, a gate on a head, partial rotary positions, norms around
+branches, balancing by a loss or a bias, and the mixing of four streams in 30 layers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _noted(found: dict[Any, list[float]], setting: str, budget: str, measure: st
 
 
 def held() -> dict[Any, list[float]]:
-    """Measure bits per held-out byte and the largest score of an update, at the usual rate and a high one."""
+    """Measure bits per held-out byte and the largest score in an update, at the usual and at a high learning rate."""
     cells = ("setup", "sets-up-text", "qk-clip", "sets-up-learn", "sets-up-watch", "sets-up-held")
     lesson, found = names_of("16", *cells), {}
     for rate in (lesson["usual"], lesson["high"]):
@@ -39,7 +39,7 @@ def held() -> dict[Any, list[float]]:
 
 
 def silent() -> dict[Any, list[float]]:
-    """Measure a head where an answer is asked for and elsewhere, with and without a gate."""
+    """Measure a head's behavior at tokens that ask for an answer and at others, with and without a gate."""
     lesson, found, budgets = names_of("16", "setup", "sets-up-signs", "one-head", "sets-up-repeat"), {}, (200, 600)
     for gated in (False, True):
         runs = [lesson["repeat"](gated, start, budgets)[1] for start in STARTS]
@@ -52,7 +52,7 @@ def silent() -> dict[Any, list[float]]:
 
 
 def balanced() -> dict[Any, list[float]]:
-    """Measure bits per held-out byte and the evenness of the load: without balancing, with the loss, with the bias."""
+    """Measure bits per held-out byte and how even the load is: without balancing, with the loss and with the bias."""
     cells = "setup", "sets-up-text", "sets-up-learn", "sets-up-watch", "sets-up-held", "sets-up-experts"
     lesson, found = names_of("16", *cells), {}
     for setting, (config, more) in lesson["remedies"].items():
@@ -65,9 +65,9 @@ def balanced() -> dict[Any, list[float]]:
 
 
 def placed() -> dict[Any, list[float]]:
-    """Measure bits per held-out byte in windows of 64 tokens, as in training, and of 256.
+    """Measure bits per held-out byte in windows of 64 tokens, as in training, and of 256 tokens.
 
-    The models rotate whole heads, half of each head, or whole heads except in every fourth layer.
+    The models rotate whole heads, half of each head, or whole heads in all but every fourth layer.
     """
     cells = "setup", "sets-up-text", "sets-up-learn", "sets-up-watch", "sets-up-held", "sets-up-places"
     lesson, found = names_of("16", *cells), {}
@@ -83,9 +83,9 @@ def placed() -> dict[Any, list[float]]:
 def mixed() -> dict[Any, list[float]]:
     """Train 30 layers with four streams, and multiply their 60 doubly stochastic mixing matrices.
 
-    The measures are the mean of a matrix's diagonal, the smallest and the largest entry of the product, and the second
-    singular value of the product, which is the share of a difference between streams that survives all layers. The
-    matrices begin near the identity, with 5 on the diagonal of their scores.
+    Measure the mean of the matrices' diagonals, the smallest and largest entry of the product, and the second singular
+    value of the product, which says what share of a difference between streams survives all layers. The matrices begin
+    near the identity: their scores have 5 on the diagonal.
     """
     lesson, found = names_of("16", "setup", "sets-up-text"), {}
     runs = [_train_streams(lesson, 5.0, start, (50, 100)) for start in STARTS]
@@ -97,7 +97,7 @@ def mixed() -> dict[Any, list[float]]:
 
 
 class _Streams(nn.Module):
-    """A decoder with four residual streams; the weights of reading, writing and mixing do not depend on the state."""
+    """A decoder with four residual streams. The weights for reading, writing and mixing do not depend on the state."""
 
     def __init__(self, model: Any, count: int, diagonal: float) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class _Streams(nn.Module):
         self.scores = nn.Parameter(diagonal * torch.eye(count).repeat(branches, 1, 1))
 
     def mixings(self) -> Tensor:
-        """Return the doubly stochastic matrices (branch, stream, stream), by 20 rounds of Sinkhorn."""
+        """Return doubly stochastic matrices (branch, stream, stream), computed by 20 Sinkhorn iterations."""
         C = self.scores.exp()
         for _ in range(20):
             C = C / C.sum(-1, keepdim=True)
@@ -114,7 +114,7 @@ class _Streams(nn.Module):
         return C
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Return the logits of each next token."""
+        """Return the logits for each next token."""
         C, a, b = self.mixings(), self.reads.softmax(-1), 2 * self.writes.sigmoid()
         x, positions = self.model.embedding(ids), torch.arange(ids.shape[1])
         X = torch.stack(4 * [x], dim=-2)  # (batch, token, stream, d_model)

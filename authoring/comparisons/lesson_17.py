@@ -1,4 +1,4 @@
-"""Comparisons for lesson 17: the recall of one layer, random pairs in a table, and windows in layers of SmolLM2."""
+"""Comparisons for lesson 17: the recall of one layer, random pairs in a table, and windowed layers in SmolLM2."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Found = dict[tuple[str, int], list[float]]
 
 
 def recall() -> Found:
-    """Read the percentage of correct answers with 4 and 32 pairs from the record's runs, by kind and updates.
+    """Read the percentage of correct answers with 4 and 32 pairs from the recorded runs, by kind and updates.
 
-    Each pair is shown once, or half of them a second time.
+    Each pair is shown once, or half of the pairs are shown twice.
     """
     run, found = Runs(Path("build/records/recall")), Found()
     for updates in BUDGETS:
@@ -33,8 +33,7 @@ def recall() -> Found:
 
 
 def signs() -> Found:
-    """Measure how many signs in 100 are correct, for all pairs and the last four, with adding and with the delta
-    rule."""
+    """Measure how many signs in 100 are correct, for all pairs and the last four, by addition and by the delta rule."""
     lesson, found = names_of("17", "setup", "sets-up-signs"), Found()
     for pairs in (16, 32):
         for name, delta in (("adding", False), ("delta rule", True)):
@@ -49,8 +48,7 @@ def signs() -> Found:
 
 
 def gates() -> Found:
-    """Measure how many signs in 100 of a new chapter are correct, with the old chapter in the table or removed by a
-    gate."""
+    """Measure how many signs in 100 are correct in a new chapter if a gate removes the old one or leaves it stored."""
     lesson, found = names_of("17", "setup", "sets-up-chapters"), Found()
     for old in (40, 80):
         for name, delta in (("adding", False), ("delta rule", True)):
@@ -65,9 +63,9 @@ def gates() -> Found:
 
 
 def windows() -> Found:
-    """Count correct telephone numbers where some layers of SmolLM2 have a window, and measure a page's perplexity.
+    """Count correct telephone numbers when some layers of SmolLM2 have a window, and measure the perplexity of a page.
 
-    Return nothing without the model.
+    If the model is missing, the result is empty.
     """
     lesson, found = names_of("17", "setup", "looking", "sets-up-book"), Found()
     if (opened := real_model("smollm2")) is None:
@@ -86,10 +84,9 @@ def windows() -> Found:
 
 
 def patterns() -> Found:
-    """Count correct telephone numbers with full attention in every fourth or second layer, for each choice of the
-    first.
+    """Count correct telephone numbers with full attention in every fourth or second layer, by choice of first layer.
 
-    All other layers of SmolLM2 have a window of 64 tokens. Return nothing without the model.
+    All other layers of SmolLM2 have a window of 64 tokens. If the model is missing, the result is empty.
     """
     lesson, found = names_of("17", "setup", "looking", "sets-up-book"), Found()
     if (opened := real_model("smollm2")) is None:

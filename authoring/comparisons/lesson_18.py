@@ -1,4 +1,4 @@
-"""Comparisons for lesson 18: extra heads, MTP modules with or without the sampled token, speedup of a full server."""
+"""Comparisons for lesson 18: extra heads, MTP modules with or without the sampled token, and a full server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Found = dict[tuple[str, int], list[float]]
 
 
 def heads() -> Found:
-    """Read the next-token loss on unseen stories from the record's runs, without and with extra heads."""
+    """Read the next-token loss on unseen stories from the recorded runs, without and with extra heads."""
     run, found = Runs(Path("build/records/heads")), Found()
     for updates in BUDGETS:
         for count in (0, AHEAD):
@@ -26,9 +26,10 @@ def heads() -> Found:
 
 
 def modules() -> Found:
-    """Measure how often guesses of modules on the frozen model are accepted.
+    """Measure how often the guesses of modules trained on the frozen model are accepted.
 
-    An MTP module reads the sampled token or the previous one. One of the lesson's own heads reads the model's row only.
+    An MTP module reads the sampled token or the previous one. One of the lesson's own heads reads only the residual
+    stream.
     """
     lesson, found = names_of("18", "setup", "sets-up-text", "rung-heads", "module", "teach"), Found()
     config = lesson["writer"].config
@@ -48,7 +49,7 @@ def modules() -> Found:
 
 
 class _RowOnly(nn.Module):
-    """The first of the lesson's own heads, called like its MTP module."""
+    """The first of the lesson's own heads, with the call signature of its MTP module."""
 
     def __init__(self, heads: nn.Module) -> None:
         super().__init__()
@@ -60,10 +61,10 @@ class _RowOnly(nn.Module):
 
 
 def full_server() -> Found:
-    """Compute how many times as fast 1,024 texts are written with four guesses, by length and acceptance rate.
+    """Compute how many times as fast a server writes 1,024 texts with four guesses, by length and acceptance rate.
 
-    The draft reads its whole cache, as in the lesson, or only its last 512 tokens. This is arithmetic, so the three
-    values of a row belong to acceptance rates of 0.6, 0.7 and 0.8, not to starts.
+    The draft model reads its whole cache, as in the lesson, or only the last 512 tokens. This is arithmetic without
+    random draws, so the three values in a row belong to acceptance rates of 0.6, 0.7 and 0.8, not to seeds.
     """
     lesson, found = names_of("18", "setup", "roofs"), Found()
     seconds, big, draft, texts, guesses = lesson["seconds"], lesson["big"], lesson["guesser"], 1024, 4

@@ -15,7 +15,7 @@ Found = dict[tuple[str, int], list[float]]
 
 
 def rounding() -> Found:
-    """Read the increase (%) in bits per byte at 3 bits from the record's runs, with and without loud channels."""
+    """Read the increase (%) in bits per byte at 3 bits from the recorded runs, with and without loud channels."""
     run, found = rounded.Runs(Path("build/records/rounding")), Found()
     for updates in rounded.BUDGETS:
         for title in ("plain model", "loud channels"):
@@ -27,7 +27,7 @@ def rounding() -> Found:
 
 
 def aware() -> Found:
-    """Compute bits per byte with 2-bit weights, rounded after or during training, with the lesson's own cells."""
+    """Measure bits per byte with 2-bit weights, rounded after or during training, using the lesson's own cells."""
     cells = ("setup", "rung-rounding", "measure", "small-model", "learn", "take-step", "through", "aware-training")
     after, found = names_of("19", *cells)["after"], Found()
     for updates in dict.fromkeys(updates for updates, _ in after):
@@ -39,7 +39,7 @@ def aware() -> Found:
 
 
 def chosen_steps() -> Found:
-    """Train as `aware` does, with the step of each group that changes its weights least instead of absmax."""
+    """Train as `aware` does, but choose each group's step so that its weights change least, instead of by absmax."""
     cells, found = ("setup", "rung-rounding", "measure", "small-model", "learn", "take-step", "through"), Found()
     lesson = names_of("19", *cells)
     for updates in (50, 100):
@@ -60,7 +60,7 @@ def chosen_steps() -> Found:
 
 
 def _changed_least(W: torch.Tensor) -> torch.Tensor:
-    """Round to 2 bits in groups of 32, by the step (of 40, up to absmax) with the least squared change of a group."""
+    """Round to 2 bits in groups of 32, each with the one of 40 steps (up to absmax) that changes its weights least."""
     parts = W.reshape(-1, 1, 32)
     steps = parts.abs().amax(-1, keepdim=True) * torch.linspace(0.025, 1, 40)[:, None]
     near = (parts / steps).round().clamp(-1, 1) * steps  # (group, step, weight)
@@ -69,7 +69,7 @@ def _changed_least(W: torch.Tensor) -> torch.Tensor:
 
 
 def formats() -> Found:
-    """Compute the error of four-bit formats, relative to the size of random numbers with short and with long tails."""
+    """Compute the relative error of four-bit formats on random numbers from distributions with short and long tails."""
     lesson, found = names_of("19", "setup", "rung-rounding", "in-blocks"), Found()
     e2m1, e4m3 = lesson["e2m1"], lesson["e4m3"]
 

@@ -1,4 +1,4 @@
-"""Comparisons for lesson 20: answers before and after rewards, after DPO, and after two ways to distil a teacher."""
+"""Comparisons for lesson 20: answers before and after training with rewards, DPO, and two ways to distill a teacher."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ RIGHT, WORKING = 2, 4
 
 
 def checked() -> Found:
-    """Read the shares of right answers and of answers with working from the record's runs.
+    """Read the share of right answers and the share of answers with working from the recorded runs.
 
-    The model is rewarded for the right digit.
+    The model was rewarded for the right digit.
     """
     run, found = Runs(Path("build/records/answering")), Found()
     for steps in (0, 10, 100):
@@ -28,9 +28,9 @@ def checked() -> Found:
 
 
 def distilled() -> Found:
-    """Measure right answers of students that practise on-policy, or are fine-tuned on the same teacher's answers.
+    """Measure right answers of students that are distilled on-policy or fine-tuned on the same teacher's answers.
 
-    Each update has 256 answers, the student's own or the teacher's, at the same constant rate.
+    Each update uses 256 answers, either the student's own or the teacher's, at the same constant learning rate.
     """
     run, found = Runs(Path("build/records/answering")), Found()
     lesson = run.lesson
@@ -55,9 +55,9 @@ def distilled() -> Found:
 
 
 def preferred() -> Found:
-    """Measure answers before DPO and after it, with two weights of the penalty.
+    """Measure answers before and after DPO with two weights of the penalty.
 
-    They are the share of answers with working, and how many of these are right.
+    The measures are the share of answers with working, and the share of these that are right.
     """
     run, lesson, found = Runs(Path("build/records/answering")), names_of("20", *CELLS, "pair-loss", "prefer"), Found()
     for start in STARTS:

@@ -1,4 +1,4 @@
-"""Comparisons for lesson 21: heads and streams of story models from three seeds, and how readers' heads form."""
+"""Comparisons for lesson 21: heads and streams of story models from three seeds, and how heads form in readers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ def _measures() -> Measures:
 
 
 def carried() -> Found:
-    """Read how much of the hero's name single heads carry.
+    """Read how much of the hero's name a single head carries.
 
-    These are the share of the best head, as the smaller of its two directions, and the largest share of another head.
+    The results are the share of the best head, which is the smaller of its shares by noising and by denoising, and the
+    largest share of any other head.
     """
     of, found = _measures(), Found()
     for updates in BUDGETS:
@@ -32,7 +33,7 @@ def carried() -> Found:
 def read_out() -> Found:
     """Read how often a probe finds the hero, and the purity of features by the current and the next word.
 
-    0 updates means an untrained model.
+    Zero updates means an untrained model.
     """
     of, found = _measures(), Found()
     for updates in (0, *BUDGETS):
@@ -46,7 +47,7 @@ def read_out() -> Found:
 
 
 def formed() -> Found:
-    """Find the first measurement where a reader's best induction score exceeds one half."""
+    """Find the first measurement at which a reader's best induction score exceeds one half."""
     of, found = _measures(), Found()
     for updates in READERS:
         rows = [of.reader(start, updates)["rows"] for start in STARTS]
@@ -56,10 +57,11 @@ def formed() -> Found:
 
 
 def penalties() -> Found:
-    """Compare autoencoders that keep the 8 largest features with ones that have an L1 penalty of a similar sparsity.
+    """Compare autoencoders that keep the 8 largest features with similarly sparse ones that use an L1 penalty.
 
-    The measures of each are the share explained, the features active for a vector, the features that no vector
-    activates (of 384), and the factor by which the rebuilt vectors would have to be stretched to fit best.
+    The measures are the share of variance explained, the number of features active per vector, the number of features
+    (of 384) that no vector activates, and the factor by which the rebuilt vectors would have to be stretched to fit
+    best.
     """
     cells = "setup", "watched", "modules", "sets-up-streams", "sets-up-states", "sets-up-largest", "sparse"
     lesson, found = names_of("21", *cells), Found()

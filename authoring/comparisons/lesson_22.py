@@ -1,4 +1,4 @@
-"""Comparisons for lesson 22: optimizers at several rates, and widths."""
+"""Comparisons for lesson 22: optimizers at several learning rates, and models of several widths."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def _losses(run: Runs, setting: str, updates: int, found: Found, *of: Run) -> No
 
 
 def rates() -> Found:
-    """Read the loss on unseen stories from the record's runs, by optimizer and rate.
+    """Read the loss on unseen stories from the recorded runs, by optimizer and learning rate.
 
-    The best rate was run with all seeds, the others only with the first.
+    The best rate was run with all seeds, the other rates only with the first.
     """
     run, found = Runs(Path("build/records/steps")), Found()
     for (way, updates), best in BEST.items():
@@ -29,9 +29,9 @@ def rates() -> Found:
 
 
 def widths() -> Found:
-    """Read the loss on unseen stories from the record's runs, by width, method and rate.
+    """Read the loss on unseen stories from the recorded runs, by width, method and learning rate.
 
-    Wide models at the transferred rate were run with all seeds, the other runs only with the first.
+    Wide models at the transferred rate were run with all seeds, all others only with the first.
     """
     run, found = Runs(Path("build/records/steps")), Found()
     for updates, carried in CARRIED.items():

@@ -1,4 +1,4 @@
-"""Comparisons for lesson 23: models of five sizes at the same compute, and parts of the text that are read again."""
+"""Comparisons for lesson 23: models of five sizes at the same compute, and parts of the text read repeatedly."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HIGHER = {8: 0.03, 16: 0.02}
 
 
 def valley() -> dict[tuple[int, str], list[float]]:
-    """Compare held-out bits per byte of five widths after a quarter, a half and all of the same compute."""
+    """Compare held-out bits per byte at five widths after a quarter, half and all of the same compute."""
     trial, found = Trials(FOLDER), {}
     for width, updates in EQUAL.items():
         runs = [trial(width, updates, at=eighths(updates), start=start) for start in STARTS]
@@ -25,7 +25,7 @@ def valley() -> dict[tuple[int, str], list[float]]:
 
 
 def parts() -> dict[tuple[int, str], list[float]]:
-    """Compare the advised run on all, every fourth or every eighth document, after half and after all updates."""
+    """Compare the recommended run on all, every fourth or every eighth document, after half and after all updates."""
     trial, found, updates = Trials(FOLDER), {}, EQUAL[ADVISED]
     for part in (1, *PARTS):
         more = {"part": part} if part > 1 else {}
@@ -38,9 +38,9 @@ def parts() -> dict[tuple[int, str], list[float]]:
 
 
 def higher() -> dict[tuple[int, float, int], list[float]]:
-    """Compare held-out bits per byte of the two narrowest models at 0.01 and at a higher rate, and the laws of both.
+    """Compare the two narrowest models at a learning rate of 0.01 and a higher one, and the laws fitted to both.
 
-    Each law is fitted to the runs with seed 0. The advised run ends at 2.58 on average.
+    Each law is fitted to the runs with seed 0. The recommended run ends at 2.58 bits per byte on average.
     """
     trial, found = Trials(FOLDER), {}
     laws = names_of("23", *Trials.cells, "fit")

@@ -1,4 +1,4 @@
-"""Comparisons for lesson 24: the same compute on differently cleaned text, and generations of models."""
+"""Comparisons for lesson 24: the same compute on differently cleaned text, and models trained on models' texts."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def cleaned() -> dict[tuple[str, int, str], list[float]]:
 
 
 def equal_prose() -> dict[tuple[str, int], list[float]]:
-    """Compare raw text with clean text that is read only until it has shown the model as much prose, in tokens.
+    """Compare raw text with clean text that is read until the model has seen the same number of prose tokens.
 
-    Copies count as prose. A run on clean text therefore makes fewer updates than the run on raw text beside it.
+    Copies count as prose. A run on clean text therefore makes fewer updates than the corresponding run on raw text.
     """
     names = names_of("24", *Trials.cells[: Trials.cells.index("trial") + 1])
     shares = []
@@ -47,7 +47,7 @@ def equal_prose() -> dict[tuple[str, int], list[float]]:
 
 
 def generations() -> dict[tuple[str, int], list[float]]:
-    """Compare the share of different words that remains after ten generations, for each kind of text that they read."""
+    """Compare how many of the different words survive ten generations of models, for each kind of text they read."""
     names, found = names_of("24", "setup", "generations", "collapse", "lives"), {}
     for size in (8000, 32_000):
         for keep in names["lives"]:

@@ -1,4 +1,4 @@
-"""Comparisons for lesson 25: prompts, rounded weights and a judge, on parts of the recorded questions."""
+"""Comparisons for lesson 25: prompts, quantized weights and a judge, on parts of the recorded questions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _print(found: Found, measure: str) -> Found:
 
 
 def prompts() -> Found:
-    """Compare six prompts on the 30 names, and on three disjoint parts of them."""
+    """Compare six prompts on all 30 names and on three disjoint parts of them."""
     lesson, found = _lesson(), {}
     names = lesson["number_names"]()[:30]
     for prompt, nats in record("scores")["prompts"].items():
@@ -32,7 +32,7 @@ def prompts() -> Found:
 
 
 def rounding() -> Found:
-    """Compare SmolLM2 with its rounded copies on agreement, and on three disjoint parts of it."""
+    """Compare SmolLM2 with its quantized copies on all agreement sentences and on three disjoint parts of them."""
     lesson, found = _lesson(), {}
     items = lesson["agreement"]()
     for model, nats in record("scores")["agreement"].items():
@@ -43,10 +43,10 @@ def rounding() -> Found:
 
 
 def judge() -> Found:
-    """Compare how often the judge is right on average over both orders, on 12 pairs and on three disjoint parts."""
+    """Measure how often the judge is right, averaged over both orders, on 12 pairs and on three parts of them."""
     found: Found = {}
     for kind, rows in record("scores")["judge"].items():
-        gain = [one - other for one, other in rows]  # gain of A over B, with the right answer first and second in turn
+        gain = [one - other for one, other in rows]  # A over B; the right answer is A and B in turn
         right = [first > second for first, second in zip(gain[0::2], gain[1::2], strict=True)]
         found[kind, "4 pairs"] = [sum(right[at : at + 4]) / 4 for at in range(0, 12, 4)]
         found[kind, "12 pairs"] = [sum(right) / 12]

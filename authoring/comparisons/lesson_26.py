@@ -1,4 +1,4 @@
-"""Comparisons for lesson 26: four workers that average gradients in every update, or weights only from time to time."""
+"""Comparisons for lesson 26: four workers that average gradients in every update, or average weights now and then."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ CELLS = ("setup", "sets-up-local", "local")
 
 
 def less_often() -> dict[tuple[int, str], list[float]]:
-    """Compare three ways of averaging by their nats per held-out byte, with cells of the deeper notebook."""
+    """Compare three ways of averaging by the nats per held-out byte, using cells from the deeper notebook."""
     [path] = (SOURCES.parent / "deeper").glob("26_*.md")
     code = {cell.metadata.get("name"): cell.source for cell in read_source(path).cells}
     names: dict[str, Any] = {"__name__": "__main__"}
     with contextlib.redirect_stdout(io.StringIO()):
         for cell in CELLS:
             exec(compile(code[cell], f"{path.name}: {cell}", "exec"), names)
-    names["workers"].close()  # this comparison runs all workers in one process
+    names["workers"].close()  # in this comparison, all workers run in one process
     found = {}
     for updates in (80, 160):
         for every in (1, 10, updates):

@@ -1,4 +1,4 @@
-"""Comparisons for lesson 27: a longer context in three ways, compared with a control, and a test set that leaks."""
+"""Comparisons for lesson 27: three ways to get a longer context, compared with a control, and a test set that leaks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def longer() -> dict[tuple[str, str], list[float]]:
 
 
 def leaks() -> dict[tuple[str, str], list[float]]:
-    """Measure the share of test texts with near-duplicates in training if a folder is split before deduplication."""
+    """Measure the share of test texts with near-duplicates in the training set if splitting precedes deduplication."""
     lesson, found = names_of("27", "setup", "raw-folder"), {}
     for count in (500, 2000):
         shares = []

@@ -1,4 +1,4 @@
-"""The training of lesson 09's translator, for the comparisons that change one thing in it."""
+"""Training of lesson 09's translator, for comparisons that change one aspect of it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Reads = Callable[[int, Tensor, Memory], Tensor]
 def learning(
     model: Transformer, words: NumberWords, start: int, updates: int, reads: Reads | None = None
 ) -> Iterator[tuple[int, float]]:
-    """Train a translator of number names, and yield each update with its loss.
+    """Train a translator of number names, and yield the number and the loss of each update.
 
-    The learning rate rises to 0.003 during 50 updates and falls linearly until `updates`.
+    The learning rate rises to 0.003 during the first 50 updates, and then falls linearly until update `updates`.
 
     Args:
         model: A new model.
         words: The languages and their vocabulary.
-        start: Seed of the batches.
+        start: Seed for the batches.
         updates: The planned number of updates.
         reads: Function that returns the decoder's inputs, given the update, the right inputs and the encoder's output
             (default: teacher forcing).
