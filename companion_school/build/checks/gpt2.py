@@ -186,13 +186,13 @@ GPT2.variant(
 )
 
 
-def _released(draw, whole):
+def _released(draw, whole, wide=12):
     """Return the config fields and tensors of a small random checkpoint.
 
     If `whole` is true, the checkpoint has the layout of old files: names without `transformer.`, stored masks, and a
     head.
     """
-    ff = 4 * _D if whole else 12
+    ff = 4 * _D if whole else wide
     fields = {"model_type": "gpt2", "vocab_size": _VOCAB, "n_embd": _D, "n_head": _HEADS, "n_layer": _LAYERS,
               "n_positions": _PLACES, "n_inner": None if whole else ff, "layer_norm_epsilon": 1e-2,
               "scale_attn_weights": True, "activation_function": "gelu_new", "tie_word_embeddings": True,
@@ -235,6 +235,7 @@ def _(draw):
         (*_released(draw, True), names, ids),
         tolerance=1e-4,
     )
+    yield Case(LARGE, (*_released(draw, False, draw.whole(33, 60)), names, ids), tolerance=1e-4)
     for other in ({"activation_function": "relu"}, {"tie_word_embeddings": False}, {"scale_attn_weights": False},
                   {"scale_attn_by_inverse_layer_idx": True}):  # fmt: skip
         yield Case(f"another {next(iter(other))} is rejected", (fields | other, tensors, names, ids), refuse=True)

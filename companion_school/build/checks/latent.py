@@ -40,6 +40,8 @@ def _(draw):
     yield Case("one query of each head", _asked(draw, 1, 6), gradients=True)
     yield Case("several queries, and a mask", _asked(draw, 4, 9, _causal(4, 9)), gradients=True)
     yield Case("a mask for each row", _asked(draw, 4, 9, (torch.arange(9) < torch.tensor([[5], [8]]))[:, None, None]))
+    keys = draw.whole(33, 60)
+    yield Case(LARGE, _asked(draw, 3, keys, _causal(3, keys)))
 
 
 _KEYS = "torch.cat([c @ U_k.mT, k.expand(-1, len(U_k), -1, -1)], dim=-1)"
@@ -80,6 +82,8 @@ def _(draw):
     yield Case("the numbers of the lesson: the projected query is (1, 3), and the scores are 5 and 9", _by_pencil())
     yield Case("one query of each head", _asked(draw, 1, 6), gradients=True)
     yield Case("several queries, and a mask", _asked(draw, 4, 9, _causal(4, 9)), gradients=True)
+    keys = draw.whole(33, 60)
+    yield Case(LARGE, _asked(draw, 3, keys, _causal(3, keys)))
 
 
 _SCALE = "asks = asks * math.sqrt(asks.shape[-1] / q.shape[-1])"
@@ -139,6 +143,8 @@ def _(draw):
     yield Case("one token sees itself", (draw.normal(2, 1, d_model), *layer, None, False))
     yield Case("without a rotation or a mask", (draw.normal(2, 5, d_model), *layer, None, False))
     yield Case("rotated and causal", (draw.normal(2, 5, d_model), *layer, _causal(5, 5), True))
+    tokens = draw.whole(33, 60)
+    yield Case(LARGE, (draw.normal(1, tokens, d_model), *layer, _causal(tokens, tokens), False))
 
 
 LatentAttention.mistake("the latent is not normed", "c = self.latent_norm(c)", "c = 1 * c")
@@ -217,6 +223,8 @@ def _(draw):
     layer = _layer(draw, 96, 3, 5, 2), 3, 5, 2
     yield Case("two pieces of a text", (draw.normal(1, 7, 96), *layer, [4, 3]))
     yield Case("token by token, after a prompt", (draw.normal(2, 60, 96), *layer, [58, 1, 1]))
+    tokens = draw.whole(33, 60)
+    yield Case(LARGE, (draw.normal(1, tokens, 96), *layer, [tokens - 2, 2]))
 
 
 _CACHE = "c, k = cache.extend(c, k)"

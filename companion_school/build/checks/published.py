@@ -62,9 +62,9 @@ WideAttention.variant(
 )
 
 
-def _layout(draw, kind):
+def _layout(draw, kind, ff=12):
     """Return the config fields and tensors of a small random checkpoint, with the names used in released files."""
-    d, heads, kv, ff, vocab, layers, wide = 8, 4, 2, 12, 13, 2, 4
+    d, heads, kv, vocab, layers, wide = 8, 4, 2, 13, 2, 4
     fields = {"model_type": kind.split()[0], "vocab_size": vocab, "hidden_size": d, "num_attention_heads": heads,
               "num_key_value_heads": kv, "num_hidden_layers": layers, "intermediate_size": ff, "rms_norm_eps": 1e-2,
               "rope_theta": 50.0, "hidden_act": "silu", "head_dim": wide, "tie_word_embeddings": kind.endswith("tied"),
@@ -105,6 +105,7 @@ def _(draw):
     yield Case("the weights of a llama with a head", (*_layout(draw, "llama"), [*_ONCE, *names, "head.weight"]))
     norms = [f"decoder.blocks.{n}.attention.{name}.norm.weight" for n in range(2) for name in ("query", "key")]
     yield Case("the weights of a qwen3", (*_layout(draw, "qwen3"), [*_ONCE, *names, *norms, "head.weight"]))
+    yield Case(LARGE, (*_layout(draw, "llama", draw.whole(33, 60)), [*_ONCE, *names, "head.weight"]))
 
 
 load_weights.mistake(
