@@ -268,8 +268,8 @@ def _tell(settled: Sequence[Settled], changes: Sequence[str] | None, task: Task,
     for one in settled:
         if one.record.fault:
             print(f"{one.record.student}: {one.record.submission}: {one.record.fault}")
-    tried = [one.earned for one in settled if one.score is not None or one.waits]
-    if tried:
+    tried = [one.earned if one.score is None else one.score for one in settled if one.score is not None or one.waits]
+    if tried and (task.exercises or task.stages or task.numbers):  # not if a person marks all of it
         mean, most = number(round(sum(tried) / len(tried), 1)), number(settled[0].most)
         print(f"\n{len(tried)} of {len(settled)} submissions graded, {mean} of {most} points on average")
     if waiting := sum(bool(one.waits) for one in settled):

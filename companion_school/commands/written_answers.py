@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
 from jsonargparse import Namespace
@@ -89,10 +88,14 @@ def collect(flags: Namespace) -> int:
     for student, text in texts:
         if not text.text:
             print(f"{student}: no text for {text.item.id}")
-    same = Counter((text.item.id, text.text) for _, text in texts if text.text)
-    for (id, _), many in same.items():
-        if many > 1:
-            print(f"{id}: {many} students handed in the same text")
+    same: dict[tuple[str, str], list[str]] = {}
+    for student, text in texts:
+        if text.text:
+            same.setdefault((text.item.id, text.text), []).append(student)
+    for (id, _), students in same.items():
+        if len(students) > 1:
+            who = f"{len(students)} students" if flags.blind else ", ".join(students)
+            print(f"{id}: {who} handed in the same text")
     found = sum(bool(text.text) for _, text in texts)
     print(f"{to}: {count(found, 'text')} of {count(len(graded), 'student')}; {shown} shows them with their pictures")
     return 0
