@@ -23,12 +23,12 @@ from companion_school.build.workspace import note_passed
 from companion_school.checking.call import Result
 from companion_school.checking.notebook_answer import NotYet
 
-_START_SECONDS = 300.0  # to import PyTorch on a slow or busy machine
+_START_SECONDS = 300.0  # enough to import PyTorch on a slow or busy machine
 # The process limits the processor time of each part. The limit on elapsed time is several times as long, so that a
 # correct file does not fail on a busy machine.
 _BUSY = 5
 _RIGHT = Result.RIGHT.value
-_LONGEST = 200  # characters of a one-line message
+_LONGEST = 200  # most characters in a one-line message
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Report:
 def examine_stage(
     stage: Stage, folder: Path, *, seed: int = 0, done: Callable[[Found], None] = lambda _: None
 ) -> Report:
-    """Check the file of a stage together with the learner's own earlier stages.
+    """Check a stage's file together with the learner's files for earlier stages.
 
     Args:
         stage: The stage to check.
@@ -215,7 +215,7 @@ def _follow(
         if ended:
             return None, begun
         if time.monotonic() > end:
-            if begun is None and len(found) > already:  # end the search for the first difference
+            if begun is None and len(found) > already:  # only the search for the first difference is left
                 return None, None
             took = f"it did not finish within {begun.seconds:g} seconds" if begun else "it did not start"
             note(Found((begun or left[0]).name, Result.TIMEOUT.value, took))
@@ -237,7 +237,7 @@ def check_stage(stage: Stage, folder: Path) -> None:
     """Check a stage, record the result and print the report, as `check("build.5")` does.
 
     Raises:
-        NotYet: If the stage is not right yet. The message is the report.
+        NotYet: If the stage is not right yet; the message is the report.
     """
     report = with_real_model(examine_stage(stage, folder), folder)
     note_passed(folder, stage, report.is_right)

@@ -56,7 +56,7 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class Seen:
-    """A node's values in both runs: `mine` is the learner's, `theirs` the reference's."""
+    """A node's values in both runs: `mine` is the learner's value, and `theirs` is the reference's."""
 
     state: State
     mine: Value | None = None
@@ -64,7 +64,10 @@ class Seen:
 
 
 class Streams:
-    """The nodes of a scene, compared between the learner's recorded run and the reference's."""
+    """The nodes of a scene, compared between the learner's recorded run and the reference's.
+
+    A node that could not be found in one of the runs is unseen; all other nodes are visible.
+    """
 
     def __init__(self, nodes: Sequence[Node], mine: Log, theirs: Log) -> None:
         self.mine, self.theirs = mine, theirs

@@ -173,7 +173,7 @@ def sentence(number: int, found: Parting, sources: Mapping[str, str], guess: boo
 
 
 def _guess(number: int, found: Parting, sources: Mapping[str, str]) -> str:
-    """Suggest a fix if the learner's tensor equals the one that a known bug or mistake produces, else return ""."""
+    """Suggest a fix if the learner's tensor equals one that a known bug or mistake produces; otherwise return ""."""
     here = next((s for s in STAGES.values() if found.origin and s.file == found.origin.place.file), None)
     if here is None or found.node is None or here.module not in sources:
         return ""

@@ -85,7 +85,7 @@ def _listed(names: list[str]) -> str:
 
 
 class PlainCache:
-    """A simple cache of keys and values, both (batch, kv_head, token, d_head), for the stages before the learner's own.
+    """A simple cache of keys and values, both (batch, kv_head, token, d_head), for stages without a cache yet.
 
     The learner writes a cache in stage 7.
     """

@@ -1,6 +1,7 @@
 """Parts of a stage: the functions and classes to check, with their test cases, known mistakes and variants.
 
-The parts of a stage are defined in `checks/`, in a module named after the stage's file and in the order of that file:
+The parts of a stage are defined in `checks/`, in a module with the same name as the stage's file, and in the order of
+that file:
 
     @part(2, points=2)
     def attend(code, q, k, v, mask):
@@ -15,7 +16,8 @@ The parts of a stage are defined in `checks/`, in a module named after the stage
     attend.mistake("your causal mask looks ahead", '''def causal(queries, keys): ...''')
     attend.variant('''def attend(q, k, v, mask=None): ...''')
 
-The function is the *probe*. It receives the arguments of a case, calls the learner's code and returns the values that
+The decorated function is called the *probe*. It receives the arguments of a case, calls the learner's code and returns
+the values that
 are compared. `code` is a `World`: its attributes are the names defined in the stage's file, and `code["model"]` gives
 another file. Because the probe's source is copied into the grader's sandbox, it may use only PyTorch, `math`,
 `simulated_device` and what `isolated_modules` defines. To check a layer, a probe passes weights from the case to
@@ -62,7 +64,7 @@ Patch = tuple[tuple[str, str], ...] | str
 
 @dataclass(eq=False)
 class Part:
-    """One function or class of a stage's file, and how it is checked.
+    """A function or class in a stage's file, and how it is checked.
 
     The decorator `part` creates it; its methods add the cases, mistakes and variants.
 
@@ -191,7 +193,7 @@ class Part:
 
     @property
     def without(self) -> tuple[str, ...]:
-        """The names that must not occur in the text of the learner's file."""
+        """The names that must not occur in the learner's file."""
         return (*FORBIDDEN, *self.forbidden) if self.stage.number < OPEN else ()
 
     @property

@@ -41,7 +41,7 @@ BOARD, PICTURE, KEPT = "race_on_stories.json", "race.png", "race"
 HELD_OUT = 100
 """Number of stories that a model is measured on."""
 STAGE = STAGES[11]
-_LATE, _SECONDS = 1.2, 5.0  # a race is late if it takes longer than 1.2 times its time plus 5 seconds
+_LATE, _SECONDS = 1.2, 5.0  # a race is late if it takes longer than 1.2 times the requested time plus 5 seconds
 PLAIN = "yours, stages 1 to 6"
 """Name of a race without a race.py of the learner's own."""
 
@@ -182,8 +182,8 @@ def race(
     """Run a race with the files of a folder, save its result and its model, plot it, and return the table.
 
     If race.py is not written yet, a plain race that uses stages 1 to 6 runs instead. For comparison, the course's
-    race.py runs for the same time, unless it has already done so today on this machine. A race that uses a GPU runs a
-    second time on the processor, so the table has a row for each device.
+    race.py runs for the same number of minutes, unless it has already done so today on this machine. A race that uses a
+    GPU runs a second time on the processor, so the table has a row for each device.
 
     Args:
         folder: The learner's folder.
@@ -217,7 +217,7 @@ def race(
 
 
 def _learners(folder: Path, name: str | None) -> tuple[World, str]:
-    """Return the learner's files and the name of the run. The plain race replaces a race.py not written yet."""
+    """Return the learner's files and the run's name. The plain race replaces a race.py that is not written yet."""
     sources = read_sources(folder)
     files = {module: str(folder / f"{module}.py") for module in sources}
     is_plain = is_untouched(STAGE.number, sources.get(STAGE.module, stub(STAGE.number)))
@@ -331,7 +331,7 @@ def _name(axes: Any, rows: Sequence[tuple[float, str, str]]) -> None:
     low, high = axes.get_ylim()
     step = 1 / _NAMES
     heights = [(bits - low) / (high - low) for bits, _, _ in rows]
-    for at in range(1, len(heights)):  # move each name at least one line above the one before
+    for at in range(1, len(heights)):  # move each name at least one line above the previous one
         heights[at] = max(heights[at], heights[at - 1] + step)
     limit = 1.0
     for at in reversed(range(len(heights))):  # move names that would leave the figure back down

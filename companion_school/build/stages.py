@@ -43,7 +43,7 @@ class Stage:
 
     @property
     def id(self) -> str:
-        """The id that `check` takes, such as "build.5"."""
+        """The id that `check` accepts, such as "build.5"."""
         return f"build.{self.number}"
 
 

@@ -172,7 +172,7 @@ def _told(
 
 
 class _Clock:
-    """Measure the seconds that each step takes."""
+    """Measure how many seconds each step takes."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}

@@ -1,8 +1,9 @@
 """The reference of each stage as a file, and the stub that learners start from.
 
 The references of stages 2 to 9 are sections of the one-page model (`companion/page.py`), separated by comments of the
-form `# --- stage N, file.py: lessons ...`. The others are files in `references/`. References and stubs are ordinary
-Python files with only the imports that they need. They import names of another stage from its file.
+form `# --- stage N, file.py: lessons ...`. The references of the other stages are files in `references/`. References
+and stubs are ordinary Python files with only the imports that they need. They import names of another stage from its
+file.
 
 A definition whose first line ends in `# given` is not part of the exercise: the stub contains it in full, marked as
 given. A definition whose name begins with an underscore and that is not given is private to the reference: no stub
@@ -27,7 +28,7 @@ Definition = ast.FunctionDef | ast.ClassDef
 
 @cache
 def reference(number: int) -> str:
-    """Return the reference of a stage as the text of a file."""
+    """Return the source text of a stage's reference."""
     stage = STAGES[number]
     body = _sections().get(number)
     if body is None:
@@ -168,7 +169,7 @@ def _home() -> dict[str, str]:
 
 
 def _imports(number: int, body: str) -> str:
-    """Return the imports that a section needs: imports of the page, and a line for each other stage that it uses."""
+    """Return the imports that a section needs: those of the page, and a line for each other stage that it uses."""
     own = {node.name for node in _definitions(body)}
     used = {node.id for node in ast.walk(ast.parse(body)) if isinstance(node, ast.Name)} - own
     head = ast.parse(_page()[: next(_MARK.finditer(_page())).start()])

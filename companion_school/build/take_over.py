@@ -122,8 +122,8 @@ def take_over(bridge: Bridge, answer: str, folder: Path) -> str:
         folder: The learner's folder. If the file does not exist, its stub is written first.
 
     Raises:
-        ValueError: If the definition has already been begun, or its check fails with this answer, for example because
-            the answer uses something else from its notebook. The answer is then not copied.
+        ValueError: If the learner has already begun the definition, or its check fails with this answer, for example
+            because the answer uses something else from its notebook. The answer is then not copied.
     """
     lay_stubs(folder, [bridge.stage])
     file, sources = folder / bridge.stage.file, read_sources(folder)

@@ -106,7 +106,7 @@ def lay_stubs(folder: Path, stages: Iterable[Stage] = STAGES.values()) -> list[s
 def take(folder: Path, stages: Iterable[Stage]) -> list[str]:
     """Write the references of stages into a folder, replacing files that the learner has not begun.
 
-    If the learner has written something, the reference is written beside it, as `MODULE.taken.py`.
+    If the learner has begun a file, the reference is written beside it, as `MODULE.taken.py`.
 
     Returns:
         A line for each file that was written.

@@ -1,7 +1,7 @@
 """Serialize cases and outcomes without pickle, for other processes and for the files of a course.
 
-A value (`exercise.Value`) becomes a JSON text that refers to tensors by number, followed by the tensors in safetensors
-format. Neither part is trusted when it is read: invalid bytes raise `ValueError`.
+A value (`exercise.Value`) is written as JSON text, which refers to tensors by number, followed by the tensors in
+safetensors format. Neither part is trusted when it is read: invalid bytes raise `ValueError`.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def outcome_of(value: Any) -> Outcome:
         error = None if value["error"] is None else (str(value["error"][0]), str(value["error"][1]))
         gradients = None if value["gradients"] is None else tuple(value["gradients"])
         result = None if value["result"] is None else Result(value["result"])
-        if result in (Result.RIGHT, Result.WRONG):  # only an examination decides that
+        if result in (Result.RIGHT, Result.WRONG):  # only an examination can decide that
             raise ValueError(f"a call cannot end as {result.value}")
         changed = tuple(int(i) for i in value["changed"])
         spoiled = bool(value.get("spoiled", False))  # missing in keys of earlier releases

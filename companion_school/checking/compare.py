@@ -12,7 +12,7 @@ import torch
 MOST_NUMBERS = 16
 LONGEST = 1000  # most characters in the description of a list
 _ENTRIES = 4  # most entries of a dict that are described
-_NUMBER = 1e-11  # tolerance of a Python float; ints must be equal
+_NUMBER = 1e-11  # tolerance for a Python float; ints must be equal
 _SINGLE = 1e-6  # errors below this suggest a result computed in float32
 SINGLE = 1e-5
 """Absolute and relative tolerance for an answer whose idea is right: the error of `float32` for numbers around 1."""

@@ -292,7 +292,7 @@ def _instead(value: Any, old: torch.Tensor, new: torch.Tensor) -> Any:
 def _levels(case: Case) -> Iterator[Case]:
     """Shift the columns of each row to very different levels; in another case, shift whole rows.
 
-    The highest column differs from row to row, so some of the highest entries are hidden by a mask.
+    The highest column differs from row to row, so a mask hides some of the highest entries.
     """
 
     def change(tensor: torch.Tensor) -> Iterator[torch.Tensor]:

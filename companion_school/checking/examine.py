@@ -68,7 +68,7 @@ class Verdict:
 
     @property
     def strict(self) -> Verdict:
-        """The verdict if an answer must be robust to count as right."""
+        """The verdict under the rule that only a robust answer counts as right."""
         return self.robust if self.is_right and self.robust is not None else self
 
     def __str__(self) -> str:
@@ -191,9 +191,9 @@ class _CalledOnce:
 def _apart(exercise: Exercise, cases: Iterable[Case]) -> Iterator[Case]:
     """Yield the cases without gradients. Then yield those that ask for gradients again, as *robust* cases.
 
-    A tensor that requires gradients is special: numpy does not accept it, and it cannot be written into in place. In an
-    exercise about gradients, the cases stay as they are. If the answer takes no arguments, the tolerance is made
-    absolute, so that a truncated number is not accepted as a rounded one.
+    A tensor that requires gradients is special: numpy rejects it, and it cannot be modified in place. In an exercise
+    about gradients, the cases stay as they are. If the answer takes no arguments, the tolerance is made absolute, so
+    that a truncated number is not accepted as a rounded one.
     """
     later = []
     for case in cases:
@@ -242,7 +242,7 @@ def rounds(key: AnswerKey) -> Iterator[tuple[int, bool]]:
 
 
 def marked_faults(key: AnswerKey, index: int, again: bool, outcome: Outcome) -> Iterator[tuple[bool, str]]:
-    """Find the faults of a call on a case, with the mark that each one costs.
+    """Find the faults of a call on a case, with the mark that each fault costs.
 
     Args:
         key: The key of the exercise.

@@ -58,7 +58,7 @@ Limit = Sequence[float] | Callable[..., Sequence[float]]
 
 @dataclass(frozen=True)
 class Case:
-    """One input that an answer is tried on.
+    """An input with which an answer is tested.
 
     An answer has two marks, *right* and *robust*. A case counts towards *right*, unless its arguments must be rejected
     or contain an added NaN; then it counts towards *robust*. The attributes `robust` and `right` override this.
@@ -173,7 +173,7 @@ class Draw:
         return tuple((torch.randperm(high - low + 1, generator=self._generator)[:count] + low).tolist())
 
     def shuffled(self, count: int) -> torch.Tensor:
-        """Return 0 ... count - 1 in random order."""
+        """Return the integers from 0 to count - 1 in random order."""
         return torch.randperm(count, generator=self._generator)
 
 
@@ -310,7 +310,7 @@ class Exercise:
         return next((at for at, group in enumerate(self.groups) if case.shows in group.shows), rest)
 
     def inputs(self, seed: int = 0) -> Iterator[Case]:
-        """Yield the cases for a seed, smallest first. Readers are checked with seed 0.
+        """Yield the cases for a seed, smallest first. Readers' answers are checked with seed 0.
 
         Raises:
             ValueError: The exercise has no cases.

@@ -27,7 +27,7 @@ MOST_LINES, MOST_PRINTED = 20, 4_000
 
 
 class NotYet(AssertionError):
-    """An answer is not right yet, and the message says why. Jupyter prints it without a traceback.
+    """Raised if an answer is not right yet; the message says why. Jupyter prints it without a traceback.
 
     Args:
         message: The message for the reader.

@@ -1,4 +1,4 @@
-"""The checks in a problem set: a student can run `check("2.3")` as often as they like.
+"""The checks in a problem set. Students can run `check("2.3")` as often as they like.
 
 The checks contain inputs and results but no solutions, and they accept any answer that gives the right results.
 """
