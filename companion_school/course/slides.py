@@ -1,7 +1,7 @@
 """Slides of a lesson, made by nbconvert from the stored notebook without running it.
 
-A heading starts a new slide, and each further cell below it becomes a subslide. Slides that are longer than the screen
-scroll, so nothing is cut off.
+A heading starts a new slide, and each other cell below it becomes a subslide. Slides that are taller than the screen
+can be scrolled, so nothing is cut off.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def write(lesson: str, folder: Path, out: Path, reveal: str) -> Path:
 def lessons_folder(named: str | None) -> Path:
     """Find the folder of the lessons' notebooks.
 
-    If a folder is named, only that one is tried. Otherwise the candidates are `notebooks` in the current folder and
+    If a folder is named, no other is tried. Otherwise the candidates are `notebooks` in the current folder and
     `notebooks` beside the `companion` package.
 
     Raises:
@@ -82,7 +82,7 @@ def lessons_folder(named: str | None) -> Path:
 
 
 def read_lesson(name: str, folder: Path) -> Path:
-    """Return the path of a lesson's notebook, given the lesson's number. Raises `ValueError` if there is none."""
+    """Return the path of a lesson's notebook, given the lesson's number. Raises `ValueError` if it does not exist."""
     found = sorted(folder.glob(f"{int(name):02d}_*.ipynb")) if re.fullmatch(r"\d{1,2}", name) else []
     if not found:
         raise ValueError(f"lesson {name!r}: expected the number of a notebook in {folder}, as in 05")

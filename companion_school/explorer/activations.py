@@ -1,8 +1,8 @@
 """Compute all activations of a forward pass in Python, under the names that the explorer's engine uses.
 
 The output of each module is stored under the module's name. Attention layers call a function `attend` with their
-queries, keys and values, and wrapping that function gives the scores and weights. This works for every decoder and
-encoder-decoder of the package, and for a model of your own that uses the names of the build track.
+queries, keys and values; wrapping that function gives access to the scores and weights. This works for every decoder
+and encoder-decoder of the package, and for your own model if it uses the names of the build track.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ def inside(model: nn.Module, tokens: Sequence[int], source: Sequence[int] = (), 
 
     Args:
         model: A model of the package or of the build track.
-        tokens: Ids that the decoder reads.
-        source: Ids that the encoder of an encoder-decoder reads; empty for a decoder.
+        tokens: Token ids that the decoder reads.
+        source: Token ids that the encoder of an encoder-decoder reads; empty for a decoder.
         off: Heads and experts to switch off (see `switched_off`).
 
     Returns:
-        The rows of each module and of attention's intermediate results, and the logits.
+        The rows of each module's output and of attention's intermediate results, and the logits.
 
     Raises:
-        ValueError: The model's blocks are not called `decoder.blocks.0` and so on, or as in `switched_off`.
+        ValueError: The model's blocks are not named `decoder.blocks.0` and so on, or `switched_off` raises an error.
     """
     found: Rows = {}
     with switched_off(model, off, found), ExitStack() as hooks:
@@ -58,17 +58,17 @@ def inside(model: nn.Module, tokens: Sequence[int], source: Sequence[int] = (), 
 
 
 def memory_of(model: Any, source: Sequence[int]) -> Any:
-    """Encode a source with an encoder-decoder, once for all generated tokens; return `None` for an empty source."""
+    """Encode a source once for all tokens that an encoder-decoder generates; return `None` for an empty source."""
     if not len(source):
         return None
     ids = torch.tensor([source])
     if isinstance(model, Transformer):
         return model.encode(ids)
-    return ids, model.encode(ids, torch.ones_like(ids, dtype=torch.bool))  # the build track's Translator, stage 8
+    return ids, model.encode(ids, torch.ones_like(ids, dtype=torch.bool))  # the build track's Translator (stage 8)
 
 
 def logits_of(model: Any, tokens: Int[Tensor, "batch token"], memory: Any = None) -> Float[Tensor, "batch token vocab"]:
-    """Return the logits of a model of the package or of the build track.
+    """Return the logits of a model from the package or the build track.
 
     Args:
         model: The model.
@@ -87,17 +87,17 @@ def logits_of(model: Any, tokens: Int[Tensor, "batch token"], memory: Any = None
 
 @contextmanager
 def switched_off(model: nn.Module, off: Collection[str], found: Rows | None = None) -> Iterator[None]:
-    """Switch off heads and experts in a context. Only one thread at a time can be inside.
+    """Context manager that switches off heads and experts. Only one thread at a time can be inside this context.
 
     Args:
         model: The model.
         off: Names such as "decoder.blocks.0.attention.2" for head 2, whose output becomes 0, and
             "decoder.blocks.0.feed_forward.5" for expert 5, which the router then cannot choose.
-        found: Gets the intermediate results of attention for each pass in the context.
+        found: Mapping that receives attention's intermediate results for each pass in the context.
 
     Raises:
-        ValueError: The model does not have a name in `off`, all experts of a layer would be off, or the model's blocks
-            are not called `decoder.blocks.0` and so on.
+        ValueError: A name in `off` does not exist in the model, all experts of a layer would be off, or the model's
+            blocks are not named `decoder.blocks.0` and so on.
     """
     layers, within = _layers(model), list[str]()
     numbers = _by_layer(layers, off)
@@ -122,15 +122,15 @@ def patched(
     first: int,
     off: Collection[str] = (),
 ) -> Float[Tensor, "column token vocab"]:
-    """Compute one pass per state, with that state in place of the residual stream at one position.
+    """Compute one pass per state, in which the state replaces the residual stream at one position.
 
     Args:
         model: The model.
         tokens: Ids that the decoder reads in each pass.
         source: Ids that the encoder of an encoder-decoder reads; empty for a decoder.
         states: The states to patch in.
-        layer: Number of the block after which the state is replaced; 0 for the input of the first block.
-        first: Position of the first state. Each further state goes to the next position.
+        layer: Number of the block after which the stream is replaced; 0 for the input of the first block.
+        first: Position of the first state. Each further state goes one position further to the right.
         off: Heads and experts to switch off (see `switched_off`).
 
     Returns:
@@ -155,14 +155,14 @@ def patched(
 
 
 def _for_each(memory: Any, rows: int) -> Any:
-    """Repeat the encoded source for a batch of this many rows."""
+    """Repeat the encoded source for a batch with this many rows."""
     if isinstance(memory, Memory):
         return memory.select(torch.zeros(rows, dtype=torch.long))
     return memory if memory is None else tuple(x.expand(rows, *x.shape[1:]) for x in memory)
 
 
 def _layers(model: nn.Module) -> dict[str, nn.Module]:
-    """Return the model's modules by name. Raise `ValueError` if the first block is not called decoder.blocks.0."""
+    """Return the model's modules by name. Raise `ValueError` if the first block is not named decoder.blocks.0."""
     named = {name: module for name, module in model.named_modules() if name and not isinstance(module, nn.ModuleList)}
     if "decoder.blocks.0" not in named:
         raise ValueError("model: expected a model whose first block is named decoder.blocks.0")
@@ -170,7 +170,7 @@ def _layers(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def _by_layer(layers: Mapping[str, nn.Module], off: Collection[str]) -> dict[str, list[int]]:
-    """Group the numbers of the heads and experts that are off by the name of their layer."""
+    """Group the indices of heads and experts to switch off by the name of their layer."""
     numbers: dict[str, list[int]] = {}
     for name in off:
         layer, _, number = name.rpartition(".")
@@ -181,7 +181,7 @@ def _by_layer(layers: Mapping[str, nn.Module], off: Collection[str]) -> dict[str
 
 
 def _close(layer: nn.Module, experts: list[int], hooks: ExitStack) -> None:
-    """Exclude experts from an MoE layer: set their router logit and their selection bias to minus infinity."""
+    """Exclude experts from an MoE layer by setting their router logits and selection biases to minus infinity."""
     router = getattr(layer, "router", None)
     if not isinstance(router, nn.Module):
         raise ValueError(f"off={experts}: expected indices of experts, but this layer has none")
@@ -214,7 +214,7 @@ def _leaves(within: list[str]) -> Any:
 
 
 def _keeps(name: str, found: Rows) -> Any:
-    """Return a hook that stores the output of the module of this name, and its input if that has its own name."""
+    """Return a hook that stores the output of the module with this name, and its input if that has a name, too."""
     block = name.rpartition(".")[0]
 
     def keep(module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
@@ -238,7 +238,7 @@ def _keeps(name: str, found: Rows) -> Any:
 
 
 def _of_experts(name: str, module: nn.Module, out: Any) -> Rows:
-    """Return the chosen experts and their weights for an MoE layer of the package or of the build track."""
+    """Return the chosen experts and their weights for an MoE layer from the package or the build track."""
     if isinstance(out, tuple) and len(out) == 2 and isinstance(out[1], RoutingStats):
         return {f"{name}.experts": list(out[1].experts[0]), f"{name}.weights": list(out[1].weights[0])}
     logits, top_k = getattr(module, "logits", None), getattr(module, "top_k", None)
@@ -252,7 +252,7 @@ def _of_experts(name: str, module: nn.Module, out: Any) -> Rows:
 def _attention_watched(
     layers: Mapping[str, nn.Module], within: Sequence[str], off: Mapping[str, Sequence[int]], found: Rows
 ) -> Iterator[None]:
-    """Wrap `attend` in the modules of these layers: record its arguments in `found`, and zero the heads in `off`.
+    """Wrap the layers' `attend` function to record its intermediate results in `found` and zero the heads in `off`.
 
     Calls from other threads, such as a notebook cell that trains, are not affected.
     """
@@ -289,14 +289,14 @@ def _attention_watched(
 
 
 def _of_attention(name: str, q: Tensor, k: Tensor, v: Tensor, said: Mapping[str, Any]) -> Rows:
-    """Compute scores, weights and head outputs from the arguments of `attend`, with all heads of a row concatenated.
+    """Compute scores, weights and head outputs from the arguments of `attend`, concatenating all heads of a row.
 
-    In a decoder's self-attention, row i has only the i + 1 keys up to the query's position.
+    In a decoder's self-attention, row i covers only the i + 1 keys up to the query's position.
     """
     options = {
         key: said[key] for key in ("mask", "causal", "window", "score_cap", "sinks") if said.get(key) is not None
     }
-    if isinstance(mask := options.get("mask"), Tensor):  # the mask of a model of your own may have fewer axes
+    if isinstance(mask := options.get("mask"), Tensor):  # the mask of your own model may have fewer axes
         options["mask"] = mask[(None,) * (4 - mask.ndim)]
     width = said.get("score_width")
     weights = attention_weights(q, k, score_width=width, **options)

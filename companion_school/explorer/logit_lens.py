@@ -1,6 +1,6 @@
-"""Logit lens (nostalgebraist 2020): the model's predictions as if it ended after a given layer.
+"""Logit lens (nostalgebraist 2020): the predictions that a model would make if it ended after a given layer.
 
-This is for passes that are computed in Python. The page's own engine has it in `engine.js`.
+This module serves passes that are computed in Python. For the page's own engine, the logit lens is in `engine.js`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Show a model of your own on the explorer's page.
+"""Show your own model on the explorer's page.
 
-The page's engine can run the plain decoder and encoder-decoder (`models.not_computed`) with the course's two kinds of
-tokenizers, if the weights fit on a page. For any other model, Python computes one pass over a text and the page shows
-it. If a server is running (`server`), the page requests further passes from it; otherwise the page disables every
-control that needs them.
+The page's engine can run the plain decoder and encoder-decoder (see `models.not_computed`) with the course's two kinds
+of tokenizers, if the weights fit on a page. For any other model, Python computes one pass over a text, and the page
+shows this pass. If a server is running (`server`), the page requests more passes from it; otherwise the page disables
+every control that needs more passes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ KEPT = (
 
 
 class Tokens(Protocol):
-    """A tokenizer: converts text to ids and back."""
+    """A tokenizer, which converts text to ids and back."""
 
     def encode(self, text: str) -> list[int]: ...
 
@@ -66,7 +66,7 @@ class Reading:
 
 
 class ModelPage(NamedTuple):
-    """A page as HTML. `runs` is True if the model runs on it; otherwise it contains one pass."""
+    """A page as HTML. `runs` is True if the model runs on the page; otherwise the page contains one pass."""
 
     html: str
     runs: bool
@@ -84,17 +84,18 @@ def model_page(
     """Make an HTML page that shows the inside of a model.
 
     Args:
-        model: A decoder or an encoder-decoder of the package, or a model of your own with the names of the build track.
+        model: A decoder or an encoder-decoder from the package, or your own model if it uses the names of the build
+            track.
         words: The tokenizer.
-        text: The text that the model reads. If the model runs on the page, another one can be typed there.
-        start: Id in front of the text, or for an encoder-decoder the first id of the output. `None`: the separator of
-            `words`, if it has one.
+        text: The text that the model reads. If the model runs on the page, readers can type another text there.
+        start: Id in front of the text or, for an encoder-decoder, the first id of the output. `None` means the
+            separator of `words`, if there is one.
         stop: Id that ends the output of an encoder-decoder.
         title: Title of the page.
 
     Raises:
-        ValueError: The model is an encoder, the text has no tokens or more than the model's context, or the pass has
-            more activations than a page can hold.
+        ValueError: The model is an encoder, the text has no tokens or more than fit in the model's context, or the pass
+            has more activations than a page can hold.
     """
     stack = stack_of(model)
     require(stack != "encoder", "model", stack, "a decoder or an encoder-decoder")
@@ -111,13 +112,13 @@ def model_page(
 
 
 def stack_of(model: nn.Module) -> str:
-    """Return the kind of a model: `config.stack` if it has that, else "encoder_decoder" or "decoder"."""
+    """Return the kind of a model: its `config.stack` if present, otherwise "encoder_decoder" or "decoder"."""
     own = "encoder_decoder" if isinstance(getattr(model, "encoder", None), nn.Module) else "decoder"
     return str(getattr(getattr(model, "config", None), "stack", own))
 
 
 def computed_there(model: nn.Module, words: Any) -> dict[str, Any] | None:
-    """Return the tokenizer's data that the page needs to run the model itself, or `None` if it cannot run it."""
+    """Return the tokenizer data that the page needs to run the model itself, or `None` if the page cannot run it."""
     if not isinstance(model, Transformer) or not_computed(model.config) is not None:
         return None
     if sum(weight.numel() for weight in model.parameters()) > LARGEST:
@@ -138,7 +139,7 @@ def reading(
     stop: int | None = None,
     off: Collection[str] = (),
 ) -> Reading:
-    """Tokenize a text for a model. An encoder-decoder also generates its output, by greedy decoding.
+    """Tokenize a text for a model. An encoder-decoder also generates its output, using greedy decoding.
 
     Args:
         model: The model.
@@ -149,7 +150,8 @@ def reading(
         off: Heads and experts that are switched off during generation.
 
     Raises:
-        ValueError: The text has no tokens or more than the model's context, or an encoder-decoder has no `start`.
+        ValueError: The text has no tokens or more than fit in the model's context, or an encoder-decoder has no
+            `start`.
     """
     if isinstance(words, NumberWords):
         ids, start, stop = words.encode(words.source.number(text))[0], BOS, EOS
@@ -168,7 +170,7 @@ def read_ids(model: nn.Module, words: Any, tokens: Sequence[int], source: Sequen
     """Return the input of a model for given ids.
 
     Raises:
-        ValueError: There are no ids, or more than the model's context.
+        ValueError: There are no ids, or more than fit in the model's context.
     """
     most = getattr(getattr(model, "config", None), "context", len(tokens))
     require(0 < len(tokens) <= most, "text", f"{len(tokens)} tokens", f"at most {most:,} tokens, the model's context")
@@ -178,7 +180,7 @@ def read_ids(model: nn.Module, words: Any, tokens: Sequence[int], source: Sequen
 
 
 def _spelled(words: Any, id: int) -> str:
-    """Return the text of one token, including special tokens if the tokenizer can spell them."""
+    """Return the text of a token. Special tokens are included if the tokenizer can spell them."""
     return "⏎" if id == getattr(words, "separator", None) else str(getattr(words, "spell", words.decode)([id]))
 
 
@@ -197,7 +199,7 @@ def _written(model: nn.Module, source: Sequence[int], start: int, stop: int | No
 
 @contextmanager
 def _evaluated(model: nn.Module) -> Iterator[None]:
-    """Set the model to evaluation mode in a context, and hold the lock on running models."""
+    """Context manager that sets the model to evaluation mode and holds the lock on running models."""
     with ONE:
         was = model.training
         model.eval()
@@ -215,10 +217,10 @@ def record(model: nn.Module, given: Reading, *, words: Any, off: Collection[str]
         given: Its input.
         words: The tokenizer.
         off: Heads and experts to switch off.
-        pieces: Include the text of every id.
+        pieces: Whether to include the text of every id.
 
     Raises:
-        ValueError: The pass is too large for a page, or as in `activations.switched_off`.
+        ValueError: The pass is too large for a page, or `activations.switched_off` raises an error.
     """
     with _evaluated(model):
         rows = inside(model, given.tokens, given.source, off)
@@ -236,7 +238,7 @@ def record(model: nn.Module, given: Reading, *, words: Any, off: Collection[str]
 
 
 def _facts(model: nn.Module, given: Reading, rows: Rows, kept: Rows, words: Any) -> dict[str, Any]:
-    """Return the facts about a pass that a page needs in addition to its activations."""
+    """Return what a page needs to know about a pass besides its activations."""
     # A latent attention layer has no module `key`, and caches something else.
     watched = [name.removesuffix(".values") for name in kept if name.endswith(".values")]
     config = getattr(model, "config", None)
@@ -265,7 +267,7 @@ def _is_block(name: str) -> bool:
 
 
 def _pieces(piece: Callable[[int], str], vocab: int) -> list[str]:
-    """Return the text of every id. The embedding may have more rows than the tokenizer has tokens."""
+    """Return the text of every id. Ids without a token, which a large embedding may have, become #id."""
 
     def known(id: int) -> str:
         try:

@@ -1,8 +1,8 @@
-"""File format of the explorer's models: int8 matrices, and everything else that a page needs.
+"""File format of the explorer's models: int8 matrices and everything else that a page needs.
 
-The files are safetensors. Each row of a matrix is stored as int8 from -127 to 127 under the matrix's name, and its
-scale, the row's largest absolute value / 127, under the same name with `.scale` appended (Dettmers et al. 2022, section
-2.1). Vectors are stored in float32. The matrices of experts are transposed to (expert, d_ff, d_model) and
+The files are safetensors. A matrix is stored under its name as int8 values from -127 to 127. The scale of each row,
+which is its largest absolute value / 127, is stored under the same name with `.scale` appended (Dettmers et al. 2022,
+section 2.1). Vectors are stored in float32. The experts' matrices are transposed to (expert, d_ff, d_model) and
 (expert, d_model, d_ff), so that each row gives one output. The header holds as JSON the `config`, the tokenizer's data
 (`pairs` or `names`), and `made_of`, a hash of everything that determined the training.
 """
@@ -66,7 +66,7 @@ def save_live(path: Path, model: Transformer, said: Mapping[str, Any], *, rounde
         path: The file to write.
         model: The model. Its parameters are converted to float32.
         said: Additional entries for the header.
-        rounded: Store matrices as int8; otherwise everything is stored in float32.
+        rounded: Whether to store matrices as int8; otherwise everything is stored in float32.
 
     Raises:
         ValueError: The page's engine does not support the model.
@@ -84,7 +84,7 @@ def save_live(path: Path, model: Transformer, said: Mapping[str, Any], *, rounde
 
 
 def save_with_header(path: Path, tensors: Mapping[str, Tensor], said: Mapping[str, Any]) -> None:
-    """Write tensors, with the entries of `said` as JSON in the header."""
+    """Write tensors to a file, and the entries of `said` as JSON to its header."""
     save_tensors(path, dict(tensors), {name: json.dumps(what, ensure_ascii=False) for name, what in said.items()})
 
 
@@ -106,7 +106,7 @@ def header(path: Path) -> dict[str, Any]:
 
 
 def load_live(path: Path) -> Transformer:
-    """Load a model in float32, with the same weights that the page uses."""
+    """Load a model in float32 with the same weights that the page uses."""
     model = Transformer(ModelConfig.from_json(json.dumps(header(path)["config"])))
     kept, tensors = load_tensors(path), {}
     for name, tensor in kept.items():
@@ -125,5 +125,5 @@ def pairs_of(tokenizer: BytePairTokenizer) -> dict[str, Any]:
 
 
 def names_of(words: NumberWords) -> dict[str, Any]:
-    """Return the data of a number-name tokenizer for the page."""
+    """Return a number-name tokenizer's data for the page."""
     return {"vocabulary": list(words.vocabulary), "parts": words.source.parts, "bos": BOS, "eos": EOS}

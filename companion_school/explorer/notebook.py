@@ -26,9 +26,9 @@ class Explorer:
     """The explorer's page as the output of a notebook cell.
 
     Args:
-        page: The HTML of the page, for the text that it was made with.
+        page: The HTML of the page, which shows the text it was made with.
         height: Height of the frame in pixels.
-        address: Address of the server that the page asks; empty for a page without one.
+        address: Address of the server that the page sends requests to; empty for a page without a server.
     """
 
     def __init__(self, page: str, height: int, address: str = "") -> None:
@@ -40,7 +40,7 @@ class Explorer:
         return f'<iframe {frame} height="{self.height}" srcdoc="{html.escape(shown)}"></iframe>'
 
     def save(self, path: str | Path) -> None:
-        """Write the page as a file."""
+        """Write the page to a file."""
         write_atomic(path, self.page)
 
 
@@ -55,9 +55,9 @@ def explore(
 ) -> Explorer:
     """Look inside a model in a notebook: `explore(model, tokenizer, "Once upon a time")`.
 
-    If the page cannot run the model itself, a local server (`server`) runs a copy of the model as it is now, on the
-    CPU. If the browser cannot reach the server, because it is on another machine or the notebook has been closed, the
-    page shows only `text`.
+    If the page cannot run the model itself, a local server (`server`) runs a copy of the model in its current state, on
+    the CPU. If the browser cannot reach the server, because the server is on another machine or the notebook has been
+    closed, the page shows only `text`.
 
     Args:
         model: A model, as in `model_page`.

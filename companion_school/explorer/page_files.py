@@ -1,7 +1,7 @@
 """Assemble the explorer's page from its style, its script, and a script for each model.
 
-A page that is opened from a folder may not fetch files but can load scripts, so models are stored as scripts. `page`
-puts everything into one file.
+A page opened from a folder may not fetch files, but it can load scripts, so models are stored as scripts. `page` puts
+everything into one file.
 """
 
 from __future__ import annotations
@@ -48,25 +48,25 @@ SHIPPED = (
 
 
 def style() -> str:
-    """Return the style sheet of the figures and of the page."""
+    """Return the style sheet of the figures and the page."""
     return (
         STYLE + LIVE.joinpath("kit.css").read_text("utf-8") + files(__package__).joinpath("page.css").read_text("utf-8")
     )
 
 
 def script() -> str:
-    """Return the script that builds the explorer in the page's `#explorer`."""
+    """Return the script that builds the explorer in the page's element `#explorer`."""
     parts = [LIVE.joinpath("kit.js"), *(files(__package__).joinpath(name) for name in PARTS)]
     return "\n".join([*(part.read_text("utf-8") for part in parts), 'explore(document.getElementById("explorer"));'])
 
 
 def model_script(name: str, file: bytes) -> str:
-    """Return a script that holds the file of a model in base64."""
+    """Return a script that contains a model file in base64."""
     return f'(window.explorerModels ??= {{}}).{name} = "{base64.b64encode(file).decode()}";\n'
 
 
 def shipped_scripts() -> dict[str, str]:
-    """Return the scripts of the models that ship, by name."""
+    """Return the scripts of the models that ship with the package, keyed by name."""
     return {name: model_script(name, live_file(name).read_bytes()) for name in NAMES}
 
 
@@ -109,5 +109,5 @@ def page(models: Sequence[Shown], scripts: Mapping[str, str], title: str) -> str
 
 
 def served(page: str, address: str) -> str:
-    """Make a page request its passes from the server at an address; "./" is the page's own address."""
+    """Make a page request its passes from the server at this address; "./" means the page's own address."""
     return page.replace('id="explorer"', f'id="explorer" data-served="{html.escape(address)}"', 1)

@@ -1,9 +1,9 @@
 """A small local server that computes passes for the explorer's page.
 
-It listens on 127.0.0.1 and answers only requests from pages of this machine to its own address, which contains a random
-word that a page of another site cannot guess. The size of a request and the time for it to arrive are limited. Requests
-are JSON. `read` returns a pass, as `model_page.record` writes it. `carried` patches single states into a pass, and
-`without` switches off one head at a time; both answer with one line of JSON per step.
+It listens on 127.0.0.1 and answers only requests that pages on this machine send to its own address, which contains a
+random word that another site's page cannot guess. Both the size of a request and the time it may take to arrive are
+limited. Requests are JSON. `read` returns a pass in the format of `model_page.record`. `carried` patches single states
+into a pass, and `without` switches off one head at a time; both answer with one line of JSON per step.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LOCAL = {HOST, "localhost", "[::1]"}
 
 @dataclass(frozen=True)
 class Asked:
-    """Handlers for the requests of a page.
+    """Handlers for a page's requests.
 
     Attributes:
         model: The model, in evaluation mode and on the CPU.
@@ -57,7 +57,7 @@ class Asked:
     stop: int | None = None
 
     def read(self, *, text: str | None = None, off: Sequence[str] = (), **ids: Any) -> bytes:
-        """Record a pass over a text, or over the ids `tokens` and `source`.
+        """Record a pass over a text or over the ids `tokens` and `source`.
 
         Args:
             text: The text; `None` to use the ids.
@@ -65,7 +65,7 @@ class Asked:
             ids: `tokens` and `source`.
 
         Raises:
-            ValueError: As in `model_page.reading` and `activations.switched_off`.
+            ValueError: `model_page.reading` or `activations.switched_off` raises it.
         """
         if text is None:
             given = self._ids(**ids)
@@ -83,7 +83,7 @@ class Asked:
         pair: list[int],
         **ids: Any,
     ) -> Iterator[Any]:
-        """Patch single states of another pass into the pass over `tokens` and `source`.
+        """Patch states of another pass, one at a time, into the pass over `tokens` and `source`.
 
         Args:
             other: Ids of the other pass: `tokens` and `source`.
@@ -94,7 +94,7 @@ class Asked:
             ids: `tokens` and `source`.
 
         Yields:
-            For the embedding and then each block, the logits of both tokens at `end` for each patched position.
+            For the embedding and then for each block, the logits of both tokens at `end`, for each patched position.
 
         Raises:
             ValueError: A position or an id is out of range.
@@ -115,7 +115,7 @@ class Asked:
 
     @torch.no_grad()
     def without(self, *, off: Collection[str], end: int, token: int, **ids: Any) -> Iterator[Any]:
-        """Compute the probability of a token after position `end` with one more head switched off.
+        """Compute the probability of a token after position `end` when one more head is switched off.
 
         Args:
             off: Heads and experts that are off in every pass.
@@ -124,7 +124,7 @@ class Asked:
             ids: `tokens` and `source`.
 
         Yields:
-            For each attention layer in the order of a pass, one probability per head that is switched off.
+            For each attention layer, in the order of the pass, one probability per head that is switched off.
 
         Raises:
             ValueError: The position or an id is out of range.
@@ -143,7 +143,7 @@ class Asked:
             yield chances
 
     def _ids(self, *, tokens: list[int], source: Sequence[int] = ()) -> Reading:
-        """Check the ids that a page sends. Raise `ValueError` for unknown ids or too many."""
+        """Check the ids that a page sends. Raise `ValueError` if there are unknown ids or too many ids."""
         return read_ids(self.model, self.words, self._known("tokens", tokens), self._known("source", source))
 
     def _known(self, name: str, ids: Sequence[int]) -> Sequence[int]:
@@ -154,7 +154,7 @@ class Asked:
 
 
 def _keys(name: str, given: Reading) -> int:
-    """Return the number of keys that the first query of an attention layer sees."""
+    """Return the number of keys that an attention layer's first query can see."""
     return len(given.source) if name.startswith("encoder") or name.endswith("cross") else 1
 
 
@@ -164,17 +164,17 @@ def chat_page(talk: Talk) -> str:
 
 
 def said(talk: Talk, *, turns: Sequence[str]) -> Iterator[dict[str, str]]:
-    """Answer the last of the `turns` of a conversation.
+    """Answer the last turn of a conversation.
 
     Args:
         talk: The conversation's model and settings.
-        turns: Texts of the user and the model in turn, the user's first and last.
+        turns: Alternating texts of the user and the model; the first and the last are the user's.
 
     Yields:
-        Pieces of the answer, and then a note that says why the answer ended early, if it did.
+        Pieces of the answer, followed by a note that gives the reason if the answer ended early.
 
     Raises:
-        ValueError: The turns are not a conversation, or leave no room for an answer.
+        ValueError: The turns do not form a conversation, or leave no room for an answer.
     """
     good = isinstance(turns, list) and len(turns) % 2 == 1 and all(isinstance(turn, str) and turn for turn in turns)
     require(good, "turns", turns, "texts of the user and the model in turn, the user's first and last")
@@ -185,13 +185,13 @@ def said(talk: Talk, *, turns: Sequence[str]) -> Iterator[dict[str, str]]:
 
 
 class Server(ThreadingHTTPServer):
-    """HTTP server for a page and its requests. `serve_forever` starts it and `shutdown` ends it.
+    """HTTP server for a page and its requests. `serve_forever` starts it, and `shutdown` stops it.
 
     Args:
-        page: The HTML, which sends its requests to "./".
-        asked: Handlers of the requests.
+        page: The HTML, which sends requests to "./".
+        asked: Request handlers.
         port: Port to listen on; 0 for any free port.
-        talk: A conversation with the model, which adds a chat page at `address` + "chat"; `None` for no such page.
+        talk: A conversation with the model; if given, a chat page is served at `address` + "chat".
 
     Attributes:
         address: URL of the page.
@@ -260,10 +260,9 @@ class _Answer(BaseHTTPRequestHandler):
             self._answer(500, f"The model raises {type(error).__name__}: {error}".encode())
 
     def _reply(self, made: bytes | Iterator[Any]) -> None:
-        """Send bytes unchanged, and the items of an iterator as lines of JSON as soon as they are computed.
+        """Send bytes unchanged, or each item of an iterator as a line of JSON as soon as it is computed.
 
-        An error in the first item is raised before anything is sent. A later error is sent as a note that ends the
-        lines.
+        An error in the first item is raised before anything is sent. A later error is sent as a note on the last line.
         """
         if isinstance(made, bytes):
             self._answer(200, made, "application/octet-stream")
@@ -283,7 +282,7 @@ class _Answer(BaseHTTPRequestHandler):
     def _asks(self, name: str) -> str | None:
         """Return the path if it belongs to this name and the request is valid; otherwise None.
 
-        A valid request has the server's secret path, names this host and port, and comes from a page of this machine.
+        A valid request has the server's secret path, names this host and port, and comes from a page on this machine.
         """
         right = f"{self.server.address}{name}"
         host = f"{HOST}:{self.server.server_port}"
@@ -291,7 +290,7 @@ class _Answer(BaseHTTPRequestHandler):
         return self.path if same and self.headers.get("Host") == host and self._is_local() else None
 
     def _is_local(self) -> bool:
-        """Return True if the request comes from a page of this machine."""
+        """Return True if the request comes from a page on this machine."""
         scheme, _, rest = self.headers.get("Origin", "null").partition("://")
         host = rest.partition("]")[0] + "]" if rest.startswith("[") else rest.partition(":")[0]
         return scheme not in ("http", "https") or host in LOCAL
@@ -304,11 +303,11 @@ class _Answer(BaseHTTPRequestHandler):
     def _head(self, status: int, kind: str, size: int | None = None) -> None:
         self.send_response(status)
         self.send_header("Content-Type", f"{kind}; charset=utf-8" if kind.startswith("text") else kind)
-        if size is not None:  # otherwise the body ends with the connection
+        if size is not None:  # without a length, the body ends with the connection
             self.send_header("Content-Length", str(size))
         self.send_header("Access-Control-Allow-Origin", "*")  # a page in a notebook's frame has the notebook's origin
         self.send_header("Cache-Control", "no-store")
         self.end_headers()
 
     def log_message(self, *_: Any) -> None:
-        """Log nothing, because the terminal belongs to the reader."""
+        """Log nothing, to keep the reader's terminal clean."""

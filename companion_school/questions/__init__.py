@@ -1,4 +1,4 @@
-"""The lessons' questions, with spaced repetition. Notebooks use `from companion_school.questions import ask`."""
+"""The lessons' questions and their spaced repetition. Notebooks use `from companion_school.questions import ask`."""
 
 from companion_school.questions.asking import answer, ask, review
 

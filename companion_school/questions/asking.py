@@ -17,11 +17,11 @@ _WRONG: dict[str, list[str]] = {}
 
 
 class Shown:
-    """A question that a notebook displays as an interactive form, and other environments as text.
+    """A question that notebooks display as an interactive form and other environments as text.
 
     Args:
         question: The question.
-        anew: If True, show the question as if it had never been answered. Otherwise the answer given in this browser
+        anew: Whether to show the question as if it had never been answered. Otherwise the answer given in this browser
             is shown with its explanation.
     """
 
@@ -55,8 +55,8 @@ def ask(id: str) -> Shown:
 def answer(id: str, given: object, as_expected: bool | None = None) -> None:
     """Answer a question, print whether the answer is right and why, and store it.
 
-    The second wrong answer to a question prints a hint, the third one the answer. If no hint is possible, the second
-    one prints the answer.
+    The second wrong answer to a question prints a hint, and the third prints the answer. If no hint is possible, the
+    second already prints the answer.
 
     Args:
         id: Number of the question, as in "2.a".
@@ -64,7 +64,7 @@ def answer(id: str, given: object, as_expected: bool | None = None) -> None:
         as_expected: For a prediction, True if the outcome is what you expected.
 
     Raises:
-        ValueError: There is no such question, or the answer is not of its kind.
+        ValueError: There is no such question, or the answer is not of the question's kind.
     """
     question = find_question(id)
     verdict = keep(id, given, as_expected)
@@ -83,7 +83,7 @@ def answer(id: str, given: object, as_expected: bool | None = None) -> None:
 
 
 def keep(id: str, given: object, as_expected: bool | None = None) -> Verdict:
-    """Judge an answer and store it. A prediction is stored only if `as_expected` is given."""
+    """Grade an answer and store it. A prediction is stored only if `as_expected` is given."""
     question = find_question(id)
     verdict = question.judge(str(given))
     right = as_expected if verdict.right is None else verdict.right
@@ -95,9 +95,9 @@ def keep(id: str, given: object, as_expected: bool | None = None) -> Verdict:
 def given() -> JSON:
     """Return the latest answer to each question in the reader's progress, for question.js.
 
-    The keys are the questions' keys. Each value is a list of the reader's text and, for a prediction, whether the
-    outcome was as expected (otherwise None). If choices were reordered after a right answer, the letter follows the
-    right choice; a wrong answer whose letter is now the right one is left out.
+    The keys are the questions' keys. Each value is a list of two items: the reader's text and, for a prediction,
+    whether the outcome was as expected (otherwise None). If choices were reordered after a right answer, the letter is
+    updated to that of the right choice; a wrong answer whose letter now belongs to the right choice is left out.
     """
     from IPython.display import JSON
 

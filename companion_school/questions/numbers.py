@@ -38,9 +38,9 @@ _BARE = re.compile(rf"\b({'|'.join(sorted(_FUNCTIONS, key=len, reverse=True))})\
 def read_number(text: str) -> float | None:
     """Return the number that a reader typed, or None if the text is not a number.
 
-    Plain numbers may have a decimal comma, commas or spaces between thousands, and a percent sign. Sums, differences,
-    products, quotients and powers of numbers, e and pi are evaluated, and so are sqrt, ln (with the alias log), log2,
-    log10, exp, sin and cos. The text is parsed but never executed.
+    Plain numbers may have a decimal comma, commas or spaces between thousands, and a percent sign. Expressions may use
+    +, -, *, /, powers, e, pi, and the functions sqrt, ln (with the alias log), log2, log10, exp, sin and cos. The text
+    is parsed but never executed.
     """
     text = text.strip().lower()
     if len(text) > LONGEST:
@@ -54,7 +54,7 @@ def read_number(text: str) -> float | None:
     text = _COMMAS.sub(lambda found: found[0].replace(",", ""), text).replace(",", ".")
     text = _BARE.sub(r"\1(\2)", text).strip()
     text = re.sub(r"(?<![\w.])0+(?=\d)", "", text)  # leading zeros are a syntax error in Python
-    if not _ARITHMETIC.fullmatch(text):  # Python would also parse 0x10 and comments
+    if not _ARITHMETIC.fullmatch(text):  # Python would also accept 0x10 and comments
         return None
     try:
         number = _value(ast.parse(text, mode="eval").body)
@@ -64,7 +64,7 @@ def read_number(text: str) -> float | None:
 
 
 def _value(node: ast.expr) -> float:
-    """Evaluate a parsed expression. Raises `ValueError` for anything but arithmetic."""
+    """Evaluate a parsed expression. Raises `ValueError` for anything other than arithmetic."""
     match node:
         case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
             return float(number)

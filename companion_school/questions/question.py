@@ -1,4 +1,4 @@
-"""The lessons' questions, and the judging of answers.
+"""The lessons' questions, and the grading of answers.
 
 Questions are written in the sources of the lessons. `make notebooks` collects them in `questions.json`, and a test
 checks that the file is up to date.
@@ -26,10 +26,10 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 @dataclass(frozen=True)
 class Answer:
-    """A known answer to a question, and why it is right or wrong. Texts are Markdown.
+    """A known answer to a question, with the reason why it is right or wrong. Texts are Markdown.
 
     Attributes:
-        text: Text of a choice, or a number as written in the lesson's source, as in "1.414".
+        text: Text of a choice, or a number as written in the lesson's source, such as "1.414".
         right: True if the answer is right.
         why: Explanation of why it is right or wrong.
         tolerance: Absolute tolerance of a number.
@@ -54,17 +54,18 @@ class Question:
     """A question of a lesson.
 
     Attributes:
-        id: Lesson and letter, as in "2.a", in the order of the lesson.
-        name: Name under which answers are stored, as in "size". It stays the same if a question is inserted before.
+        id: Lesson and letter, as in "2.a"; letters follow the order in the lesson.
+        name: Name under which answers are stored, such as "size". It does not change when a question is inserted before
+            this question.
         kind: One of `KINDS`: choose an answer, give a number, or predict an outcome.
         text: The question, in Markdown.
         answers: All choices, or the right number and known mistakes; empty for a prediction.
-        otherwise: Feedback on a number that no answer matches.
+        otherwise: Feedback on a number that matches no answer.
         outcome: The actual outcome, which the reader compares with a prediction.
         choices: Possible outcomes, if a prediction can be graded. Only problem sets show them.
         reasons: Possible reasons, if a prediction can be graded. Only problem sets show them.
-        alone: Points in a problem set for a prediction with the right choice but a wrong reason.
-        html: HTML that a lesson shows, without the script that handles answers.
+        alone: Points in a problem set for a prediction with the right choice but the wrong reason.
+        html: HTML shown in the lesson, without the script that handles answers.
     """
 
     id: str
@@ -86,13 +87,13 @@ class Question:
 
     @property
     def key(self) -> str:
-        """The key under which the reader's answers are stored, as in "2/size": the first lesson that asked it."""
+        """The key under which answers are stored, such as "2/size"; its lesson is the first that asked the question."""
         first = old_id(self.place) or self.id
         return f"{first.split('.')[0]}/{self.name}"
 
     @property
     def place(self) -> str:
-        """The question's lesson and name, as in "2/size"."""
+        """The question's lesson and name, such as "2/size"."""
         return f"{self.lesson}/{self.name}"
 
     @property
@@ -109,7 +110,7 @@ class Question:
         """Return a hint for a reader who has given these wrong answers.
 
         For a multiple-choice question, the hint names two of the remaining options. For a numeric question, it gives a
-        range. It is empty for a prediction, or if it would give away the answer.
+        range. The hint is empty for a prediction, or if it would give away the answer.
         """
         if self.right is None:
             return ""
@@ -154,7 +155,7 @@ class Question:
 def around(value: float) -> tuple[float, float]:
     """Return a range that contains a number without revealing it.
 
-    It reaches from about 0.7 to 1.4 times the number, and its ends are rounded outwards.
+    The range extends from about 0.7 to 1.4 times the number, with its ends rounded outwards.
 
     Args:
         value: The number, which must not be 0.
@@ -166,7 +167,7 @@ def around(value: float) -> tuple[float, float]:
 
 
 def shown_number(value: float) -> str:
-    """Format a number with at most six significant digits, a typographic minus sign and no exponent."""
+    """Format a number with up to six significant digits, a typographic minus sign and no exponent."""
     return f"{Decimal(f'{value:.6g}'):f}".replace("-", "\u2212")
 
 
@@ -184,11 +185,11 @@ def questions() -> dict[str, Question]:
 
 
 def find_question(id: str) -> Question:
-    """Return the question with this number, or with this old number if it has moved to another lesson.
+    """Return the question with this id, which may be its old id if the question has moved to another lesson.
 
     Raises:
-        ValueError: There is no such question. The message lists the questions of the lesson or, if the lesson has none,
-            the lessons with questions.
+        ValueError: There is no such question. The message lists the lesson's questions or, if the lesson has no
+            questions, the lessons that do.
     """
     known = questions()
     wanted = str(id).strip().lower()

@@ -1,8 +1,8 @@
-"""Spaced repetition: the reader's answers, and the days when questions are due again.
+"""Spaced repetition: the reader's answers, and the days on which questions are due again.
 
-Answers are stored in `questions.json`, next to the file of the progress in the exercises. It contains the day of each
-answer and whether it was right. For the latest answer to each question it also contains the text, so that a notebook
-can show it again.
+Answers are stored in `questions.json`, next to the file that records progress in the exercises. The file contains the
+day of each answer and whether the answer was right. For the latest answer to each question it also contains the text,
+so that a notebook can show the answer again.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class State:
 
     Attributes:
         answers: Number of answers so far.
-        due: Day when the question is asked again, or None if it has not been answered yet or is settled.
-        settled: True if the question is not asked again.
+        due: Day on which the question is asked again; None if it has not been answered yet or is settled.
+        settled: True if the question will not be asked again.
     """
 
     answers: int
@@ -46,8 +46,8 @@ class State:
 def state(given: Sequence[Given]) -> State:
     """Compute the state of a question from all answers to it, in chronological order.
 
-    Only the first answer of a day counts, because the reader has seen the explanation by the next one. Before a
-    question is due, a wrong answer resets its interval, but a right answer changes nothing.
+    Only the first answer on a day counts, because afterwards the reader has seen the explanation. Before a question is
+    due, a wrong answer resets its interval, but a right answer changes nothing.
     """
     step, due, last = 0, None, None
     for day, right in given:
@@ -67,7 +67,7 @@ def state(given: Sequence[Given]) -> State:
 
 
 class _Row(NamedTuple):
-    """An answer as stored. `text` is empty except for the latest answer to a question."""
+    """An answer as stored. `text` is empty for all but the latest answer to a question."""
 
     day: date
     right: bool
@@ -83,7 +83,7 @@ def _read_rows() -> dict[str, list[_Row]]:
 
 
 def read_answers() -> dict[str, list[Given]]:
-    """Return the answers to each question, by the question's key.
+    """Return the answers to each question, keyed by the question's key.
 
     Raises:
         ValueError: The file is invalid; the message names it.
@@ -92,7 +92,7 @@ def read_answers() -> dict[str, list[Given]]:
 
 
 def latest_answers() -> dict[str, tuple[str, bool]]:
-    """Return the text of the latest answer to each question and whether it was right, by the question's key.
+    """Return the latest answer to each question and whether it was right, keyed by the question's key.
 
     Questions whose latest answer was stored without its text are left out.
 
@@ -109,7 +109,7 @@ def note_answer(question: Question, right: bool, day: date | None = None, text: 
         question: The question.
         right: True if the answer was right or, for a prediction, as expected.
         day: Day of the answer (default: today).
-        text: The answer itself; at most `LONGEST` characters of it are stored.
+        text: The answer itself, of which at most `LONGEST` characters are stored.
     """
     known = _read_rows()
     earlier = [row._replace(text="") for row in known.get(question.key, [])]
@@ -122,7 +122,7 @@ def note_answer(question: Question, right: bool, day: date | None = None, text: 
 
 
 def due(asked: Iterable[Question], day: date | None = None) -> list[Question]:
-    """Return the questions that are due today, or on `day`, with the longest overdue first."""
+    """Return the questions that are due today, or on `day`, longest overdue first."""
     known, day = read_answers(), day or date.today()
     when = [(state(known[question.key]).due, question) for question in asked if question.key in known]
     waiting = [(on, question) for on, question in when if on is not None and on <= day]

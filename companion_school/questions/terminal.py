@@ -26,9 +26,9 @@ _SIGNS = {
 def review(
     waiting: Sequence[Question], read: Callable[[str], str] | None = None, write: Callable[[str], None] = print
 ) -> int:
-    """Ask questions one after the other and store the answers.
+    """Ask questions one by one and store the answers.
 
-    An empty line skips a question. The end of the input, or Ctrl-C, ends the review; earlier answers remain stored.
+    An empty line skips a question. End of input or Ctrl-C ends the review; earlier answers remain stored.
 
     Args:
         waiting: The questions to ask.
@@ -51,7 +51,7 @@ def review(
 
 
 def _read(prompt: str) -> str:
-    if sys.stdin is None:  # stdin is closed; `input` would raise a RuntimeError
+    if sys.stdin is None:  # stdin is closed, so `input` would raise a RuntimeError
         raise EOFError
     return input(prompt)
 
@@ -83,7 +83,7 @@ def _asked(question: Question, read: Callable[[str], str], write: Callable[[str]
 
 
 def calendar(asked: Sequence[Question]) -> str:
-    """Return a table of when each question is due again."""
+    """Return a table that shows when each question is due again."""
     known = spaced_repetition.read_answers()
     rows = []
     for question in asked:
@@ -95,7 +95,7 @@ def calendar(asked: Sequence[Question]) -> str:
 
 
 def named(question: Question) -> str:
-    """Return the right answer of a question that has one, with its letter if it is a choice."""
+    """Return the right answer to a question that has one, with its letter if it is a choice."""
     assert question.right is not None
     if question.kind == "choice":
         at = question.answers.index(question.right)
@@ -119,7 +119,7 @@ def _wrapped(text: str) -> str:
 
 
 def readable(markdown: str) -> str:
-    """Convert Markdown to plain text: links become their text, and formulas become Unicode."""
+    """Convert Markdown to plain text: links are reduced to their text, and formulas become Unicode."""
     text = re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", markdown)
     text = re.sub(r"\\(?:operatorname|mathrm|text|mathbf)\{([^{}]*)\}", r"\1", text)
     text = re.sub(r"\\sqrt\{(\w+)\}|\\sqrt\s*(\w)", lambda found: f"√{found[1] or found[2]}", text)

@@ -48,14 +48,14 @@ def code(source: str, *, prints: str | None = None, **metadata: Any) -> Cell:
         metadata: Metadata of the cell.
     """
     outputs = [nbformat.v4.new_output("stream", text=prints)] if prints else []
-    count = None if prints is None else 0  # `notebook` sets the final count
+    count = None if prints is None else 0  # `notebook` sets the final execution count
     return nbformat.v4.new_code_cell(source, outputs=outputs, execution_count=count, metadata=metadata)
 
 
 def with_ids(cells: Sequence[Cell]) -> Sequence[Cell]:
     """Set each cell's id to a hash of its contents and return the cells.
 
-    A cell with nbgrader metadata gets its grade_id instead, because a hash could reveal something about a hidden test.
+    A cell with nbgrader metadata gets its grade_id as id, because a hash could reveal something about a hidden test.
     """
     seen: dict[str, int] = {}
     for cell in cells:
@@ -67,7 +67,7 @@ def with_ids(cells: Sequence[Cell]) -> Sequence[Cell]:
 
 
 def notebook(cells: Iterable[Cell]) -> Notebook:
-    """Return a notebook of these cells, with ids and with execution counts in order."""
+    """Return a notebook with these cells, adding ids and consecutive execution counts."""
     cells = with_ids(list(cells))
     run = (cell for cell in cells if cell.get("execution_count") is not None)
     for number, cell in enumerate(run, 1):
@@ -97,7 +97,7 @@ def heading(exercise: Exercise, worth: str | None = None) -> str:
 
 
 def _counts(exercise: Exercise) -> str:
-    """Return a sentence on the comparison of gradients, if they count and the statement does not mention them."""
+    """Return a sentence saying that gradients are compared, if they are and the statement does not mention it."""
     if "gradients" not in exercise.right or "gradient" in exercise.idea:
         return ""
     return "\n\nGradients with respect to all arguments are compared as well, and count for *right*."
@@ -112,7 +112,7 @@ def _robust(exercise: Exercise) -> str:
 
 
 def group_points(exercise: Exercise) -> str:
-    """Return the groups of an exercise's cases with their points, as in `(1) one head, 2; (2) several heads, 1`."""
+    """Return the groups of an exercise's cases and their points, as in `(1) one head, 2; (2) several heads, 1`."""
     return "; ".join(f"({at}) {group.name}, {group.points}" for at, group in enumerate(exercise.groups, 1))
 
 

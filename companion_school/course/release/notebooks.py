@@ -1,4 +1,4 @@
-"""Exercise notebooks for self-study, and solved ones, which prove that the exercises can be solved."""
+"""Exercise notebooks for self-study, and solved notebooks, which prove that the exercises can be solved."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _DESK = "from companion_school.exercises import check, hint, progress, solution"
 
 
 def titles(folder: Path) -> navigation_line.Titles:
-    """Return name and title of each lesson notebook (`NN_name.ipynb`) in `folder`, by the lesson's number."""
+    """Return the name and title of each lesson notebook (`NN_name.ipynb`) in `folder`, keyed by lesson number."""
     found = {}
     for path in sorted(folder.glob("[0-9][0-9]_*.ipynb")):
         cells = nbformat.read(path, as_version=4).cells
@@ -54,7 +54,7 @@ def titles(folder: Path) -> navigation_line.Titles:
 
 
 def chapters(folder: Path) -> dict[str, tuple[str, list[Exercise]]]:
-    """Return title and exercises of each lesson in `folder` that has exercises, by the name of its notebook."""
+    """Return the title and exercises of each lesson in `folder` that has exercises, keyed by notebook name."""
     found = {}
     for number, (name, title) in titles(folder).items():
         of_lesson = [exercise for exercise in exercises().values() if exercise.lesson == number]
@@ -64,7 +64,7 @@ def chapters(folder: Path) -> dict[str, tuple[str, list[Exercise]]]:
 
 
 def self_study(name: str, title: str, book: Iterable[Exercise], line: str = "") -> Notebook:
-    """Return the self-study notebook of a lesson, with stubs, checks, hints and progress, and no outputs.
+    """Return the self-study notebook of a lesson, with stubs, checks, hints and progress, but no outputs.
 
     Args:
         name: Name of the lesson's notebook, without suffix.
@@ -123,7 +123,7 @@ def solved(name: str, title: str, book: Iterable[Exercise]) -> Notebook:
 
 
 def self_study_files(folder: Path) -> dict[Path, str]:
-    """Return the text of every file that `folder`/exercises must contain, by path."""
+    """Return the text of every file that `folder`/exercises must contain, keyed by path."""
     files, known = {}, titles(folder)
     for name, (title, book) in chapters(folder).items():
         number = int(name[:2])
@@ -151,7 +151,7 @@ def write_self_study(folder: Path) -> list[str]:
     """Update the files in `folder`/exercises.
 
     Returns:
-        A line for each file that was written or removed.
+        One line for each file that was written or removed.
 
     Raises:
         ValueError: `folder` contains no lesson with exercises.

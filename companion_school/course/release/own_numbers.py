@@ -1,7 +1,7 @@
 """Questions with different numbers for each student, derived from the student's id and the instructor's secret.
 
-They are the examination questions that ask for a number. A student gets the numbers on a sheet and returns the result
-from a function in the notebook. The right result can be computed only with the secret, so the check in the student's
+These are the examination questions that ask for a number. A student gets the numbers on a sheet and writes a function
+in the notebook that returns the result. The correct result depends on the secret, so the check in the student's
 notebook does not know it.
 """
 
@@ -55,7 +55,7 @@ def asked(question: Question, secret: bytes, student: str) -> Asked:
 
 
 def as_exercise(question: Question, secret: bytes, student: str) -> Exercise:
-    """Return the question as an exercise whose expected result uses this student's numbers."""
+    """Return the question as an exercise whose expected result is computed from this student's numbers."""
     result = float(asked(question, secret, student).answer or 0.0)
     made = fixed_result(
         function_name(question),
@@ -77,7 +77,7 @@ def as_exercise(question: Question, secret: bytes, student: str) -> Exercise:
 
 
 def sheet(name: str, questions: Sequence[Question], secret: bytes, student: str) -> str:
-    """Return a student's sheet as an HTML page, to print or to send."""
+    """Return a student's sheet as an HTML page that can be printed or sent."""
     head = (
         f"# {name}: the numbers of {student}\n\nReturn each result from the function in the notebook that is named "
         "here."

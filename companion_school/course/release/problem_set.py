@@ -1,4 +1,4 @@
-"""Problem sets: exercises, questions (some with each student's own numbers) and written answers under one name."""
+"""Problem sets: exercises, questions (some with individual numbers) and written answers under one name."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class ProblemSet:
     """Exercises, questions and written answers under one name, in course order. `ProblemSet.of` builds one.
 
     Attributes:
-        name: Name of the set, of its folders and of its files.
-        exercises: The exercises. In a set that `dealt` returns, the questions are among them.
+        name: Name of the set, its folders and its files.
+        exercises: The exercises. In a set that `dealt` returns, they include the questions.
         questions: The lessons' questions.
         written: Written answers, which a person marks.
         numbers: Questions with different numbers for each student.
@@ -39,15 +39,15 @@ class ProblemSet:
     numbers: tuple[Numbers, ...] = ()
 
     def dealt(self, secret: bytes) -> ProblemSet:
-        """Return the set with its questions as exercises. The secret determines the order of their choices."""
+        """Return the set with its questions converted to exercises. The secret determines the order of choices."""
         made = [as_exercise(question, secret) for question in self.questions]
-        # The numbers here are for no student in particular; each sheet has its own.
+        # These numbers belong to no particular student; each student's sheet has its own.
         made += [own_numbers.as_exercise(question, secret, "") for question in self.numbers]
         return replace(self, exercises=(*self.exercises, *made), questions=())
 
     @property
     def points(self) -> float:
-        """The maximum points. Call it on a set that `dealt` returned, because other questions do not count."""
+        """The maximum points. Read it on a set that `dealt` returned, because unconverted questions are not counted."""
         return sum(one.points for one in self.exercises) + sum(item.points for item in self.written)
 
     @property
@@ -84,14 +84,14 @@ class ProblemSet:
 
         Args:
             name: Name of the set.
-            ids: Numbers of exercises, as in "2.3".
-            asked: Numbers of questions, as in "2.a".
-            written: Numbers of written answers, as in "14.curves".
-            numbers: Numbers of questions with own numbers, as in "2.variance".
+            ids: Ids of exercises, as in "2.3".
+            asked: Ids of questions, as in "2.a".
+            written: Ids of written answers, as in "14.curves".
+            numbers: Ids of questions with individual numbers, as in "2.variance".
 
         Raises:
-            ValueError: The name cannot be a folder's, the set is empty, a number is unknown or given twice, an exercise
-                builds on one that is not in the set, or a question cannot be graded.
+            ValueError: The name cannot be a folder's name, the set is empty, an id is unknown or given twice, an
+                exercise builds on another that is not in the set, or a question cannot be graded.
         """
         checked_name(name)
         if not ids and not asked and not written and not numbers:
@@ -133,7 +133,7 @@ class ProblemSet:
 
 
 def checked_name(name: str) -> str:
-    """Return a name if files and folders can have it.
+    """Return a name if it can be the name of files and folders.
 
     Raises:
         ValueError: The name is too long, does not begin with a letter or digit, or contains anything besides letters,

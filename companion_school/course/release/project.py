@@ -1,4 +1,4 @@
-"""Project to hand out: the stubs of some stages, their guiding notebooks, and a page for the teacher.
+"""Projects for students: the stubs of some stages, their guiding notebooks, and a page for the teacher.
 
 FOLDER/release/NAME/    the students' files: transformer/ with the stubs, notebooks/, README.md
 FOLDER/NAME.md          the teacher's page
@@ -28,8 +28,8 @@ UNGUIDED = (
 def release(name: str, stages: Sequence[Stage], out: Path, notebooks: Path | None = None) -> list[Path]:
     """Write a project into `out`.
 
-    Stages that the project needs but does not ask for are handed out as the course's references. The students' folder
-    is written atomically, and the teacher's page after it.
+    Stages that the project needs but does not assign are handed out as the course's references. The students' folder is
+    written atomically, followed by the teacher's page.
 
     Args:
         name: Name of the project.
@@ -42,7 +42,7 @@ def release(name: str, stages: Sequence[Stage], out: Path, notebooks: Path | Non
         The students' folder and the teacher's page.
 
     Raises:
-        ValueError: `out` has a project of this name already, or a stage has no check yet.
+        ValueError: `out` already contains a project with this name, or a stage has no check yet.
     """
     place, page = check_free(name, stages, out)
     needed = {number for stage in stages for number in stage.needs} - {stage.number for stage in stages}
@@ -66,10 +66,10 @@ def release(name: str, stages: Sequence[Stage], out: Path, notebooks: Path | Non
 
 
 def check_free(name: str, stages: Sequence[Stage], out: Path) -> tuple[Path, Path]:
-    """Return the paths of a project's folder and page, after checking that they are free.
+    """Return the paths of a project's folder and page, after checking that neither exists yet.
 
     Raises:
-        ValueError: One of them exists already, or a stage has no check yet.
+        ValueError: One of them already exists, or a stage has no check yet.
     """
     places = out / "release" / name, out / f"{name}.md"
     for path in places:
@@ -123,7 +123,7 @@ def _for_students(name: str, stages: Sequence[Stage], needed: set[int], *, guide
 
 
 def _bans(stages: Sequence[Stage]) -> str:
-    """Return a sentence for each part that forbids further names in its file."""
+    """Return a sentence for each part that forbids additional names in its file."""
     banned = [(part, stage.file) for stage in stages for part in parts(stage.number) if part.forbidden]
     return "".join(
         f" `{part.title}` earns nothing if `{file}` uses {' or '.join(f'`{word}`' for word in part.forbidden)}."

@@ -1,9 +1,9 @@
 """The lessons' questions as exercises of a problem set. The instructor's secret determines the order of choices.
 
-A question becomes a function without arguments that returns a choice's letter or a number. It is released and graded
-like every exercise with one fixed result: all its points are for the hidden check, and the check in a student's
-notebook does not know the answer. A prediction can be graded if it lists choices and reasons; its function returns one
-of each.
+A question becomes a function without arguments that returns the letter of a choice or a number. It is released and
+graded like every exercise with one fixed result: all its points are for the hidden check, and the check in a student's
+notebook does not know the answer. A prediction can be graded if it lists choices and reasons; its function returns a
+choice and a reason.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 def is_question(id: str) -> bool:
-    """Return True if `id` has the form of a question's number, as in "2.a"."""
+    """Return True if `id` has the form of a question's id, as in "2.a"."""
     return re.fullmatch(r"\d{1,2}\.[a-z]", id) is not None
 
 
@@ -43,7 +43,7 @@ _LESSON = re.compile(
 
 
 def needs_lesson(question: Question) -> list[str]:
-    """Return the phrases of a question that refer to something in its lesson. Empty if there are none."""
+    """Return the phrases of a question that refer to something in its lesson; empty if there are none."""
     texts = (question.text, *(answer.text for answer in (*question.answers, *question.choices, *question.reasons)))
     return [found[0] for text in texts for found in _LESSON.finditer(text)]
 
@@ -66,7 +66,7 @@ def find_gradable(id: str) -> Question:
 
 
 def as_exercise(question: Question, secret: bytes) -> Exercise:
-    """Return the question as an exercise, with its choices in an order that the secret determines."""
+    """Return the question as an exercise, with its choices in an order determined by the secret."""
     if question.kind == "predict":
         return _prediction(question, secret)
     assert question.right is not None
@@ -98,7 +98,7 @@ def as_exercise(question: Question, secret: bytes) -> Exercise:
 def _prediction(question: Question, secret: bytes) -> Exercise:
     """Return a prediction as an exercise that asks for a letter (what happens) and a number (why).
 
-    Both must be right. If the question says so, the right letter with a wrong number earns part of the points.
+    Both must be right. If the question allows it, the right letter with a wrong number earns part of the points.
     """
     choices = _shuffled(question.choices, secret, "choices", question.key)
     reasons = _shuffled(question.reasons, secret, "reasons", question.key)
@@ -146,11 +146,11 @@ def _exercise(question: Question, statement: str, expected: Value, points: int) 
 
 
 def fixed_result(name: str, expected: Value, **about: Any) -> Exercise:
-    """Return an exercise for a function without arguments, and without hints.
+    """Return an exercise without hints that asks for a function without arguments.
 
     Args:
         name: Name of the function.
-        expected: What it must return.
+        expected: The result that it must return.
         about: The other required fields of the `Exercise`, such as its statement.
     """
     return Exercise(
@@ -164,7 +164,7 @@ def fixed_result(name: str, expected: Value, **about: Any) -> Exercise:
 
 
 def _shuffled(answers: Sequence[Answer], secret: bytes, *what: str) -> list[Answer]:
-    """Shuffle the answers in an order that the secret and `what` determine."""
+    """Shuffle the answers into an order determined by the secret and `what`."""
     shuffled = list(answers)
     random.Random(keyed(secret, *what)).shuffle(shuffled)
     return shuffled

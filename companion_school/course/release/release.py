@@ -1,4 +1,4 @@
-"""Writing of a problem set: the instructor's files and the students' files.
+"""Write a problem set: the instructor's files and the students' files.
 
     FOLDER/source/PSET/        source for `nbgrader generate_assignment`: solutions, public checks, hidden checks
     FOLDER/release/PSET/       the students' files, which equal nbgrader's output for the source
@@ -8,8 +8,8 @@
     FOLDER/nbgrader_config.py  nbgrader's configuration
     FOLDER/roster.csv          a roster to fill in
 
-The release contains no reference. Its checks read sealed keys (`companion_school.checking.sealed_keys`), and the code
-that reads them, `companion_school/checking`, is copied beside them. So students need torch and safetensors but not
+The release contains no reference. Its checks read sealed keys (`companion_school.checking.sealed_keys`). The code that
+reads the keys, `companion_school/checking`, is copied beside them, so students need torch and safetensors but not
 companion.
 """
 
@@ -79,19 +79,19 @@ def source_notebook(pset: ProblemSet, secret: bytes) -> Notebook:
 
 
 def _answer(exercise: Exercise, place: str, secret: bytes) -> list[Cell]:
-    """Return the cells for the answer to an exercise and for its checks."""
+    """Return the cells for an exercise's answer and its checks."""
     return [solution(f"answer_{place}", code(marked_solution(exercise))), *_checks(exercise, place, secret)]
 
 
 def _own(exercise: Exercise, place: str) -> list[Cell]:
-    """Return the cells of a question with own numbers. A person marks it, because nbgrader cannot know the numbers."""
+    """Return the cells of a question with individual numbers. A person marks it, because nbgrader lacks the numbers."""
     answer = f"{exercise.stub.partition(chr(10))[0]}\n    {BEGIN}\n    return 0.0  # each student's own\n    {END}"
     asked = code(f'from {PACKAGE} import check\n\ncheck("{exercise.id}")', tags=["raises-exception"])
     return [marked_by_hand(f"answer_{place}", exercise.points, code(answer)), locked(f"run_{place}", asked)]
 
 
 def _written(item: Written) -> list[Cell]:
-    """Return the cells of a written answer: the prompt, code to run, and a cell for the text with a model answer."""
+    """Return the cells of a written answer: the prompt, code to run, and a text cell that holds a model answer."""
     place = item.id.replace(".", "_").replace("-", "_")
     facts = f"*{count(item.points, 'point')}, given by a person. About {count(item.minutes, 'minute')}.*"
     asked = f"## {item.id} {item.title}\n\n{facts}\n\n{item.prompt}\n\n**How it is marked**\n\n{rubric(item)}"
@@ -106,14 +106,14 @@ def _written(item: Written) -> list[Cell]:
 
 
 def _checks(exercise: Exercise, place: str, secret: bytes) -> list[Cell]:
-    """Return the cells that award an exercise's points: a public and a hidden check for each part."""
+    """Return the cells that award an exercise's points: a public and a hidden check for each group."""
     cells = []
     is_whole, knows = len(exercise.groups) < 2, not is_constant(exercise)
     seeds = hidden_seeds(secret, exercise.id)[: None if knows else 1]
     keys = ", ".join(f'"""\n{key_text(seal(exercise, seed, mistakes=False))}\n"""' for seed in seeds)
     for number, part in enumerate(parts(exercise), 1):
         end, group = ("", "") if is_whole else (f"_{number}", f", group={number}")
-        if knows or number == 1:  # for a fixed result, one public check serves all parts
+        if knows or number == 1:  # for a fixed result, a single public check serves all parts
             asked = f'check("{exercise.id}"{group if knows else ""})'
             cell = code(f"from {PACKAGE} import check\n\n{asked}", tags=["raises-exception"])
             cells.append(graded(f"public_{place}{end}", part.public, cell))
@@ -123,7 +123,7 @@ def _checks(exercise: Exercise, place: str, secret: bytes) -> list[Cell]:
 
 
 def checks(pset: ProblemSet) -> dict[str, bytes]:
-    """Return the files of the package that checks students' answers, by path."""
+    """Return the files of the package that checks students' answers, keyed by path."""
     engine = sorted(files("companion_school.checking").iterdir(), key=lambda file: file.name)
     made = {f"{PACKAGE}/{file.name}": file.read_bytes() for file in engine if file.name.endswith(".py")}
     for exercise in pset.exercises:
@@ -134,7 +134,7 @@ def checks(pset: ProblemSet) -> dict[str, bytes]:
 def _public_key(exercise: Exercise) -> bytes:
     """Return the sealed key of the public check.
 
-    For a question it leaves out the known mistakes, since the only choice that is not among them would be the answer.
+    For a question it omits the known mistakes, because the only choice not among them would be the answer.
     """
     return seal(exercise, PUBLIC_SEED, mistakes=not is_question(exercise.id), knows_answers=not is_constant(exercise))
 
@@ -154,7 +154,7 @@ def student_files(pset: ProblemSet, source: Notebook) -> dict[str, bytes]:
 
 
 def release(pset: ProblemSet, secret: bytes, out: Path) -> list[Path]:
-    """Write a problem set into `out`, which may contain others already.
+    """Write a problem set into `out`, which may already contain others.
 
     Everything is prepared in a temporary folder first, so a failure leaves nothing half-written.
 
@@ -167,7 +167,7 @@ def release(pset: ProblemSet, secret: bytes, out: Path) -> list[Path]:
         The folders and files of the set, including the folder of the sheets, which `write_sheets` writes.
 
     Raises:
-        ValueError: `out` has a problem set of this name already, or is not a folder.
+        ValueError: `out` already contains a problem set with this name, or is not a folder.
     """
     places = check_free(pset, out)
     pset = pset.dealt(secret)
@@ -205,10 +205,10 @@ def write_sheets(pset: ProblemSet, secret: bytes, students: Iterable[str], out: 
 
 
 def check_free(pset: ProblemSet, out: Path) -> list[Path]:
-    """Return the paths of a problem set's source, release, pages and sheets, after checking that they are free.
+    """Return the paths of a problem set's source, release, pages and sheets, after checking that none exists yet.
 
     Raises:
-        ValueError: One of them exists already, or `out` is a file.
+        ValueError: One of them already exists, or `out` is a file.
     """
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out {out}: expected a folder, got a file")

@@ -1,4 +1,4 @@
-"""Transfer of points and comments from a marking sheet to a folder of marks."""
+"""Transfer points and comments from a marking sheet to a folder of marks."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def put_marks(sheet: Path, out: Path) -> int:
         out: A folder that `companion grade` wrote.
 
     Returns:
-        The number of marks in the sheet.
+        The number of marks on the sheet.
 
     Raises:
-        ValueError: The sheet is missing, invalid or without points, the folder has no results, or a mark is for a
+        ValueError: The sheet is missing, invalid or has no points, the folder has no results, or a mark refers to a
             student, an item or a text that is not in the results. In these cases nothing is written.
     """
     if not sheet.is_file():
@@ -37,7 +37,7 @@ def put_marks(sheet: Path, out: Path) -> int:
 
 
 def _places(sheet: Path, results: Results, who: str, item: str, given: Given) -> dict[Key, Given]:
-    """Assign a mark to the student named in the sheet or, in a blind sheet, to all students who wrote this text."""
+    """Assign a mark to the student named on the sheet or, on a blind sheet, to all students who wrote this text."""
     texts = {record.student: {one.id: one.text_id for one in record.items} for record in results.records}
     if who == given.text_id and who not in texts:
         mine = {student: given for student, ids in texts.items() if ids.get(item) == given.text_id}

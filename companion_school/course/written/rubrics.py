@@ -22,7 +22,7 @@ MARK = "Your answer to "
 
 @dataclass(frozen=True)
 class Level:
-    """Level of a rubric: its points, and a description of the answers that reach it."""
+    """A level of a rubric: its points, and a description of answers at this level."""
 
     points: float
     text: str
@@ -30,16 +30,16 @@ class Level:
 
 @dataclass(frozen=True)
 class Written:
-    """Written answer, also called an item.
+    """A written answer, also called an item.
 
     Attributes:
         id: Lesson and name, as in "14.curves".
         title: Title of the item.
-        minutes: Expected time for writing.
+        minutes: Expected writing time, in minutes.
         prompt: The task, in Markdown.
         code: Code that the student runs first; may be empty.
-        model: Answer of the highest level, shown only to the marker.
-        looks_for: Aspects that a marker looks for in an answer.
+        model: Answer at the highest level, shown only to the marker.
+        looks_for: Points that a marker looks for in an answer.
         levels: The rubric, from the highest level to the lowest.
     """
 
@@ -58,7 +58,7 @@ class Written:
         return self.levels[0].points
 
     def level(self, points: float) -> Level:
-        """Return the level with this number of points; for points halfway between two levels, return one that names
+        """Return the level worth this many points; for points halfway between two levels, return a level that names
         both.
 
         Raises:
@@ -80,7 +80,7 @@ class Written:
 
 
 def is_written(id: str) -> bool:
-    """Return True if `id` has the form of a written answer's number, as in "14.curves"."""
+    """Return True if `id` has the form of a written answer's id, as in "14.curves"."""
     return re.fullmatch(r"\d{1,2}\.[a-z][a-z-]+", id) is not None
 
 
@@ -88,7 +88,7 @@ _OWN: dict[str, Written] = {}
 
 
 def written_items() -> dict[str, Written]:
-    """Return every item by its number, in course order, including those that `add_items` added."""
+    """Return all items, keyed by id, in course order. Items added by `add_items` are included."""
     both = _items_in(files(__package__).joinpath("items.toml").read_text(encoding="utf-8")) | _OWN
     return dict(sorted(both.items(), key=lambda pair: int(pair[0].split(".")[0])))
 
@@ -97,11 +97,11 @@ def add_items(file: Path) -> None:
     """Add an instructor's own items.
 
     Args:
-        file: TOML file of the same form as `items.toml` in this folder.
+        file: TOML file in the format of this folder's `items.toml`.
 
     Raises:
-        ValueError: The file is unreadable or incomplete, a number is invalid or already in the course, or the points of
-            an item's levels do not decrease to 0.
+        ValueError: The file is unreadable or incomplete, an id is invalid or already used in the course, or the points
+            for an item's levels do not decrease to 0.
     """
     try:
         made = _items_in(read_text(file))
@@ -121,7 +121,7 @@ def add_items(file: Path) -> None:
 
 @cache
 def _items_in(text: str) -> dict[str, Written]:
-    """Parse the items in a TOML text. An invalid text raises various errors, which `add_items` catches."""
+    """Parse items from TOML text. Invalid text raises various errors, which `add_items` catches."""
     made = {}
     for id, entry in tomllib.loads(text).items():
         levels = tuple(Level(**level) for level in entry.pop("levels"))
@@ -131,7 +131,7 @@ def _items_in(text: str) -> dict[str, Written]:
 
 
 def find_written(id: str) -> Written:
-    """Return the item with this number.
+    """Return the item with this id.
 
     Raises:
         ValueError: There is no such item.
@@ -149,7 +149,7 @@ def rubric(item: Written) -> str:
 
 
 def marking_page(item: Written) -> str:
-    """Return the marker's page of an item in Markdown: prompt, rubric, hints and model answer."""
+    """Return the marker's page for an item in Markdown: prompt, rubric, hints and model answer."""
     looks = "\n".join(f"- {line}" for line in item.looks_for)
     return (
         f"## {item.id} {item.title}\n\n*{count(item.points, 'point')}, about {count(item.minutes, 'minute')}.*\n\n"

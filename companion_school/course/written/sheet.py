@@ -1,11 +1,11 @@
-"""Marking sheet: a CSV file with the texts of a class, where a marker fills in points and comments.
+"""Marking sheet: a CSV file with the texts of a class, in which a marker fills in points and comments.
 
     student_id, item, text_id, text, points, comment
 
 `text_id` is a hash of the text, so a mark belongs to the text that it was given for. In a blind sheet the column
-student_id is empty, and the rows of an item are sorted by text_id. After reading, the marks are stored in `written.csv`
-beside marks.csv, without the texts. A page with the same name shows each text as the student's notebook did, with what
-its code printed and drew.
+student_id is empty, and the rows of an item are sorted by text_id. Once read, the marks are stored without the texts in
+`written.csv`, beside marks.csv. An HTML page with the same name shows each text as in the student's notebook, including
+what its code printed and drew.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def text_id(text: str) -> str:
 
 @dataclass(frozen=True)
 class Row:
-    """A text that a person is to mark.
+    """A text that a person has to mark.
 
     Attributes:
         who: The student, or the text's id in a blind sheet.
@@ -65,11 +65,11 @@ class Row:
 
 
 def rows_of(graded: Iterable[Graded], *, blind: bool = False) -> list[Row]:
-    """Return the texts of a class by item, without empty ones.
+    """Return the texts of a class that are not empty, grouped by item.
 
     Args:
         graded: The students' submissions.
-        blind: If True, the ids of the texts replace the students, and equal texts become one row.
+        blind: Whether to replace the students by text ids and to merge equal texts into one row.
     """
     rows = {}
     for one in graded:
@@ -91,7 +91,7 @@ def sheet(rows: Iterable[Row], known: Mapping[Key, Given]) -> str:
 
 
 def sheet_page(rows: Sequence[Row]) -> str:
-    """Return the sheet as an HTML page to read: each text with what its code printed and drew."""
+    """Return the sheet as an HTML page for reading, showing each text with what its code printed and drew."""
     made = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
     template = made.from_string(files(__package__).joinpath("sheet.html").read_text(encoding="utf-8"))
     items = [find_written(id) for id in dict.fromkeys(row.item for row in rows)]
@@ -99,14 +99,14 @@ def sheet_page(rows: Sequence[Row]) -> str:
 
 
 def read_sheet(file: Path, *, texts: bool = True) -> dict[Key, Given]:
-    """Read the marks from a sheet. Rows without points are left out.
+    """Read the marks from a sheet. Rows without points are skipped.
 
     Args:
         file: The sheet.
-        texts: If True, require the column `text`, which files that `keep` wrote do not have.
+        texts: Whether to require the column `text`, which files written by `keep` do not have.
 
     Raises:
-        ValueError: A column is missing, a row occurs twice, an item is unknown, or the points are not those of a level.
+        ValueError: A column is missing, a row occurs twice, an item is unknown, or the points do not belong to a level.
     """
     rows = read_table(file)
     if rows and not set(COLUMNS if texts else KEPT) <= set(rows[0]):
