@@ -1,8 +1,8 @@
 """Check a stage: report what is right in the learner's file, what is not, and which file is at fault.
 
 The learner's code runs in a separate process (`check_process`). That code may exit, print or hang; whatever happens is
-attributed to the part that was running. Each part has a time limit. If one part ends the process, a new process checks
-the remaining parts.
+attributed to the part that was running. Each part has a time limit. If a part crashes or takes too long, a new process
+checks the remaining parts.
 """
 
 from __future__ import annotations
