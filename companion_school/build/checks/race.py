@@ -102,7 +102,7 @@ def race(code, text, unseen, seconds):
         note("no logit depends on later tokens", ahead or not again)  # random logits differ in every call
         even = math.log(vocab) * (len(ids) - 1)
         sees = note("it does not guess the token that it has just read", copied < 0.8 * (len(ids) - 1))
-        best = 0.9 * min(math.log(vocab), nats / (len(ids) - 1)) * others  # a shifted model does clearly better on those
+        best = 0.9 * min(math.log(vocab), nats / (len(ids) - 1)) * others  # a shifted model does clearly better here
         behind = not note("it does not guess the token before that", not sees or other_nats[0] >= best)
         beyond = not note("it does not guess the token after the next", not sees or other_nats[1] >= best)
         shifted = behind or beyond
