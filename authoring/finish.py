@@ -1,8 +1,9 @@
-"""Finish the cells of a notebook: the part of its conversion that needs the sources of other lessons.
+"""Finish the cells of a notebook. This is the part of the conversion that needs the sources of other lessons.
 
-Every lesson gets a navigation line at both ends (previous, start, next, exercises, deeper, glossary). Each "lesson 03"
-in its prose and each role becomes a link. Three things are inserted: the head, the counted minutes, and, in place of
-`{{ now write it }}`, what the reader writes of *Your own transformer* after the lesson.
+Every lesson gets a navigation line at its beginning and end (previous, start, next, exercises, deeper, glossary). Each
+"lesson 03" in its prose becomes a link, and so does each role (see below). Three things are inserted: the head, the
+counted minutes and, in place of `{{ now write it }}`, the parts of *Your own transformer* that the reader writes after
+the lesson.
 
     {ref}`coins`, {ref}`the coins <coins>`              a place in the same notebook, by its target
     {deeper}`why only rotations will do <05#rotations>` a section of a lesson's deeper notebook, with its minutes
@@ -41,16 +42,16 @@ _LESSONS = re.compile(r"\b([Ll]essons?)(\s+)(\d\d(?:(?:,\s+|\s+(?:and|or|to)\s+|
 
 @dataclass(frozen=True)
 class Finished:
-    """The cells of a notebook before they are executed.
+    """A notebook's cells before they are executed.
 
     Attributes:
-        source: The source.
+        source: The source of the notebook.
         cells: The cells.
         lines: As in `Source`.
         tables: As in `Source`.
-        parts: Counts for each part.
+        parts: The parts of the source, with their counts.
         questions: The lesson's questions.
-        said: Statements of its text about outputs.
+        said: Statements in the text about outputs.
     """
 
     source: Source
@@ -63,37 +64,37 @@ class Finished:
 
 
 def is_deeper(source: Path) -> bool:
-    """Return whether this is the source of a deeper notebook."""
+    """Return whether a path is the source of a deeper notebook."""
     return source.parent.name == "deeper"
 
 
 def is_stage(source: Path) -> bool:
-    """Return whether this is the source of a notebook for a stage of *Your own transformer*."""
+    """Return whether a path is the source of a notebook for a stage of *Your own transformer*."""
     return source.parent.name == "stages"
 
 
 def notebook_of(source: Path) -> str:
-    """Return the path of a source's notebook, relative to the folder of the lessons' notebooks."""
+    """Return the path of the notebook that is built from a source, relative to the lessons' notebook folder."""
     if is_stage(source):
         return f"build/{source.stem}.ipynb"
     return navigation_line.deeper_of(int(source.stem[:2])) if is_deeper(source) else f"{source.stem}.ipynb"
 
 
 def deeper_source(lesson: Path) -> Path:
-    """Return the path that a lesson's deeper source has, whether it exists or not."""
+    """Return the path of a lesson's deeper source, whether or not it exists."""
     return lesson.parent.parent / "deeper" / lesson.name
 
 
 def lesson_source(deeper: Path) -> Path:
-    """Return the path of the lesson's source for a deeper source."""
+    """Return the path of the lesson's source, given that of its deeper notebook."""
     return deeper.parent.parent / "lessons" / deeper.name
 
 
 def finish(path: Path) -> Finished:
-    """Return the cells of a source's notebook, with links resolved.
+    """Return the cells of the notebook that is built from a source, with all links resolved.
 
     Raises:
-        SourceError: If a role or target is invalid. The message gives the line.
+        SourceError: If a role or target is invalid. The message names the line.
     """
     source = read_source(path)
     counted = parts(source)
@@ -129,9 +130,9 @@ def finish(path: Path) -> Finished:
 
 
 def _in_another_kernel(code: str) -> str:
-    """Add the import that shows a hint in a kernel without the course to the code of the first cell.
+    """Add an import to the first cell's code, which shows a hint if the kernel does not have the course.
 
-    The import is the first line or, in a folded cell, the second one, after the comment that the cell shows.
+    The import becomes the first line or, in a folded cell, the second, after the comment that readers see.
     """
     rows = code.split("\n")
     at = 1 if rows[0].startswith("#") else 0
@@ -142,7 +143,7 @@ def _in_another_kernel(code: str) -> str:
 
 
 def titles(folder: Path) -> dict[int, tuple[str, str]]:
-    """Return the names and titles of the lessons whose sources are in a folder, by number."""
+    """Return the name and title of each lesson with a source in the folder, by number."""
     found = {}
     for path in sorted(folder.glob("[0-9][0-9]_*.md")):
         title = re.search(r"^# (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
@@ -177,7 +178,7 @@ def _title_of(known: dict[int, tuple[str, str]], number: int) -> str:
 
 
 def lesson_linker(path: Path) -> Callable[[str], str]:
-    """Return a function that turns every "lesson 03" in prose into a link, except the lesson's own number."""
+    """Return a function that turns every "lesson 03" in prose into a link, except where a lesson names itself."""
     deeper, stage = is_deeper(path), is_stage(path)
     known = titles(path.parent.parent / "lessons" if stage else (lesson_source(path) if deeper else path).parent)
 
@@ -199,12 +200,12 @@ def lesson_linker(path: Path) -> Callable[[str], str]:
 
 
 def lesson_minutes(counted: list[Part]) -> int:
-    """Return the minutes of a lesson: the rounded minutes of its sittings, plus the rest."""
+    """Return a lesson's minutes: the rounded minutes of each sitting plus those outside sittings."""
     return sum(part.minutes for part in counted if part.is_sitting) + _rest(counted)
 
 
 def _rest(counted: list[Part]) -> int:
-    """Return the minutes outside sittings: exercises, summary, and what to read next."""
+    """Return the minutes outside sittings: for exercises, summary, and what to read next."""
     return round(sum(part.exact for part in counted if not part.is_sitting))
 
 
@@ -229,7 +230,7 @@ def _head(source: Source, counted: list[Part]) -> str:
 
 
 def _due_after(lesson: Path) -> list[tuple[Stage, tuple[str, ...], str]]:
-    """Return what readers write after a lesson: each stage, the names to write in it, and its notebook."""
+    """Return what readers write after a lesson: for each stage, the names to write in it and its notebook."""
     number, notebooks = int(lesson.name[:2]), titles(lesson.parent.parent / "stages")
     there = [stage for stage in STAGES.values() if stage.number in notebooks]
     return [(stage, due(stage)[number], f"build/{notebooks[stage.number][0]}.ipynb")
@@ -237,14 +238,14 @@ def _due_after(lesson: Path) -> list[tuple[Stage, tuple[str, ...], str]]:
 
 
 def _written_after(lesson: Path) -> str:
-    """Return what a reader writes after a lesson in *Your own transformer*, as Markdown."""
+    """Return, as Markdown, what a reader writes in *Your own transformer* after a lesson."""
     said = [f"[`{stage.file}`]({notebook}) with {', '.join(f'`{name}`' for name in written)}"
             for stage, written, notebook in _due_after(lesson)]  # fmt: skip
     return f"**You will write**, in *Your own transformer*: {'; '.join(said)}.\n\n" if said else ""
 
 
 def _now_write_it(source: Source) -> str:
-    """Return what a reader writes now, by stage, and how to see the course's version after passing the check."""
+    """Return a text that says what readers write now, by stage, and how they see the course's version afterwards."""
     number, said = int(source.path.name[:2]), []
     found = _due_after(source.path)
     if not found:
@@ -280,9 +281,9 @@ def _with_minutes(text: str, here: list[Part], source: Source) -> str:
 
 
 def _resolver(source: Source, said: list[Said]) -> Callable[[str, int], str]:
-    """Return a function that resolves the roles in a text, given the line where the text begins.
+    """Return a function that resolves the roles in a text, given the line at which the text begins.
 
-    It also adds the statements of `{out}` roles to `said`.
+    The function also adds the statements in `{out}` roles to `said`.
     """
     names = {cell.metadata.get("name") for cell in source.cells if cell.cell_type == "code"}
 

@@ -1,4 +1,4 @@
-"""Lookup of the files in the repository's two packages that define imported names."""
+"""Find the files in the repository's two packages that define imported names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LIBRARY, SCHOOL = PACKAGES = ROOT / "companion", ROOT / "companion_school"
 
 @cache
 def parsed(code: str) -> ast.Module:
-    """Return the syntax tree of some code, or an empty one if it is not Python (reported elsewhere)."""
+    """Return the syntax tree of some code, or an empty tree if it is not valid Python (which another rule reports)."""
     try:
         return ast.parse(code)
     except SyntaxError:
@@ -34,9 +34,9 @@ def imported(tree: ast.AST, inside: str = "") -> Iterator[tuple[str, str | None]
 
 
 def file_of(module: str, name: str | None) -> Path | None:
-    """Return the file that defines what `from module import name` imports, or `None` outside the packages.
+    """Return the file that defines what `from module import name` imports, or `None` if it is not in the packages.
 
-    If a package re-exports the name, that is the file that the package imports it from.
+    If a package re-exports the name, this is the file from which the package imports it.
     """
     first, *rest = module.split(".")
     if first not in {package.name for package in PACKAGES}:
@@ -54,14 +54,14 @@ def file_of(module: str, name: str | None) -> Path | None:
 
 
 def _reexported(init: Path, module: str) -> dict[str, tuple[str, str]]:
-    """Return the names that a package re-exports, from its `__init__` or, if they are lazy, from the stub beside it."""
+    """Return the names that a package re-exports, from its `__init__` or, for lazy imports, from the stub beside it."""
     stub = init.with_suffix(".pyi")
     return _imports_of((stub if stub.exists() else init).read_text(encoding="utf-8"), module)
 
 
 @cache
 def _imports_of(code: str, module: str) -> dict[str, tuple[str, str]]:
-    """Return the module and the name that each name in a package's code is imported from."""
+    """For each imported name in a package's code, return the module and the original name."""
     found = {}
     for node in parsed(code).body:
         if isinstance(node, ast.ImportFrom):
@@ -71,7 +71,7 @@ def _imports_of(code: str, module: str) -> dict[str, tuple[str, str]]:
 
 
 def modules_named(tree: ast.AST) -> set[str]:
-    """Return the modules of the packages that `tree` imports, or uses as `companion.name`.
+    """Return the modules of the packages that `tree` imports or uses as `companion.name`.
 
     A module is given as its path in the repository without `.py`: `companion/layers/attention`.
     """
@@ -89,13 +89,13 @@ def _is_root(file: Path) -> bool:
 
 
 def short(file: Path) -> str:
-    """Return a module's path in the repository without `.py`; for a package, the path of its folder."""
+    """Return a module's path in the repository without `.py`, or the path of the folder for a package."""
     path = file.parent if file.name == "__init__.py" else file.with_suffix("")
     return path.relative_to(ROOT).as_posix()
 
 
 def modules() -> list[str]:
-    """Return all modules of the packages, as `modules_named` does."""
+    """Return all modules of the packages, in the form that `modules_named` uses."""
     return sorted(short(path) for package in PACKAGES for path in package.rglob("*.py") if path.name[:2] != "__")
 
 
@@ -117,7 +117,7 @@ def part(module: str) -> str:
 
 
 def parts() -> list[str]:
-    """Return the parts, ordered so that each one imports only from those before it.
+    """Return the parts, ordered so that each imports only from the parts before it.
 
     Raises `graphlib.CycleError` if two parts import from each other.
     """

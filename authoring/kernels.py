@@ -1,8 +1,8 @@
-"""Kernels that start at once, by forking.
+"""Kernels that start instantly, by forking.
 
-Each of a hundred notebooks needs PyTorch and matplotlib, and loading them takes as long as running a short notebook. A
-server loads both once, and each kernel is forked from it as a separate process. The notebook still has to import what
-it uses there. On systems without fork (Windows), kernels start as usual.
+About a hundred notebooks need PyTorch and Matplotlib, and loading these takes as long as running a short notebook. A
+server loads both once, and each kernel is a separate process that is forked from the server. The notebook still has to
+import what it uses. On systems without fork, such as Windows, kernels start as usual.
 """
 
 import json
@@ -24,7 +24,7 @@ _as_always = local_provisioner.launch_kernel
 
 
 class Forked:
-    """A kernel's process with the interface of `subprocess.Popen` that `jupyter_client` uses."""
+    """A kernel's process with the part of `subprocess.Popen`'s interface that `jupyter_client` uses."""
 
     stdin = stdout = stderr = None
 
@@ -49,7 +49,7 @@ class Forked:
 
 
 def fork_kernels() -> None:
-    """Fork all kernels that this process starts from now on."""
+    """Make this process fork all kernels that it starts from now on."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return
     server = multiprocessing.get_context("forkserver")
@@ -70,17 +70,17 @@ def fork_kernels() -> None:
 
 @cache
 def _search_path() -> list[str]:
-    """Return the module search path of a new Python process, without the folders that a test run adds."""
+    """Return the module search path of a new Python process, which lacks the folders that a test run adds."""
     command = [sys.executable, "-c", "import json, sys; print(json.dumps(sys.path[1:]))"]
     return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
 def _become(command: list[str], cwd: str | None, env: dict[str, str], search_path: list[str]) -> None:
     """Turn this process into the kernel that the command would have started, with some modules already loaded."""
-    os.setsid()  # so that interrupts and the final signal also reach processes that a notebook starts
+    os.setsid()  # so that interrupts and the final signal also reach processes that the notebook starts
     os.chdir(cwd or ".")
-    # `authoring.loaded` sets the first, which is the backend of the kernels, and a kernel's debugger sets the second
-    # when it loads.
+    # `authoring.loaded` sets the first of these, the backend of the kernels. A kernel's debugger sets the second when
+    # it loads.
     set_here = {name: os.environ[name] for name in ("MPLBACKEND", "PYDEVD_USE_FRAME_EVAL") if name in os.environ}
     os.environ.clear()
     os.environ.update({**env, **set_here})
@@ -88,7 +88,7 @@ def _become(command: list[str], cwd: str | None, env: dict[str, str], search_pat
     for stream in (0, 1, 2):
         os.dup2(nowhere, stream)
     sys.path[:] = ["", *search_path]
-    sys.modules["torch"].seed()  # each kernel draws different numbers if a notebook sets no seed
+    sys.modules["torch"].seed()  # so that each kernel draws different numbers if a notebook sets no seed
     sys.modules["numpy"].random.seed()
     sys.argv = command[command.index(_LAUNCHER) :]
     runpy.run_module(_LAUNCHER, run_name="__main__", alter_sys=True)

@@ -1,8 +1,9 @@
 """A lesson: its source, the notebook built from it, and their content.
 
-Links lead to a cell by its id (`02_name.ipynb#cell-id=0843d100`). JupyterLab scrolls to that cell whether the notebook
-is already open or not, and HTML made by nbconvert works too. A link to a heading works in JupyterLab only if the
-notebook is open. Ids are computed from the text of the cell, so a page is rebuilt when a cell that it links to changes.
+Links lead to a cell by its id (`02_name.ipynb#cell-id=0843d100`). JupyterLab scrolls to that cell whether or not the
+notebook is already open, and the links also work in HTML made by nbconvert. In JupyterLab, a link to a heading works
+only if the notebook is already open. The id of a cell is computed from its text, so a page is rebuilt when a cell to
+which it links changes.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _LESSONS = re.compile(r"\blessons?\s+(\d\d(?:\s*(?:,|and)\s*\d\d)*)")
 
 
 class LessonError(Exception):
-    """Raised if a lesson lacks required content. The message gives the lesson and what was expected."""
+    """Raised if a lesson lacks required content. The message names the lesson and what was expected."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,12 @@ class Lesson:
     notebook: Path
 
     def again(self) -> Lesson:
-        """Return this lesson with nothing read yet, to pick up changes of its files."""
+        """Return an unread copy of this lesson, which picks up changes to its files."""
         return Lesson(self.source, self.notebook)
 
     @property
     def name(self) -> str:
-        """The source's name; for a deeper notebook or a stage with its folder in front."""
+        """The source's name, preceded by its folder for a deeper notebook or a stage."""
         folder = "deeper/" if self.is_deeper else "build/" if self.is_stage else ""
         return f"{folder}{self.source.stem}"
 
@@ -67,7 +68,7 @@ class Lesson:
 
     @property
     def prefix(self) -> str:
-        """The part before the dot in the numbers of its equations: "2", or "D2" in its deeper notebook."""
+        """The part of its equation numbers before the dot: "2", or "D2" in a deeper notebook."""
         return f"{'D' * self.is_deeper}{self.number}"
 
     @property
@@ -87,7 +88,7 @@ class Lesson:
 
     @classmethod
     def of(cls, source: Path, notebooks: Path) -> Lesson:
-        """Return the lesson, deeper notebook or stage of a source. `notebooks` is the lessons' notebook folder."""
+        """Return the lesson, deeper notebook or stage for a source. `notebooks` is the lessons' notebook folder."""
         return cls(source, notebooks / notebook_of(source))
 
     @cached_property
@@ -101,17 +102,17 @@ class Lesson:
 
     @property
     def lines(self) -> list[int]:
-        """The line of the source where each cell begins."""
+        """The line in the source at which each cell begins."""
         return self._finished.lines
 
     @property
     def tables(self) -> list[tuple[int, int]]:
-        """The positions of the table of exercises, as (cell from 1, line of the cell from 0)."""
+        """Where the table of exercises is, as (cell, counted from 1; line in the cell, counted from 0)."""
         return self._finished.tables
 
     @property
     def parts(self) -> list[Part]:
-        """The counts for each part of the lesson."""
+        """The parts of the lesson, with their counts."""
         return self._finished.parts
 
     @property
@@ -120,17 +121,17 @@ class Lesson:
 
     @property
     def targets(self) -> Mapping[str, str]:
-        """The id of the cell that each target, such as `(coins)=`, names."""
+        """The id of the cell that follows each target, such as `(coins)=`."""
         return self._finished.source.ids
 
     @property
     def borrowed(self) -> set[str]:
-        """The letters that a deeper notebook uses in another sense, according to its front matter."""
+        """The letters that a deeper notebook uses in another sense than its lesson, according to its front matter."""
         return {plain(atom) for symbol in self.borrows for atom in atoms(symbol)}
 
     @property
     def borrows(self) -> list[str]:
-        """The borrowed letters as the front matter lists them, such as `$n$`."""
+        """The borrowed letters in the form of the front matter, such as `$n$`."""
         return [str(symbol) for symbol in self._finished.source.front.get("borrows", [])] if self.is_deeper else []
 
     @property
@@ -140,12 +141,12 @@ class Lesson:
 
     @property
     def said(self) -> list[Said]:
-        """The statements in the lesson's text about outputs of cells."""
+        """The statements about outputs of cells in the lesson's text."""
         return self._finished.said
 
     @property
     def written(self) -> list[NotebookNode]:
-        """The cells as written in the source, without links, head and navigation."""
+        """The cells as written in the source, without the links, head and navigation that are added later."""
         return self._finished.source.cells
 
     @cached_property
@@ -160,7 +161,7 @@ class Lesson:
         return self.headings[0].text
 
     def link(self, text: str, cell: str | None = None) -> str:
-        """Return a Markdown link to the lesson, or to one of its cells, for a page in the lessons' folder."""
+        """Return a Markdown link to the lesson or one of its cells, for use on a page in the lessons' folder."""
         return f"[{text}]({notebook_of(self.source)}{f'#cell-id={cell}' if cell else ''})"
 
     @cached_property
@@ -189,7 +190,7 @@ class Lesson:
 
     @cached_property
     def opening(self) -> list[str]:
-        """The paragraphs before the first H2, each in one line."""
+        """The paragraphs before the first H2, each as a single line."""
         text = "\n\n".join(cell.source for cell in self.written if cell.cell_type == "markdown").partition("\n## ")[0]
         return [" ".join(part.split()) for part in text.split("\n\n") if part.strip()]
 
@@ -204,12 +205,12 @@ class Lesson:
 
     @cached_property
     def needs(self) -> tuple[int, ...]:
-        """The lessons that this one builds on, from the first sentence of "You need"."""
+        """The lessons on which this one builds, according to the first sentence of "You need"."""
         return self._named(self._need_sentences[:1])
 
     @cached_property
     def touches(self) -> tuple[int, ...]:
-        """The lessons from which this one needs only a single thing, according to the other sentences of "You need"."""
+        """The lessons from which this one needs a single thing only, according to the other sentences of "You need"."""
         return tuple(n for n in self._named(self._need_sentences[1:]) if n not in self.needs)
 
     @property
@@ -225,7 +226,7 @@ class Lesson:
 
     @cached_property
     def claims(self) -> dict[str, list[int]]:
-        """The claims of the ledger that code cells name, with the indices of these cells."""
+        """The claims from the ledger that code cells name, with the indices of these cells."""
         found: dict[str, list[int]] = {}
         for index, cell in enumerate(self.cells):
             for claim in claimed(cell):
@@ -234,26 +235,25 @@ class Lesson:
 
     @cached_property
     def text(self) -> str:
-        """The text of all Markdown cells, without marks for emphasis and code, and with single spaces."""
+        """The text of all Markdown cells, without marks for emphasis or code, and with single spaces."""
         whole = "\n".join(cell.source for cell in self.written if cell.cell_type == "markdown")
         return " ".join(whole.replace("*", "").replace("`", "").split())
 
     @cached_property
     def bold(self) -> list[str]:
-        """The bold text, in lower case and with single spaces, except for the question under the title."""
+        """All bold text except the question under the title, in lower case and with single spaces."""
         cells = [without_code(cell.source) for cell in self.written if cell.cell_type == "markdown"]
         spans = [" ".join(span.lower().split()) for text in cells for span in _BOLD.findall(text)]
         return [span for span in spans if span != self.question.lower()]
 
     def meets(self, term: str) -> bool:
-        """Return whether a bold text contains the term, or its plural, as whole words."""
+        """Return whether some bold text contains the term or its plural as whole words."""
         word = re.compile(rf"(?<![\w-]){re.escape(term.lower())}(?:s|es)?(?![\w-])")
         return any(word.search(span) for span in self.bold)
 
     @cached_property
     def imports(self) -> set[str]:
-        """The modules that the lesson's and its deeper notebook's code imports, such as
-        `companion/layers/attention`."""
+        """The modules that the lesson and its deeper notebook import, such as `companion/layers/attention`."""
         found = set(self.deeper.imports) if self.deeper else set()
         for cell in self.cells:
             if cell.cell_type == "code":
@@ -262,7 +262,7 @@ class Lesson:
 
 
 def lessons(sources: Path = SOURCES, notebooks: Path = NOTEBOOKS) -> list[Lesson]:
-    """Return all lessons in order, one for each source `NN_name.md` and for each notebook without a source."""
+    """Return all lessons in order: one for each source `NN_name.md`, and one for each notebook without a source."""
     names = {path.stem for path in sources.glob("[0-9][0-9]_*.md")}
     names |= {path.stem for path in notebooks.glob("[0-9][0-9]_*.ipynb")}
     return [Lesson.of(sources / f"{name}.md", notebooks) for name in sorted(names)]
@@ -287,7 +287,7 @@ def built_lessons() -> list[Lesson]:
 
 
 def comments(code: str) -> list[tuple[int, str]]:
-    """Return the comments of a code cell as (line from 0, text)."""
+    """Return the comments of a code cell as (line, counted from 0; text)."""
     try:
         tokens = list(tokenize.generate_tokens(io.StringIO(code).readline))
     except (tokenize.TokenError, SyntaxError):
@@ -296,12 +296,12 @@ def comments(code: str) -> list[tuple[int, str]]:
 
 
 def claimed(cell: NotebookNode) -> list[str]:
-    """Return the claims of the ledger that a code cell names and must assert."""
+    """Return the claims from the ledger that a code cell names and must therefore assert."""
     return list(cell.metadata.get("claims", [])) if cell.cell_type == "code" else []
 
 
 def assertions(code: str) -> list[ast.expr | ast.Assert]:
-    """Return all assertions in order: `assert` statements, and calls of functions named `assert_...`."""
+    """Return all assertions in order: `assert` statements and calls of functions named `assert_...`."""
     try:
         tree = ast.parse(code)
     except SyntaxError:
@@ -316,10 +316,10 @@ def assertions(code: str) -> list[ast.expr | ast.Assert]:
 
 
 def assertion_lines(code: str) -> list[int]:
-    """Return the last line (from 0) of every assertion."""
+    """Return the last line of every assertion, counted from 0."""
     return sorted((node.end_lineno or node.lineno) - 1 for node in assertions(code))
 
 
 def asserted(code: str) -> list[str]:
-    """Return every assertion in one line, such as `x.shape == (3, 4)` or `assert_close(x, y)`."""
+    """Return each assertion as a single line, such as `x.shape == (3, 4)` or `assert_close(x, y)`."""
     return [ast.unparse(node.test if isinstance(node, ast.Assert) else node) for node in assertions(code)]

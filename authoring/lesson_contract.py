@@ -1,4 +1,4 @@
-"""The contract of a lesson, which makes sure that it can be finished in an evening."""
+"""The contract of a lesson: rules that make sure that a reader can finish it in an evening."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ SITTINGS = range(2, 5)
 CHECKPOINT_QUESTIONS = range(2, 4)
 FEWEST_QUESTIONS = 8
 MOST_MISCONCEPTIONS = 3
-LONGEST_VISIBLE = 15  # for folded cells the limit is rules.LONGEST_CELL, as for all cells
+LONGEST_VISIBLE = 15  # folded cells have only the limit of all cells, rules.LONGEST_CELL
 CODE_WIDTH, PRINTED_WIDTH = 88, 80
-TITLE = 2  # number of its cell; the navigation line is above
+TITLE = 2  # number of its cell; the navigation line is the cell above
 LAST_PARTS = ("Exercises", "Summary", "What to read next")
 FIRST_LINES = ("# draws ", "# checks ", "# question ", "# sets up ", "# is this ")
 _PLOTTING = re.compile(r"\b(?:plt|matplotlib|pyplot|figures|live)\b|\bax(?:es)?\.")
@@ -36,13 +36,13 @@ def folded(cell: NotebookNode) -> bool:
 
 
 def _place(lesson: Lesson, part: Part) -> tuple[int, int]:
-    return part.index + 2, part.line  # cells count from 1, and the navigation line is above
+    return part.index + 2, part.line  # cells are counted from 1, and the navigation line comes first
 
 
 def parts(lesson: Lesson, known: Known) -> Iterator[Fault]:
     """Check the parts of a lesson.
 
-    They are its question and head, two to four sittings, each with a question and a checkpoint, and the three last
+    The parts are its question and head, two to four sittings, each with a question and a checkpoint, and the last three
     parts.
     """
     tokens = PARSER.parse(lesson.cells[1].source)
@@ -65,7 +65,7 @@ def parts(lesson: Lesson, known: Known) -> Iterator[Fault]:
 
 
 def _sitting_faults(lesson: Lesson, part: Part, end: Part | None) -> Iterator[str]:
-    """Yield the faults of a sitting: its question, its checkpoint, and the note that the reader can stop."""
+    """Yield the faults in a sitting's question, its checkpoint, and the note that the reader can stop."""
     cells = lesson.cells[part.index + 1 : end.index + 2 if end else len(lesson.cells)]
     if "?" not in part.title and "?" not in _first_paragraph(cells[0].source, part):
         yield f"{part.title!r} must begin with a question"
@@ -81,13 +81,13 @@ def _sitting_faults(lesson: Lesson, part: Part, end: Part | None) -> Iterator[st
 
 
 def _first_paragraph(text: str, part: Part) -> str:
-    """Return the first paragraph after the heading of a sitting and its minutes."""
+    """Return the first paragraph of a sitting, after its heading and its minutes."""
     under = text.split(f"## {part.title}", 1)[-1].split("\n\n")
     return under[1] if len(under) > 1 else ""
 
 
 def minutes(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """Check the minutes: at most 60 of reading per lesson and 20 per sitting, and at most 26 in total per sitting."""
+    """Check that reading takes at most 60 minutes per lesson and 20 per sitting, and a whole sitting at most 26."""
     reading = round(sum(part.reading for part in lesson.parts))
     if reading > LONGEST_LESSON:
         counted = "; ".join(f"{part.title}: {part}" for part in lesson.parts)
@@ -107,7 +107,7 @@ def questions(lesson: Lesson, known: Known) -> Iterator[Fault]:
 
 
 def exercises(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """Check the part `Exercises`: a sentence about their topic, and the table."""
+    """Check the part `Exercises`: it needs a sentence about their topic and the table."""
     there = [part for part in lesson.parts if part.title == "Exercises"]
     if not there:
         return  # reported by `parts`
@@ -125,8 +125,8 @@ def exercises(lesson: Lesson, known: Known) -> Iterator[Fault]:
 def visible_code(lesson: Lesson, known: Known) -> Iterator[Fault]:
     """Check visible cells.
 
-    They are short, contain no plotting, tolerances or `try`, and print something or define a name that one of the next
-    two code cells uses.
+    A visible cell must be short, must not contain plotting, tolerances or `try`, and must print something or define a
+    name that one of the next two code cells uses.
     """
     code = list(numbered(lesson, "code"))
     for at, (number, cell) in enumerate(code):
@@ -175,7 +175,7 @@ def bound(tree: ast.AST) -> set[str]:
 
 
 def _defined(tree: ast.Module) -> set[str]:
-    """Return the names that a cell defines for later cells, without those local to its functions and classes."""
+    """Return the names that a cell defines for later cells, without the local names of its functions and classes."""
     found: set[str] = set()
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
@@ -197,8 +197,8 @@ def _used(cell: NotebookNode) -> set[str]:
 def folded_code(lesson: Lesson, known: Known) -> Iterator[Fault]:
     """Check folded cells.
 
-    The first line, which is all that is seen of a folded cell, gives its purpose. Cells of checks print what they
-    checked.
+    The first line must state the cell's purpose, because it is all that readers see of a folded cell. A cell with
+    checks must print what it checked.
     """
     for number, cell in numbered(lesson, "code"):
         if not folded(cell):
@@ -222,7 +222,7 @@ def _checks(lesson: Lesson, number: int, cell: NotebookNode) -> Iterator[Fault]:
 
 
 def claims(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """Check that claims are given as metadata of cells with assertions and are not visible to readers."""
+    """Check that claims are given in the metadata of cells with assertions, and that readers do not see them."""
     for number, cell in enumerate(lesson.built, 1):
         found = _CLAIM.search(cell.source)
         if found:
@@ -236,7 +236,7 @@ def claims(lesson: Lesson, known: Known) -> Iterator[Fault]:
 
 
 def widths(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """Check that code has at most 88 columns and printed lines at most 80."""
+    """Check that lines of code have at most 88 columns, and printed lines at most 80."""
     for number, cell in numbered(lesson, "code"):
         for line, words in enumerate(cell.source.split("\n")):
             if len(words) > CODE_WIDTH:
@@ -244,7 +244,7 @@ def widths(lesson: Lesson, known: Known) -> Iterator[Fault]:
         for output in cell.outputs:
             text = output.get("text") or output.get("data", {}).get("text/plain", "")
             if "text/html" in output.get("data", {}):
-                continue  # the HTML is shown instead of the text
+                continue  # readers see the HTML instead of the text
             widest = max("".join(text).splitlines(), key=len, default="")
             if len(widest) > PRINTED_WIDTH:
                 what = f"a printed line of {len(widest)} columns; at most {PRINTED_WIDTH}: {widest[:40]!r} ..."
@@ -252,7 +252,7 @@ def widths(lesson: Lesson, known: Known) -> Iterator[Fault]:
 
 
 def misconceptions(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """Check that there are at most three misconceptions, "You may think that ..."."""
+    """Check that there are at most three misconceptions ("You may think that ...")."""
     found = [
         (number, line_at(cell.source, start.start()))
         for number, cell in numbered(lesson, "markdown")
@@ -264,7 +264,7 @@ def misconceptions(lesson: Lesson, known: Known) -> Iterator[Fault]:
 
 
 def second_meaning(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """Check that a letter in the table of notation means the same in every lesson."""
+    """Check that each letter in the table of notation means the same in every lesson."""
     for symbol, words in second_meanings(known.symbols).items():
         if lesson.number in words:
             said = "; ".join(f"lesson {number:02}: {meaning}" for number, meaning in sorted(words.items()))
@@ -273,7 +273,7 @@ def second_meaning(lesson: Lesson, known: Known) -> Iterator[Fault]:
 
 
 def _uses(lesson: Lesson, symbol: str) -> Iterator[tuple[int, int]]:
-    """Yield the positions where a lesson uses a symbol, as (cell from 1, line of the cell from 0)."""
+    """Yield where a lesson uses a symbol, as (cell, counted from 1; line in the cell, counted from 0)."""
     for number, cell in enumerate(lesson.written, TITLE):
         for line, formula in formulas(cell.source) if cell.cell_type == "markdown" else []:
             if any(symbol in (whole, letter) for whole, letter, _ in symbols(formula)):

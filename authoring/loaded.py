@@ -1,6 +1,6 @@
 """Modules that the server of `authoring.kernels` loads in advance.
 
-The companion is not among them, because a notebook that forgets to import a part of it must fail here as it would
+The companion is not one of them, because a notebook that forgets to import a part of it must fail here as it would
 elsewhere.
 """
 

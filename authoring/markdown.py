@@ -22,14 +22,14 @@ PARSER = MarkdownIt("commonmark").enable("table")
 
 @dataclass(frozen=True)
 class Heading:
-    """A heading of a lesson and its position.
+    """A heading in a lesson, with its position.
 
     Attributes:
         level: 1 to 6.
-        text: Its text as Markdown.
-        index: Index of its cell, from 0.
-        cell: Id of its cell.
-        line: Line of the cell, from 0.
+        text: The heading's text, as Markdown.
+        index: Index of its cell, counted from 0.
+        cell: The id of its cell.
+        line: Line in the cell, counted from 0.
     """
 
     level: int
@@ -63,7 +63,7 @@ def _headings(text: str) -> list[tuple[int, str, int]]:
 
 
 def tables(text: str) -> Iterator[list[list[str]]]:
-    """Yield the tables of a Markdown text, each as rows of cells with the header first."""
+    """Yield the tables in a Markdown text, each as a list of rows of cells that begins with the header."""
     rows: list[list[str]] = []
     tokens = PARSER.parse(text)
     for at, token in enumerate(tokens):
@@ -78,12 +78,12 @@ def tables(text: str) -> Iterator[list[list[str]]]:
 
 
 def without_code(text: str) -> str:
-    """Return Markdown with code replaced by spaces, line by line, because code contains no formulas or images."""
+    """Return Markdown with all code replaced by spaces, line by line, because code contains no formulas or images."""
     return _CODE_IN_PROSE.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
 
 
 def in_prose(change: Callable[[str], str], text: str) -> str:
-    """Apply `change` to the prose of `text` only: not to code, formulas, links, comments or headings."""
+    """Apply `change` only to the prose in `text`, not to code, formulas, links, comments or headings."""
     kept: list[str] = []
 
     def put_away(found: re.Match[str]) -> str:
@@ -100,7 +100,7 @@ def in_prose(change: Callable[[str], str], text: str) -> str:
 
 
 def formulas(text: str) -> list[tuple[int, str]]:
-    """Return the formulas of a Markdown text without their dollars, and the line (from 0) where each begins."""
+    """Return the formulas in a Markdown text without their dollars, and the line (from 0) at which each begins."""
     text = without_code(text)
     display = [(found.start(), found[1]) for found in DISPLAY.finditer(text)]
     blank = DISPLAY.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
@@ -109,7 +109,7 @@ def formulas(text: str) -> list[tuple[int, str]]:
 
 
 def count_words(text: str) -> int:
-    """Count the words that a reader reads: an inline formula is one, a display equation none, and a link its text."""
+    """Count the words to read. An inline formula counts as one, a display equation as none, a link as its text."""
     text = _COMMENT.sub(" ", DISPLAY.sub(" ", text))
     text = _LINK.sub(r"\1", _INLINE.sub(" formula ", text))
     return len(re.findall(r"\S*\w\S*", text))

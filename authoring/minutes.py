@@ -1,12 +1,12 @@
-"""The minutes that a lesson takes, counted from its source rather than entered by hand.
+"""The minutes that a lesson takes, estimated from its source rather than entered by hand.
 
-Minutes of reading are visible words / 100 + visible lines of code / 10 + display equations / 2 + questions. Added to
-them are one minute per still figure and two per interactive one, a quarter per cell that prints, and the seconds that a
-cell says it needs (`:seconds: 40`). These rates reproduce, within three minutes, the times measured for ten lessons
-read with a pencil and a watch.
+Minutes of reading are visible words / 100 + visible lines of code / 10 + display equations / 2 + questions. Looking
+takes one more minute per still figure, two per interactive figure and a quarter per cell that prints, and waiting takes
+the seconds that cells declare (`:seconds: 40`). For ten lessons that were read with pencil and watch, these rates
+reproduce the measured times within three minutes.
 
-Only reading has a limit per lesson, but readers are told the total. Cells of checks and text that the builder inserts
-are not counted.
+The limit per lesson applies to reading only, but readers are told the total. Cells with checks and text that the
+builder inserts are not counted.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ _MOVES, _DRAWS, _PRINTS = (
 
 @dataclass
 class Part:
-    """A part of a lesson: the content under an H2 heading. The first part also has the content above it.
+    """A part of a lesson: everything under an H2 heading. The first part also includes everything above its heading.
 
     Attributes:
         title: Text of its heading.
-        index: Index of the heading's cell, from 0.
-        line: Line of the heading in its cell, from 0.
-        words: Words that are read.
-        code_lines: Visible lines of code.
-        equations: Display equations.
+        index: Index of the heading's cell, counted from 0.
+        line: Line of the heading in its cell, counted from 0.
+        words: Number of words to read.
+        code_lines: Number of visible lines of code.
+        equations: Number of display equations.
         asked: Numbers of its questions, such as "2.a".
-        figures: Still figures.
-        moving: Interactive figures.
-        printing: Cells that print, except for checks.
-        seconds: Seconds of waiting that its cells declare.
+        figures: Number of still figures.
+        moving: Number of interactive figures.
+        printing: Number of cells that print, not counting checks.
+        seconds: Waiting time that its cells declare, in seconds.
     """
 
     title: str
@@ -88,12 +88,12 @@ class Part:
 
 
 def parts(source: Source) -> list[Part]:
-    """Return the parts of a source with their counts, in order; an empty list for a source without H2."""
+    """Return the parts of a source in order, with their counts; the list is empty for a source without H2."""
     second = [heading for heading in headings(source.cells) if heading.level == 2]
     found = [Part(heading.text, heading.index, heading.line) for heading in second]
     if not found:
         return []
-    # Readers choose from this list rather than read it
+    # Readers choose from this list rather than read all of it
     listed = exercises.table(source.path.stem) if source.tables else None
     for index, cell in enumerate(source.cells):
         if index in source.questions:

@@ -23,7 +23,7 @@ _OPEN, _CLOSE = "([{", ")]}"
 
 
 def atoms(cell: str) -> list[str]:
-    r"""Return the symbols in a table's first cell, each in dollars: `$L$; $l = 1, \dots, L$` gives `$L$` and `$l$`."""
+    r"""Return the symbols in a row's first cell, each in dollars: `$L$; $l = 1, \dots, L$` gives `$L$` and `$l$`."""
     found = []
     for formula in re.findall(r"\$([^$]+)\$", cell):
         for part in [formula] if "\\langle" in formula else _split(formula, ","):
@@ -34,7 +34,7 @@ def atoms(cell: str) -> list[str]:
 
 
 def _split(text: str, separator: str) -> Iterator[str]:
-    """Split `text` at each separator outside brackets."""
+    """Split `text` at each separator that is outside brackets."""
     depth, start = 0, 0
     for at, character in enumerate(text):
         depth += (character in _OPEN) - (character in _CLOSE)
@@ -46,7 +46,7 @@ def _split(text: str, separator: str) -> Iterator[str]:
 
 @cache
 def law() -> Mapping[str, Any]:
-    """Return the file's content: `section` with entries (symbol, meaning, axes, lessons), and `several`."""
+    """Return the file's content: `section`, whose entries are (symbol, meaning, axes, lessons), and `several`."""
     return tomllib.loads(SOURCE.read_text(encoding="utf-8"))
 
 
@@ -65,12 +65,12 @@ def meanings(entries: Iterator[list[str]] | None = None) -> dict[str, dict[int, 
 
 
 def plain(symbol: str) -> str:
-    """Return a symbol without dollars and unnecessary braces: `$d_{k}$` becomes `d_k`."""
+    """Return a symbol without dollars or unnecessary braces: `$d_{k}$` becomes `d_k`."""
     return re.sub(r"_\{(\w|\\\w+)\}", r"_\1", symbol.strip("$")).replace(" ", "")
 
 
 def symbols(formula: str) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    r"""Yield the letters of a formula: each with its subscript, without it, and the letters of the subscript.
+    r"""Yield each letter of a formula with its subscript and without it, and the letters in the subscript.
 
     Words (`\text`, `\operatorname`, `\mathrm`) do not count as letters.
     """
@@ -82,7 +82,7 @@ def symbols(formula: str) -> Iterator[tuple[str, str, tuple[str, ...]]]:
 
 
 def unknown_letters(formula: str, known: set[str]) -> list[str]:
-    """Return the unknown symbols of a formula.
+    """Return the unknown symbols in a formula.
 
     A symbol is known if it is in `known`, or if all its letters are: `q_i` is known if `q` and `i` are.
     """
@@ -94,5 +94,5 @@ def unknown_letters(formula: str, known: set[str]) -> list[str]:
 
 
 def second_meanings(found: Mapping[str, Mapping[int, str]]) -> dict[str, dict[int, str]]:
-    """Return the symbols with more than one meaning, and their meanings by lesson."""
+    """Return the symbols that have more than one meaning, and their meanings by lesson."""
     return {symbol: dict(by_lesson) for symbol, by_lesson in found.items() if len(set(by_lesson.values())) > 1}

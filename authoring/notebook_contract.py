@@ -1,7 +1,7 @@
-"""The rules for every notebook (README.md): functions that take a lesson and reference data and yield `Fault`s.
+"""Rules for every notebook (README.md): functions that take a lesson and reference data, and yield `Fault`s.
 
-Rules for lessons only are in lesson_contract.py and those for deeper notebooks in deeper_contract.py. contract.py
-applies them.
+Rules that only lessons follow are in lesson_contract.py, and rules for deeper notebooks in deeper_contract.py.
+contract.py applies all of them.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Fault:
 
     Attributes:
         what: The problem.
-        cell: Number of the cell, from 1.
-        line: Line of the source, from 1.
+        cell: Number of the cell, counted from 1.
+        line: Line in the source, counted from 1.
     """
 
     what: str
@@ -54,12 +54,12 @@ class Fault:
 
 @dataclass(frozen=True)
 class Known:
-    """The data outside a lesson that the rules compare it with.
+    """Data from outside a lesson with which the rules compare it.
 
     Attributes:
-        companion_names: For each public name of the companion, the module that defines it.
-        not_compared: For each cell of the lesson that is not compared, by name, the reason.
-        other_equations: Numbers of the equations in other notebooks, by the part before the dot: "2", "D2".
+        companion_names: The module that defines each public name of the companion.
+        not_compared: The reason for each cell of the lesson whose output is not compared, by the cell's name.
+        other_equations: Equation numbers in other notebooks, by the part before the dot, such as "2" or "D2".
         symbols: The meaning of each letter, by lesson (notation.py).
     """
 
@@ -70,14 +70,14 @@ class Known:
 
 
 def numbered(lesson: Lesson, kind: str) -> Iterator[tuple[int, NotebookNode]]:
-    """Yield the built cells of a kind with their numbers, counted from 1."""
+    """Yield the built cells of one kind with their numbers, counted from 1."""
     for number, cell in enumerate(lesson.built, 1):
         if cell.cell_type == kind:
             yield number, cell
 
 
 def fault(lesson: Lesson, what: str, number: int, line: int = 0) -> Fault:
-    """Return a fault in cell `number`, `line` lines below its first line, with the source line if it is known."""
+    """Return a fault in cell `number`, `line` lines below its first line; the source line is added if it is known."""
     first = lesson.lines[number - 1] if number <= len(lesson.lines) else None
     return Fault(what, number, first + line if first else None)
 
@@ -90,7 +90,7 @@ def line_at(text: str, position: int) -> int:
 
 
 def title(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """Check that there is one H1, at the beginning, and that no heading level is skipped."""
+    """Check that there is one H1, that it comes first, and that no heading level is skipped."""
     there = list(headings(lesson.built))
     if not there or (there[0].index, there[0].level, there[0].line) != (1, 1, 0):  # below the navigation line
         yield Fault("a lesson begins with its title: `# ...` on the first line", 2)
@@ -107,7 +107,7 @@ def title(lesson: Lesson, known: Known) -> Iterator[Fault]:
 
 
 def numbered_equations(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """Check that every display equation has one number, and that the numbers count 1, 2, 3, ... through the lesson."""
+    """Check that every display equation has one number, and that the numbers run 1, 2, 3, ... through the lesson."""
     expected = 1
     for number, cell in numbered(lesson, "markdown"):
         text = without_code(cell.source)
@@ -132,7 +132,7 @@ def numbered_equations(lesson: Lesson, known: Known) -> Iterator[Fault]:
 
 
 def references(text: str) -> list[tuple[str, str]]:
-    """Return the equations that a text names, as (part before the dot, number). "(2.5) to (2.7)" names three."""
+    """Return the equations that a text refers to, as (part before the dot, number). "(2.5) to (2.7)" names three."""
 
     def spelt(found: re.Match[str]) -> str:
         return " ".join(f"({found[1]}.{number})" for number in range(int(found[2]), int(found[3]) + 1))
@@ -141,7 +141,7 @@ def references(text: str) -> list[tuple[str, str]]:
 
 
 def executed_equations(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """Check that every equation is named by a code cell with assertions, and that every named equation exists."""
+    """Check that a code cell with assertions refers to every equation, and that every equation referred to exists."""
     there = {**known.other_equations, lesson.prefix: equations(lesson.built)}
     named = set()
     for number, cell in numbered(lesson, "code"):
@@ -191,7 +191,7 @@ def begins_with_sentence(cell: NotebookNode | None) -> bool:
 
 
 def code(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """Check that code is plain Python, has at most 40 lines per cell, and redefines nothing of the companion."""
+    """Check that code is plain Python, has at most 40 lines per cell, and redefines no name of the companion."""
     for number, cell in numbered(lesson, "code"):
         count = len(cell.source.splitlines())
         if count > LONGEST_CELL:
@@ -258,7 +258,7 @@ def _printed(output: NotebookNode) -> str:
 
 
 def tags(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """Check that all tags are known, and that cells which are not compared are few and listed with a reason."""
+    """Check that all tags are known, and that the cells with outputs that are not compared are few and have reasons."""
     loose, names = [], set()
     known_tags = {RUNG, NOT_COMPARED, FOLDED}
     for number, cell in numbered(lesson, "code"):

@@ -1,4 +1,4 @@
-"""The directive `{question}` of the sources: a question, its answers, and the reason for each answer.
+"""The directive `{question}` in the sources: a question, its answers, and the reason for each answer.
 
     ```{question} size
     :kind: choice
@@ -9,11 +9,12 @@
     - [x] the right one | why it is right
     ```
 
-A number has `= 1.414 ± 0.01 | why`, known mistakes `~ 2 | why`, and optionally `* | the reason for any other number`.
+A question of kind `number` has `= 1.414 ± 0.01 | why`, known mistakes as `~ 2 | why`, and optionally `* | the reason
+for any other number`.
 
-A prediction has `> what happens`. With choices `- [ ] it stays | why not` and reasons `+ [x] squares add up | why` it
-can also be graded, and `:alone: 1` gives one of its two points for the right choice with a wrong reason. A lesson shows
-neither choices nor reasons. An indented line continues the one above.
+A question of kind `predict` has `> what happens`. With choices `- [ ] it stays | why not` and reasons `+ [x] squares
+add up | why` it can also be graded; `:alone: 1` gives one of its two points for the right choice with a wrong reason.
+The lesson shows neither the choices nor the reasons. An indented line continues the line above.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _MARKS = {
 
 
 class SourceError(Exception):
-    """Raised if no notebook can be built from a source. The message gives the file, the line and the reason."""
+    """Raised if a source cannot be built into a notebook. The message names the file, the line and the reason."""
 
     def __init__(self, path: Path, line: int, what: str) -> None:
         super().__init__(f"{path.name}, line {line}: {what}")
@@ -50,7 +51,7 @@ class SourceError(Exception):
 
 @dataclass(frozen=True)
 class Draft:
-    """A question whose texts contain unresolved roles.
+    """A question whose texts may contain roles that are not yet resolved.
 
     Attributes:
         question: The question.
@@ -191,7 +192,7 @@ def read_question(body: list[str], path: Path, line: int, lesson: int, before: i
 
 
 def _halves(words: str) -> tuple[str, str]:
-    """Split a line into answer and reason at the first ` | ` outside formulas."""
+    """Split a line into answer and reason at the first ` | ` that is not in a formula."""
     for found in re.finditer(r"(?:^|\s)\|(?:\s|$)", words):
         if words.count("$", 0, found.start()) % 2 == 0:
             return words[: found.start()].strip(), words[found.end() :].strip()
@@ -202,7 +203,7 @@ def _halves(words: str) -> tuple[str, str]:
 
 
 def as_html(question: Question) -> str:
-    """Return the question's HTML for a page without scripts. Each choice opens to show its reason."""
+    """Return the question's HTML for a page without scripts. A click on a choice opens its reason."""
     name, id = html.escape(question.name), html.escape(question.id)
     head = f'<section class="ext-question" data-question="{id}" data-name="{name}"'
     head += f' data-lesson="{question.key.split("/")[0]}" data-kind="{question.kind}" aria-label="Question {id}">'
@@ -212,7 +213,7 @@ def as_html(question: Question) -> str:
         for answer in question.answers:
             word = "Yes." if answer.right else "Not quite."
             data = ["data-right"] * answer.right
-            if "$" in answer.text:  # a screen reader cannot read a formula aloud as the name of a choice
+            if "$" in answer.text:  # screen readers cannot read out a formula as the name of a choice
                 data.append(f'data-words="{html.escape(readable(answer.text))}"')
             items.append(_item(" ".join(data), _inline(answer.text), word, answer.why))
         tag, kind = "ol", ' type="a"'
@@ -238,7 +239,7 @@ def _item(data: str, shown: str, word: str, why: str) -> str:
 
 
 def _rendered(markdown: str) -> str:
-    """Render Markdown as HTML in one line, with formulas left for MathJax."""
+    """Render Markdown as a single line of HTML, leaving formulas to MathJax."""
     return _with_maths(markdown, lambda text: _MARKDOWN.render(text)).replace("\n", " ").strip()
 
 

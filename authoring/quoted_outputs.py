@@ -1,10 +1,10 @@
-"""Statements about outputs: numbers in a lesson's prose and questions that a cell has printed.
+"""Statements about outputs: numbers in a lesson's prose and questions that come from a cell's output.
 
     After 600 updates it is at {out}`0.33 <trained>`.
 
-The reader sees "0.33". Each number in these words must be among those that the named cell printed or wrote into the
-table under its figure, rounded to as many decimals as in the text: 0.331 may be given as "0.33" or as "33 %". Words
-without a number must occur in the output unchanged.
+The reader sees "0.33". Each number in the quoted words must be one that the named cell printed or put into the table
+under its figure, rounded to the decimals given in the text: 0.331 may be given as "0.33" or as "33 %". Words without a
+number must occur unchanged in the output.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from nbformat import NotebookNode
 _NUMBER = re.compile(r"(?<![\w.])[-−]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?(\s?%)?")
 _TAGS = re.compile(r"<(script|style)\b.*?</\1>|<[^>]*>", re.DOTALL)
 
-MOST = 600  # characters of an output in a message
+MOST = 600  # maximum number of characters of an output that a message quotes
 
 
 @dataclass(frozen=True)
 class Said:
-    """Words of a source that a cell's output must support.
+    """Words in a source that a cell's output must support.
 
     Attributes:
         words: The words.
@@ -41,14 +41,14 @@ class Said:
 def numbers(text: str) -> list[tuple[Decimal, bool]]:
     """Return the numbers in a text, and whether each is a percentage.
 
-    "1,024" is one number, "3 of 4" are two, and a minus sign belongs to its number.
+    "1,024" is one number, "3 of 4" contains two, and a minus sign belongs to its number.
     """
     found = [(match[0], bool(match[1])) for match in _NUMBER.finditer(text)]
     return [(Decimal(re.sub(r"[,\s%]", "", digits).replace("−", "-")), share) for digits, share in found]
 
 
 def printed(cell: NotebookNode) -> str:
-    """Return what a cell shows as text: its printed lines, and the words and tables of its HTML."""
+    """Return what a cell shows, as text: the printed lines, and the words and tables in its HTML."""
     parts = []
     for output in cell.get("outputs", []):
         data = output.get("data", {})
@@ -75,7 +75,7 @@ def _rounds_to(number: Decimal, short: Decimal) -> bool:
 
 
 def faults(said: list[Said], cells: list[NotebookNode]) -> Iterator[tuple[int, str]]:
-    """Yield the statements that the outputs do not support, as (line of the source, message)."""
+    """Yield the statements that the outputs do not support, as (line in the source, message)."""
     shown = {cell.metadata["name"]: printed(cell) for cell in cells if "name" in cell.metadata}
     for one in said:
         if not _bears_out(shown[one.cell], one.words):
@@ -95,10 +95,10 @@ LEAST = 11  # smaller whole numbers are too common to report
 
 
 def by_hand(text: str, cells: list[NotebookNode]) -> Iterator[tuple[int, str, str]]:
-    """Yield numbers in a source's prose that a cell of the same part printed, but that no role links to it.
+    """Yield numbers in a source's prose that a cell in the same part printed, but that have no role linking them to it.
 
-    A number that also occurs in the code of the part is taken for an input rather than a result and is skipped, as are
-    whole numbers below `LEAST`.
+    A number that also occurs in the part's code is taken for an input rather than a result and is skipped. Whole
+    numbers below `LEAST` are skipped too.
 
     Yields:
         The line, the number as typed, and the name of the nearest cell that shows it.
@@ -127,7 +127,7 @@ def _said_by(shown: Decimal, number: Decimal, share: bool, whole: bool) -> bool:
 
 
 def _parts_of(text: str) -> Iterator[tuple[list[tuple[int, str]], str, dict[str, int]]]:
-    """Yield each part of a source under an H2: its lines of prose, its code, and its named cells with their lines."""
+    """For each part of a source (under an H2), yield its lines of prose, its code, and the lines of its named cells."""
     prose: list[tuple[int, str]] = []
     code: list[str] = []
     named: dict[str, int] = {}

@@ -1,7 +1,7 @@
-"""The pages beside the lessons: where texts differ, notation, glossary, map, sizing, plan, README and others.
+"""Pages beside the lessons: where texts differ, notation, glossary, map, sizing, plan, README and others.
 
     make notebooks        (or: python -m authoring.pages [--check])
 
-Each page has a small module with `render(lessons) -> str`. Text that is in no lesson, such as common errors or
-definitions of terms, is in a file beside the module. Sources are read, and no cell is executed.
+Each page has a small module with `render(lessons) -> str`. Text that does not occur in a lesson, such as common errors
+or definitions of terms, is in a file beside the module. The modules read sources and execute no cells.
 """

@@ -31,13 +31,13 @@ from companion.ground.atomic import write_atomic
 
 @dataclass(frozen=True)
 class Page:
-    """A file made from the lessons.
+    """A file that is made from the lessons.
 
     Attributes:
-        file: Its path from the notebooks' folder.
-        make: Returns its content.
-        inputs: For a picture, returns the digest of what it is drawn from. The picture is up to date if the digest
-            stored in it is the same.
+        file: Its path, relative to the notebooks' folder.
+        make: Function that returns its content.
+        inputs: For a picture, a function that returns a digest of everything from which the picture is drawn. The
+            picture is up to date if it contains the same digest.
     """
 
     file: str

@@ -28,8 +28,8 @@ LONG = 100
 def sentence(claim: str) -> str:
     """Return the true sentence for a claim.
 
-    It comes from the claim's entry in tests/claims.toml or from the correction that names the claim. If no computation
-    decides the claim, return what is often said and the reason why nothing decides it.
+    The sentence comes from the claim's entry in tests/claims.toml or from the correction that names the claim. If no
+    computation can decide the claim, return what is often said, and why nothing decides it.
     """
     entry = mapped()[claim]
     if "not_decidable" in entry:
@@ -44,7 +44,7 @@ class Decision:
     """An assertion that decides a claim.
 
     Attributes:
-        part: The notebook.
+        part: The lesson or deeper notebook.
         index: Index of its cell.
         says: The assertion in the form that `asserted` returns.
     """
@@ -59,8 +59,7 @@ def decisions(claim: str, lessons: Sequence[Lesson]) -> list[Decision]:
 
     If a lesson and its deeper notebook contain the same assertion, the lesson's is used.
 
-    Raises:
-        LessonError: If an assertion is in none of these cells, or more than one matches.
+    Raises: LessonError: If an assertion is in none of these cells, or if several assertions match it.
     """
     entry = mapped()[claim]
     home = [lesson for lesson in lessons if lesson.name == entry.get("cell")]
@@ -84,7 +83,7 @@ def decisions(claim: str, lessons: Sequence[Lesson]) -> list[Decision]:
 
 
 def decided(claim: str, lessons: Sequence[Lesson]) -> str:
-    """Return a claim's assertions with links to their cells, or a link to its test."""
+    """Return a claim's assertions with links to their cells, or else a link to its test."""
     entry = mapped()[claim]
     if "test" in entry:
         path, *names = entry["test"].split("::")
@@ -98,12 +97,12 @@ def decided(claim: str, lessons: Sequence[Lesson]) -> str:
 
 
 def code_span(text: str) -> str:
-    """Return an assertion as code for a cell of a table, shortened if it is long."""
+    """Return an assertion as code for a table cell, shortened if it is long."""
     return f"`{escaped(text if len(text) <= LONG else text[:LONG].rsplit(' ', 1)[0] + CUT)}`"
 
 
 def _by_home(lessons: Sequence[Lesson]) -> Mapping[str, list[str]]:
-    """Return the claims by the name of the lesson that decides them, and by the empty name if there is none."""
+    """Return the claims by the name of the lesson that decides them; the name is empty if no lesson does."""
     names = {lesson.name for lesson in lessons}
     found: dict[str, list[str]] = {}
     for claim in ledger():

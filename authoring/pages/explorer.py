@@ -14,12 +14,12 @@ SOURCE = Path(__file__).with_name("explorer.md")
 
 
 def render(lessons: Sequence[Lesson]) -> str:
-    """Return the page's text with the table of the models."""
+    """Return the page's text, including the table of models."""
     return SOURCE.read_text(encoding="utf-8").replace("{{ models }}", models())
 
 
 def models() -> str:
-    """Return a table of each model's size and of its loss on unseen texts, before and after rounding to 8 bits."""
+    """Return a table of the models' sizes and their losses on unseen texts before and after rounding to 8 bits."""
     found = record("live")
     rows = ["| model | weights | file | bits per byte | in 8 bits |", "|---|---:|---:|---:|---:|"]
     for model in SHIPPED:

@@ -13,10 +13,9 @@ SOURCE = Path(__file__).with_name("glossary.toml")
 
 
 def terms(lessons: Sequence[Lesson]) -> list[tuple[str, str, Lesson, str]]:
-    """Return (term, its line, the lesson, the heading) in alphabetical order, for the lessons that are given.
+    """Return (term, its line, the lesson, the heading) in alphabetical order, for terms explained in these lessons.
 
-    Raises:
-        LessonError: If a lesson has no such heading, or its text never uses the term.
+    Raises: LessonError: If a lesson lacks the heading, or its text never uses the term.
     """
     by_label = {lesson.label: lesson for lesson in lessons}
     found = []
@@ -34,8 +33,8 @@ def aliases(*kinds: str) -> dict[str, list[str]]:
     """Return other words for each term.
 
     Args:
-        kinds: Tables of the file. `aliases` are names that the page shows; `searched` are words that only the search
-            treats as the term.
+        kinds: Names of tables in the file. `aliases` has other names that the page shows; `searched` has words that
+            only the search treats like the term.
     """
     tables = tomllib.loads(SOURCE.read_text(encoding="utf-8"))
     found: dict[str, list[str]] = {}
@@ -45,7 +44,7 @@ def aliases(*kinds: str) -> dict[str, list[str]]:
 
 
 def _explaining(lesson: Lesson, heading: str) -> Lesson:
-    """Return the lesson, or its deeper notebook if that has the heading."""
+    """Return the lesson, or its deeper notebook if the heading is there."""
     deeper = lesson.deeper
     return deeper if deeper and heading in [there.text for there in deeper.headings] else lesson
 

@@ -33,7 +33,7 @@ class Meaning:
 
 
 def sections(lessons: Sequence[Lesson]) -> list[tuple[str, list[Meaning]]]:
-    """Return the page's sections as in the TOML source, restricted to the lessons that are given.
+    """Return the page's sections as in the TOML source, restricted to the given lessons.
 
     Raises:
         LessonError: If two entries explain the same symbol of a lesson.

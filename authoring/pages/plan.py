@@ -18,7 +18,7 @@ FILE = "exercises/PLAN.md"
 
 @dataclass(frozen=True)
 class Week:
-    """The lessons that are read in a week, and the stages of *Your own transformer* that are written in it."""
+    """A week: the lessons to read, and the stages of *Your own transformer* to write."""
 
     lessons: tuple[int, ...] = ()
     stages: tuple[int, ...] = ()
@@ -29,11 +29,11 @@ class Plan:
     """A schedule of several weeks.
 
     Attributes:
-        about: The students whom it suits.
-        hand_in: Maximum number of exercises of each kind (`DIFFICULTIES`) to hand in per lesson.
-        weeks: The weeks.
-        written: True if answers in words are handed in as well.
-        optional: Lessons that the plan leaves to the students.
+        about: The intended audience.
+        hand_in: Maximum number of exercises per difficulty (`DIFFICULTIES`) to hand in for each lesson.
+        weeks: The schedule, one entry per week.
+        written: Whether students also hand in written answers.
+        optional: Lessons that students may skip.
     """
 
     about: str
@@ -84,7 +84,7 @@ PLANS = (
 
 
 def faults(plan: Plan, lessons: Sequence[Lesson]) -> Iterator[str]:
-    """Yield the faults of a plan: missing lessons, and lessons or stages before the ones that they build on."""
+    """Yield the faults of a plan: missing lessons, and lessons or stages that come before those on which they build."""
     needs = {lesson.number: lesson.needs for lesson in lessons}
     read = [number for week in plan.weeks for number in week.lessons]
     if (planned := sorted([*read, *plan.optional])) != sorted(needs):
@@ -107,7 +107,7 @@ def faults(plan: Plan, lessons: Sequence[Lesson]) -> Iterator[str]:
 
 
 def handed_in(plan: Plan, lesson: int) -> list[Exercise]:
-    """Return the exercises of a lesson to hand in: the first ones of each kind, in the order of the course."""
+    """Return the exercises to hand in for a lesson: the first ones of each difficulty, in the order of the course."""
     left, chosen = dict(plan.hand_in), []
     for exercise in exercises().values():
         free = int(exercise.id.split(".")[0]) == lesson and not other_exercises(exercise)
@@ -119,7 +119,7 @@ def handed_in(plan: Plan, lesson: int) -> list[Exercise]:
 
 @dataclass(frozen=True)
 class Load:
-    """A week with its lessons, exercises, stages and written questions."""
+    """The work of a week: its lessons, exercises, stages and written questions."""
 
     number: int
     lessons: tuple[Lesson, ...]
@@ -169,7 +169,7 @@ class Load:
 
 
 def loads(plan: Plan, lessons: Sequence[Lesson]) -> list[Load]:
-    """Return the weeks of a plan.
+    """Return the work for each week of a plan.
 
     Raises:
         LessonError: If the plan has faults.

@@ -1,4 +1,4 @@
-"""README.md: the list of lessons between two marks. The rest is written by hand."""
+"""README.md, where the list of lessons is inserted between two marks. The rest is written by hand."""
 
 from __future__ import annotations
 

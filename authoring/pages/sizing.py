@@ -32,7 +32,7 @@ SOURCE = Path(__file__).with_name("sizing.md")
 
 
 def device_days_table(models: Mapping[str, ModelConfig], question: Question) -> Table:
-    """Return a table of device days by peak speed of the chip, at the question's share of that peak."""
+    """Return a table of device days by the chip's peak speed, if training reaches the question's share of that peak."""
     by_peak: dict[float, list[str]] = {}
     for short, chip in CHIPS.items():
         by_peak.setdefault(chip.flops, []).append(short)
@@ -47,7 +47,7 @@ def device_days_table(models: Mapping[str, ModelConfig], question: Question) -> 
 
 @dataclass(frozen=True)
 class Published:
-    """A training run whose duration was published."""
+    """A training run with a published duration."""
 
     name: str
     tokens: float
@@ -63,7 +63,7 @@ PUBLISHED = (
 
 
 def published_table() -> Table:
-    """Return a table of the share of peak FLOP/s that published runs reached, by this page's count of FLOPs."""
+    """Return a table of the share of peak FLOP/s that published runs reached, by the FLOPs counted on this page."""
     rows = []
     for run in PUBLISHED:
         cost = train_cost(systems()[run.name], run.tokens)

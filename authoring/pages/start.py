@@ -24,11 +24,11 @@ PATH = "../companion_school/study/path.json"
 TEXT = Path(__file__).with_suffix(".md")
 ROOT = Path(__file__).parents[2]
 CODE = f"{IN_ANOTHER_KERNEL}\nfrom companion_school.study import progress_table\n\nprogress_table.show()"
-MARK = "<!-- the path -->"  # the place in start.md for the cell that shows the path
+MARK = "<!-- the path -->"  # marks in start.md where to insert the cell that shows the path
 
 
 def lessons_on_the_path(lessons: Sequence[Lesson]) -> list[dict[str, Any]]:
-    """Return the data of each lesson that `progress_table.table` needs."""
+    """Return the data that `progress_table.table` needs for each lesson."""
     return [
         {
             "number": lesson.label,
@@ -48,22 +48,22 @@ def lessons_on_the_path(lessons: Sequence[Lesson]) -> list[dict[str, Any]]:
 
 
 def cell_of(lesson: Lesson, part: Part) -> str:
-    """Return the id of the cell where a sitting begins. JupyterLab follows a link to it even from an output."""
+    """Return the id of the cell in which a sitting begins. JupyterLab follows a link to a cell even from an output."""
     return str(lesson.cells[lesson.heading(part.title).index].id)
 
 
 def whom_to_tell(repository: str) -> str:
-    """Return where a reader can report a mistake: at the repository's issues if pyproject.toml names a repository."""
+    """Return where to report a mistake: in the repository's issues if pyproject.toml names a repository."""
     return f"[open an issue]({repository}/issues)" if repository else "tell whoever gave you the course"
 
 
 def course(lessons: Sequence[Lesson]) -> str:
-    """Return the path as JSON for the package, which a start page without its own file uses."""
+    """Return the path as JSON for the package; a start page without its own file uses it."""
     return json.dumps(lessons_on_the_path(lessons), ensure_ascii=False, indent=1) + "\n"
 
 
 def render(lessons: Sequence[Lesson]) -> str:
-    """Return the notebook, with the path as it looks to a reader who has not done anything yet."""
+    """Return the notebook, with the path as a reader who has done nothing yet sees it."""
     text = TEXT.read_text(encoding="utf-8").replace("{tell}", whom_to_tell(address(ROOT, Faults())))
     text = text.replace("{picture}", front.ALT)
     before, _, after = text.partition(MARK)

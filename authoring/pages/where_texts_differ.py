@@ -14,15 +14,15 @@ from authoring.lesson import ROOT, Lesson, LessonError, with_deeper
 
 FILE = "where_texts_differ.md"
 SOURCE = Path(__file__).with_name("where_texts_differ.toml")
-CORRECTED = frozenset("WIC")  # verdicts whose corrected claim is executed
+CORRECTED = frozenset("WIC")  # verdicts that call for a tested correction
 
 
 @dataclass(frozen=True)
 class Correction:
-    """A common statement and what is true instead.
+    """A common statement, and what is true instead.
 
     Attributes:
-        claims: Rows of the ledger.
+        claims: Names of the claims in the ledger.
         often: The common statement.
         true: What is true.
     """
@@ -49,14 +49,14 @@ def ledger() -> dict[str, str]:
 
 @cache
 def mapped() -> dict[str, dict[str, Any]]:
-    """Return the entries of tests/claims.toml: where each claim is executed, and what is true."""
+    """Return the entries of tests/claims.toml, which say where each claim is tested and what is true."""
     read = tomllib.loads((ROOT / "tests" / "claims.toml").read_text(encoding="utf-8"))
     return {claim: entry for claim, entry in read.items() if isinstance(entry, dict)}
 
 
 @cache
 def entries(kind: str = "correction") -> list[dict[str, Any]]:
-    """Return the entries of the TOML source of a kind, `correction` or `undecided`, in order."""
+    """Return the entries of one kind, `correction` or `undecided`, from the TOML source, in order."""
     return tomllib.loads(SOURCE.read_text(encoding="utf-8"))[kind]
 
 
@@ -68,7 +68,7 @@ def due() -> set[str]:
 def home(correction: Correction, lessons: Sequence[Lesson]) -> Lesson | None:
     """Return the lesson that lists a correction.
 
-    It is the one that tests/claims.toml names, or else the first whose cells name one of its claims.
+    This is the lesson that tests/claims.toml names, or else the first one with a cell that names one of its claims.
     """
     wanted = {mapped()[claim].get("cell") for claim in correction.claims[:1] if claim in mapped()}
     for lesson in lessons:
@@ -78,7 +78,7 @@ def home(correction: Correction, lessons: Sequence[Lesson]) -> Lesson | None:
 
 
 def _cells(correction: Correction, lesson: Lesson) -> list[tuple[Lesson, int]]:
-    """Return the cells that show a correction, those of the lesson before those of its deeper notebook."""
+    """Return the cells that show a correction, first in the lesson and then in its deeper notebook."""
     found = []
     for part in with_deeper([lesson]):
         indices = {index for claim in correction.claims for index in part.claims.get(claim, [])}
@@ -87,7 +87,7 @@ def _cells(correction: Correction, lesson: Lesson) -> list[tuple[Lesson, int]]:
 
 
 def shown(correction: Correction, lesson: Lesson) -> str:
-    """Return a link to the best cell: one under "Where texts differ" or "Break it", or else the first."""
+    """Return a link to the best cell: one under "Where texts differ" or "Break it", or else the first one."""
 
     def order(place: tuple[Lesson, int]) -> tuple[bool, int, int]:
         part, index = place
@@ -100,7 +100,7 @@ def shown(correction: Correction, lesson: Lesson) -> str:
 
 
 def where(correction: Correction, at: Lesson, lessons: Iterable[Lesson]) -> str:
-    """Return the links of one line: the best cell of its lesson, its tests, and cells of other lessons."""
+    """Return the links for a correction: the best cell of its lesson, its tests, and cells of other lessons."""
     links = [shown(correction, at)] if _cells(correction, at) else []
     tests = {mapped()[claim]["test"].split("::")[0] for claim in correction.claims if "test" in mapped().get(claim, {})}
     links += [f"[a test](../{path})" for path in sorted(tests)]
@@ -110,7 +110,7 @@ def where(correction: Correction, at: Lesson, lessons: Iterable[Lesson]) -> str:
 
 
 def _at_home(corrections: Iterable[Correction], lessons: Sequence[Lesson]) -> Iterator[tuple[Lesson, Correction]]:
-    """Yield each correction with its lesson. One that only a test executes is listed after the previous correction."""
+    """Yield each correction with its lesson. A correction that only a test checks follows the previous correction."""
     before = lessons[0]
     for correction in corrections:
         lesson = home(correction, lessons)
@@ -122,7 +122,7 @@ def _at_home(corrections: Iterable[Correction], lessons: Sequence[Lesson]) -> It
 
 
 def escaped(text: str) -> str:
-    """Escape text for a cell of a Markdown table."""
+    """Escape text for a Markdown table cell."""
     return text.replace("|", "\\|")
 
 
