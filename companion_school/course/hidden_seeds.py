@@ -1,4 +1,4 @@
-"""The instructor's secret, and the seeds of the hidden cases that are derived from it.
+"""The instructor's secret, and the seeds for hidden cases that are derived from it.
 
 A problem set is graded twice: on the public cases, which students can run, and on hidden cases, which check the same
 properties but use seeds derived from the instructor's secret file. Each exercise has its own seeds, so a seed that

@@ -22,7 +22,7 @@ _LONGEST_LINE = 110
 
 @dataclass(frozen=True)
 class Oral:
-    """A question about a line of a student's answer.
+    """A question about one line in a student's answer.
 
     Attributes:
         exercise: Id of the exercise that the line belongs to.
@@ -177,7 +177,7 @@ RULES: tuple[Callable[[ast.AST], Iterator[Found]], ...] = (_calls, _comparisons,
 
 
 def questions(exercise: str, program: str) -> list[Oral]:
-    """Return all questions that can be asked about an answer, by line; none if the program cannot be parsed."""
+    """Return all questions that can be asked about an answer, in order of lines; none if it cannot be parsed."""
     if len(program) > _LONGEST:
         return []
     try:

@@ -37,13 +37,13 @@ def inside(model: nn.Module, tokens: Sequence[int], source: Sequence[int] = (), 
     """Compute the activations of one pass.
 
     Args:
-        model: A model of the package or of the build track.
+        model: A model from the package or the build track.
         tokens: Token ids that the decoder reads.
         source: Token ids that the encoder of an encoder-decoder reads; empty for a decoder.
         off: Heads and experts to switch off (see `switched_off`).
 
     Returns:
-        The rows of each module's output and of attention's intermediate results, and the logits.
+        The rows of every module's output and of attention's intermediate results, and the logits.
 
     Raises:
         ValueError: The model's blocks are not named `decoder.blocks.0` and so on, or `switched_off` raises an error.

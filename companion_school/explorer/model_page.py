@@ -239,7 +239,7 @@ def record(model: nn.Module, given: Reading, *, words: Any, off: Collection[str]
 
 def _facts(model: nn.Module, given: Reading, rows: Rows, kept: Rows, words: Any) -> dict[str, Any]:
     """Return what a page needs to know about a pass besides its activations."""
-    # A latent attention layer has no module `key`, and caches something else.
+    # A latent attention layer has no module `key` and caches something else.
     watched = [name.removesuffix(".values") for name in kept if name.endswith(".values")]
     config = getattr(model, "config", None)
     blocks = [name for name in rows if _is_block(name) and name.startswith("decoder")]

@@ -3,8 +3,8 @@
 The files are safetensors. A matrix is stored under its name as int8 values from -127 to 127. The scale of each row,
 which is its largest absolute value / 127, is stored under the same name with `.scale` appended (Dettmers et al. 2022,
 section 2.1). Vectors are stored in float32. The experts' matrices are transposed to (expert, d_ff, d_model) and
-(expert, d_model, d_ff), so that each row gives one output. The header holds as JSON the `config`, the tokenizer's data
-(`pairs` or `names`), and `made_of`, a hash of everything that determined the training.
+(expert, d_model, d_ff), so that each row gives one output. The header holds, as JSON, the `config`, the tokenizer's
+data (`pairs` or `names`), and `made_of`, a hash of everything that determined the training.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NAMES = ("story", "experts", "translator")
 
 
 def not_computed(config: ModelConfig) -> str | None:
-    """Return the name of the first part of a configuration that the page's engine does not support, or `None`."""
+    """Return the name of the first part of a configuration that the page's engine cannot run, or `None`."""
     norm, positions, ends, attention, moe = (
         config.norm,
         config.positions,

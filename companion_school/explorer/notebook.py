@@ -68,7 +68,7 @@ def explore(
         height: Height of the frame in pixels.
 
     Raises:
-        ValueError: As in `model_page`.
+        ValueError: `model_page` raises it.
     """
     mine = copy.deepcopy(model).to("cpu", torch.float32).eval()
     page, runs = model_page(mine, words, text, start=start, stop=stop)

@@ -17,7 +17,7 @@ from companion_school.explorer.models import NAMES, live_file
 from companion_school.study.figure_html import STYLE
 from companion_school.study.palette import DARK_PAGE, LIGHT_PAGE
 
-LIVE = files("companion_school") / "study" / "live"  # not imported: the figures import Matplotlib
+LIVE = files("companion_school") / "study" / "live"  # not imported, because the figures import Matplotlib
 PARTS = ("words.js", "engine.js", "served.js", "page.js")
 
 
@@ -27,8 +27,8 @@ class Shown:
 
     Attributes:
         name: Name of the model in links.
-        title: Label of its button.
-        text: The first text that it reads.
+        title: Label of the model's button.
+        text: The first text that the model reads.
         label: Label of the text field.
     """
 
@@ -71,7 +71,7 @@ def shipped_scripts() -> dict[str, str]:
 
 
 def body(models: Sequence[Shown], folder: str = "") -> str:
-    """Return the HTML of the explorer without its script.
+    """Return the explorer's HTML without its script.
 
     Args:
         models: The models on the page.
@@ -90,7 +90,7 @@ def page(models: Sequence[Shown], scripts: Mapping[str, str], title: str) -> str
 
     Args:
         models: The models on the page.
-        scripts: Script of each model, by name.
+        scripts: Scripts of the models, keyed by name.
         title: Title of the page.
     """
     held = "".join(f"<script>{text}</script>" for text in scripts.values())

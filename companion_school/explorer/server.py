@@ -159,7 +159,7 @@ def _keys(name: str, given: Reading) -> int:
 
 
 def chat_page(talk: Talk) -> str:
-    """Return the chat page for the model of a conversation."""
+    """Return the chat page for a conversation's model."""
     return files(__package__).joinpath("chat.html").read_text("utf-8").replace("{title}", html.escape(talk.title))
 
 

@@ -40,8 +40,8 @@ class Shown:
 def ask(id: str) -> Shown:
     """Show a question that can be answered in the notebook.
 
-    The answer is stored in the browser. In JupyterLab, started by `make lab`, it is also stored in your progress, so
-    that `companion review` asks the question again. In other editors, call `answer("2.a", "c")` instead.
+    The browser stores the answer. If JupyterLab was started with `make lab`, your progress records it too, so that
+    `companion review` asks the question again. In other editors, call `answer("2.a", "c")` instead.
 
     Args:
         id: Number of the question, as in "2.a".

@@ -1,7 +1,7 @@
 """The lessons' questions, and the grading of answers.
 
-Questions are written in the sources of the lessons. `make notebooks` collects them in `questions.json`, and a test
-checks that the file is up to date.
+Questions are written in the lessons' sources. `make notebooks` collects them in `questions.json`, and a test checks
+that the file is up to date.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def from_json(entry: Mapping[str, Any]) -> Question:
 
 @cache
 def questions() -> dict[str, Question]:
-    """Return every question by its number, in course order."""
+    """Return all questions, keyed by id, in course order."""
     text = files(__package__).joinpath("questions.json").read_text(encoding="utf-8")
     return {entry["id"]: from_json(entry) for entry in json.loads(text)}
 

@@ -92,7 +92,7 @@ def read_answers() -> dict[str, list[Given]]:
 
 
 def latest_answers() -> dict[str, tuple[str, bool]]:
-    """Return the latest answer to each question and whether it was right, keyed by the question's key.
+    """Return each question's latest answer, as its text and whether it was right, keyed by the question's key.
 
     Questions whose latest answer was stored without its text are left out.
 

@@ -49,7 +49,7 @@ def write_template(pset: ProblemSet, secret: bytes, folder: Path) -> None:
     """Write the template repository of a problem set atomically.
 
     Raises:
-        ValueError: As for `check_place`.
+        ValueError: `check_place` raises it.
     """
     check_place(pset, folder)
     pset = pset.dealt(secret)

@@ -42,7 +42,7 @@ def lessons_in(text: str, what: str = "--lessons") -> list[int]:
         what: Start of the error message.
 
     Raises:
-        ValueError: The text is not such a list, or it names a lesson without questions.
+        ValueError: The text is not a list of lessons, or it names a lesson without questions.
     """
     there = {question.lesson for question in exam_questions().values()}
     if text.strip() == "all":
@@ -60,7 +60,7 @@ def lessons_in(text: str, what: str = "--lessons") -> list[int]:
 def asked(question: Question, secret: bytes, version: str) -> Asked:
     """Return a question with the numbers for one version.
 
-    They differ from those of all earlier versions, unless 50 draws produce nothing new.
+    The numbers differ from those of all earlier versions, unless 50 draws produce no new ones.
     """
     made: list[Asked] = []
     for letter in VERSIONS[: VERSIONS.index(version) + 1]:
@@ -110,7 +110,7 @@ pre {{ font-size: 10pt; background: #f3f3f3; padding: .5rem }}
 
 
 def printable(name: str, questions: Sequence[Question], secret: bytes, version: str) -> str:
-    """Return the paper as a printable HTML page with about two lines of space for answers per point."""
+    """Return the paper as a printable HTML page with about two lines of answer space per point."""
     rooms = [3 * question.points for question in ordered(questions, secret, version)]
     return as_page(name, _pieces(name, questions, secret, version), rooms)
 
@@ -165,7 +165,7 @@ def figure(value: float) -> str:
 
 
 def write(name: str, questions: Sequence[Question], secret: bytes, out: Path, versions: int) -> tuple[list[Path], Path]:
-    """Write all versions of the paper, and the key.
+    """Write all versions of the paper and the marking key.
 
     Returns:
         The files of the papers, and the key's file.
@@ -188,7 +188,7 @@ def write(name: str, questions: Sequence[Question], secret: bytes, out: Path, ve
 
 
 def exam_questions() -> dict[str, Question]:
-    """Return every examination question by its id, in course order."""
+    """Return all examination questions, keyed by id, in course order."""
     for file in sorted(Path(__file__).parent.glob("lesson*.py")):
         importlib.import_module(f"{__package__}.{file.stem}")  # importing a module registers its questions
     return dict(sorted(ASKED.items(), key=lambda pair: pair[1].lesson))

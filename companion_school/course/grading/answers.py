@@ -1,8 +1,8 @@
 """Find answers in a student's submission.
 
 Code is found by the names that it defines and never by cell metadata, so it does not matter if metadata is stripped or
-cells are duplicated, moved or deleted. Nothing here runs the code that it reads. The grader still reads files in a
-sandboxed process with limits, because a file can be crafted so that parsing never ends or uses up all memory.
+cells are duplicated, moved or deleted. Nothing in this module runs the code that it reads. The grader still reads files
+in a sandboxed process with limits, because a file can be crafted so that parsing never ends or uses up all memory.
 `sandbox/child.py` loads this file on its own, so it imports only the standard library.
 """
 
@@ -116,7 +116,7 @@ class Submission:
         return Answer(self._program(chosen), None, tuple(notes))
 
     def nearly(self, name: str, asked: Collection[str]) -> Iterator[str]:
-        """Yield a remark if the code has a function with almost this name that is not itself one of the `asked`."""
+        """Yield a remark if a function has almost this name, unless its own name is in `asked`."""
         others = {one.node.name for one in self._statements if isinstance(one.node, ast.FunctionDef)} - {*asked}
         for other in get_close_matches(name, sorted(others), 1, _NEAR):
             yield f"there is a function {other}; was it meant to be {name}?"
@@ -231,8 +231,8 @@ def survey(
         uses: `operator_watch.forbidden_uses`.
 
     Returns:
-        For each file name a dictionary with "fault" (empty if the file is valid Python), "imports" (names of top-level
-        modules) and "used" (for each list in `bans`, the names found).
+        For each file name, a dictionary with "fault" (empty if the file is valid Python), "imports" (names of top-level
+        modules) and "used" (for each list in `bans`, the names found in the file).
     """
     found, beside = {}, [*known, *(name.removesuffix(".py") for name, _ in files)]
     for name, data in files:
@@ -258,8 +258,8 @@ def read_texts(files: Sequence[tuple[str, bytes]], wanted: Sequence[str]) -> dic
     A text extends over the following Markdown cells. It ends at a code cell, another cell of the problem set, the
     heading of an exercise or another wanted line. If the student deleted the line, its cell is recognized by its name
     in the problem set. If the cell is unchanged, the text comes from cells that the student added just above or below
-    it. If there are none there, the text comes from cells added anywhere, as for a deleted cell. If a line has several
-    texts, the last one that is not empty counts.
+    it. If there are no such cells, or if the cell was deleted, the text comes from cells added anywhere. If a line has
+    several texts, the last text that is not empty counts.
 
     Args:
         files: Names and contents; Python files are skipped.
@@ -303,7 +303,7 @@ def _end(cells: Sequence[_Cell], at: int, begins: Collection[int]) -> int:
 
 
 def _asked_in(cell: _Cell, wanted: Sequence[str]) -> str | None:
-    """Return the wanted line that a cell contains, or else the one that its name in the problem set refers to."""
+    """Return the wanted line that a cell contains, or else the line that the cell's name refers to."""
     names = {f"written_{re.sub('[.-]', '_', line.rpartition(' ')[2])}": line for line in wanted}
     return next((line for line in wanted if line in cell.source), names.get(cell.name))
 
@@ -563,7 +563,7 @@ def _names(node: ast.stmt) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def _reads(text: str) -> frozenset[str]:
-    """Return the global names that a top-level statement uses, including those used by functions inside it."""
+    """Return the global names that a top-level statement uses, including names used by functions inside it."""
     top = symtable.symtable(text, "answer", "exec")
     names = set(top.get_identifiers())
     inner = list(top.get_children())

@@ -1,17 +1,17 @@
 """Mark one answer of a submission.
 
-The test cases and the expected results stay in this process, which also makes the decision; the student's code runs in
-a separate process (`sandbox/`).
+The test cases and the expected results stay in this process, which also decides the mark. The student's code runs in a
+separate process (`sandbox/`).
 
-`points.parts` divides the points of an exercise. An answer earns the public points by passing all public cases, and the
+`points.parts` splits the points of an exercise. An answer earns the public points by passing all public cases, and the
 hidden points by also passing all cases of two hidden seeds. An exercise with groups of cases has both kinds of points
 for each group (`checking/credit.py`). The same runs show whether a correct answer is robust. Robustness cases never
 cost these points: if such a case ends the process, the answer is run again without the robustness cases.
 
 Public cases run in their own order, smallest first, so a crash or a timeout is reported for the smallest input that
 causes it. The order of hidden cases depends on the secret and the student, so the index of a call reveals nothing about
-its case. Public and hidden cases run in separate processes, so nothing that an answer sees of a hidden case can leak
-into the feedback on a public one.
+its case. Public and hidden cases run in separate processes, so nothing that an answer sees in a hidden case can leak
+into the feedback on a public case.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _one_by_one = threading.RLock()  # references run in several threads but share P
 
 @dataclass(frozen=True)
 class Earned:
-    """A part of an exercise's points, with one flag each for whether its public and its hidden points are earned."""
+    """A part of an exercise's points, with flags that say whether its public and its hidden points are earned."""
 
     part: Part
     public: bool = False
@@ -224,9 +224,9 @@ def mark(worker: Worker, exercise: Exercise, found: Found, keys: KeyRing, studen
 def begin(
     worker: Worker, exercise: Exercise, found: Found, keys: KeyRing, student: str, share: float = 0.0
 ) -> Callable[[], Mark]:
-    """Run the public cases of an exercise, and return a function that runs the hidden ones and returns the mark.
+    """Run the public cases of an exercise, and return a function that runs the hidden cases and returns the mark.
 
-    The arguments are those of `mark`. A grader calls `begin` for all exercises before it runs any hidden case.
+    The arguments are the same as for `mark`. A grader calls `begin` for all exercises before it runs any hidden case.
     """
     answer, book = found.answer, parts(exercise)
 
@@ -293,7 +293,7 @@ def try_answer(
         order: Function that takes the number of cases and returns the order to run them in (default: their own order).
 
     Returns:
-        The first verdict on the cases that decide the points, and for each group True if it passed.
+        The first verdict on the cases that decide the points, and a flag for each group that says whether it passed.
     """
     failed = [*failed]
     told: Verdict | None = None
@@ -374,7 +374,7 @@ def _padded(verdicts: Sequence[Verdict], groups: int) -> list[Verdict]:
 
 
 def _recorded(tried: Sequence[AnswerKey], run: Run) -> Callable[..., Outcome]:
-    """Return a call that replays the outcomes recorded in a run."""
+    """Return a function that replays the outcomes recorded in a run."""
     cases = [case for key in tried for case in key.cases]
     outcomes = {id(case): run.outcomes[index] for index, case in enumerate(cases)}
     return lambda case, again=False: outcomes[id(case)][-1 if again else 0]

@@ -1,7 +1,7 @@
 """A student's feedback page: a single HTML file that loads no other files.
 
 The page is rendered from `Settled` marks, whose findings on hidden cases contain no input, no value and nothing that
-the student's code wrote. The template, `feedback.html`, escapes everything that is inserted into it.
+the student's code wrote. The template, `feedback.html`, escapes all inserted text.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def grade(
 ) -> list[Graded]:
     """Grade submissions, running each in its own processes.
 
-    A problem with a student's files affects only that student. It is recorded in their marks, and grading continues.
+    A problem with a student's files affects only that student: it is recorded in their marks, and grading continues.
 
     Args:
         handed: The submissions.
@@ -100,7 +100,7 @@ def grade_one(
     robust: float = 0.0,
     runs: bool = False,
 ) -> Graded:
-    """Grade one student's submission. The arguments are those of `grade`, for a single worker."""
+    """Grade one student's submission. The arguments are the same as for `grade`, but for a single worker."""
 
     def nothing(submission: str, fault: str) -> Graded:
         return _nothing(handed, chosen, written, robust, submission, fault, worker.wall.warning)
@@ -128,7 +128,7 @@ def grade_one(
     elif chosen and not any(answer.defined for answer in found.values()):
         state = OTHER
         fault = "it defines none of this problem set's functions; is it the notebook of another one?"
-    # Run all public cases before any hidden one. Feedback on public cases quotes what the code wrote, so code that has
+    # Run all public cases before any hidden case. Feedback on public cases quotes what the code wrote, so code that has
     # seen a hidden case could reveal it there.
     begun = [begin(worker, one, found[one.name], keys, handed.student, robust) for one in chosen]
     return Graded(handed, state, fault, tuple(finish() for finish in begun), texts, worker.wall.warning)
@@ -143,7 +143,7 @@ def _nothing(
     fault: str,
     warning: str,
 ) -> Graded:
-    """Return the marks of a submission that was not graded, with the reason."""
+    """Return the marks of a submission that was not graded, including the reason."""
     texts = tuple(Text(item, "") for item in written)
     marks = tuple(Mark(exercise, UNREADABLE, share=robust) for exercise in chosen)
     return Graded(handed, submission, fault, marks, texts, warning)

@@ -44,8 +44,8 @@ def collect(folder: Path, roster: Path | None = None) -> list[Row]:
 
     Raises:
         ValueError: If there are no marks, a mark is invalid, a student has two marks for one problem set, or a student
-            in the marks can be found neither on the roster nor in names.csv. In the last case names.csv is written
-            with a row to fill in.
+            in the marks is neither on the roster nor in names.csv. In the last case, names.csv is written with a row
+            for the instructor to fill in.
     """
     if not folder.is_dir():
         raise ValueError(f"{folder}: expected a folder with marks, as written by companion grade --out")
@@ -132,10 +132,11 @@ def _enrol(found: dict[tuple[str, str], Row], people: Mapping[str, Row]) -> None
 
 
 def ids_of(folder: Path, students: Iterable[str], people: Mapping[str, Row]) -> dict[str, str]:
-    """Find the roster ids of the students whose names in the marks are not themselves roster ids.
+    """Find the roster ids of the students whose names in the marks are not roster ids.
 
-    Look up each student in names.csv first, and then by a name or email that only one person on the roster has. The
-    students found by name and those not found are written to names.csv, where the instructor can correct them.
+    Look up each student in names.csv first, and then by a name or email that only one person on the roster has.
+    Students found by name and students not found are written to names.csv, where the instructor can correct the
+    entries.
 
     Args:
         folder: Folder that contains names.csv.
@@ -203,5 +204,5 @@ def _letters(name: str) -> str:
 
 
 def students_and_sets(rows: Sequence[Row]) -> tuple[int, list[str]]:
-    """Return the number of students in a table and the sorted names of its problem sets."""
+    """Return the number of students in a table, and the sorted names of its problem sets."""
     return len({row["student_id"] for row in rows}), sorted({row["assignment"] for row in rows})

@@ -7,8 +7,8 @@ A problem set with a due date has a file PSET.toml, written by `companion course
     grace = "15 minutes"
 
 The instructor may add extensions.csv beside it, one file for the whole course. An empty student_id or assignment stands
-for all students or all assignments. If several rows apply, the most specific one decides for each column; a row that
-names only a student takes precedence over one that names only an assignment:
+for all students or all assignments. If several rows apply, the most specific row decides for each column; a row that
+names only a student takes precedence over a row that names only an assignment:
 
     student_id,assignment,due,grace,late_days,reason
     ada,week2,2026-12-07T23:59+01:00,,,ill
@@ -48,7 +48,7 @@ class Late:
     Attributes:
         share: Fraction of the points that is deducted, from 0 to 1.
         days: Late days that the submission uses up.
-        told: A sentence for the student; empty if the submission is in time.
+        told: A sentence for the student; empty if the submission is on time.
     """
 
     share: float = 0.0
@@ -77,7 +77,7 @@ class Lateness:
 
     Attributes:
         due: Due date in ISO 8601.
-        late: Share of the points deducted for each day or hour begun, such as "10% a day, at most 50%".
+        late: Share of the points deducted for each full or partial day or hour, such as "10% a day, at most 50%".
         grace: Period after the due date in which nothing is deducted, such as "15 minutes"; empty for none.
         extensions: Different terms for individual students or problem sets.
 
@@ -101,14 +101,14 @@ class Lateness:
         return moment(self.due, "due").isoformat()[-6:]
 
     def of(self, student: str, assignment: str, time: str, spent: int = 0, due: str = "") -> Late:
-        """Return how late a student's work is and what that costs.
+        """Return how late a student's work is and what the penalty is.
 
         Args:
             student: Name of the student, as in the marks.
             assignment: Name of the problem set.
             time: Time of submission; empty if unknown, in which case there is no penalty.
             spent: Late days that the student has used up on other problem sets.
-            due: Another due date, set by a platform. The later of the two counts.
+            due: Another due date, set by a platform. The later of the two due dates counts.
         """
         if not time:
             return Late()
@@ -173,7 +173,7 @@ def _seconds(grace: str, what: str) -> float:
 
 
 def read_settings(file: Path) -> dict[str, Any]:
-    """Read a problem set's TOML file; the result is empty if there is no such file.
+    """Read a problem set's TOML file; the result is empty if the file does not exist.
 
     Raises:
         ValueError: If it is not valid TOML, has an unknown key or a value that is not text, or has only one of `due`

@@ -1,8 +1,8 @@
 """Fill marks into a gradebook exported from Canvas or Moodle, and pack feedback pages for upload.
 
-Only the grades in the table change, so the platform can import it again. Students are matched by the platform's number,
-which is part of the file names of downloaded submissions, or by an id or email address in the table. On sites in other
-languages the columns have other names, which the option `--columns` sets.
+Only the grades in the table change, so the platform can import the table again. Students are matched by the platform's
+number, which is part of the file names of downloaded submissions, or by an id or email address in the table. On sites
+in other languages the columns have other names, which the option `--columns` sets.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def filled(
         file: The table, as exported by the platform.
         marks: Rows with assignment, student_id, score and max_score. An empty score leaves the cell unchanged.
         named: Column names that replace those in `ROLES`, for a site in another language.
-        ids: The roster's ids, by the students' names in the marks.
+        ids: Roster ids, keyed by the students' names in the marks.
 
     Returns:
-        The table as CSV text, and the students in the marks who are not in the table.
+        The table as CSV text, and the students who are in the marks but not in the table.
 
     Raises:
         ValueError: If the table is from neither platform, two of its rows have the same id, a row would get two marks,
@@ -63,7 +63,7 @@ def _matched(
     """Yield each mark and its student's row, and append students without a row to `unknown`.
 
     Raises:
-        ValueError: If two students in the marks have the same row.
+        ValueError: If two students in the marks match the same row.
     """
     taken: dict[tuple[int, str], str] = {}
     for mark in marks:

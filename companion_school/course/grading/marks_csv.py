@@ -136,8 +136,8 @@ def _by_item(settled: Sequence[Settled]) -> dict[str, list[Line]]:
 def statistics(settled: Sequence[Settled]) -> str:
     """Return CSV text that counts students by item, outcome and known mistake, most frequent first.
 
-    Robust answers are counted in separate rows ("right and robust"). The mistake in a row "right" is one that costs
-    only the robust mark.
+    Robust answers are counted in separate rows ("right and robust"). A mistake listed in a row "right" costs only the
+    robust mark.
     """
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
@@ -161,7 +161,7 @@ def write(graded: Sequence[Graded], assignment: str, out: Path, course: Path | N
         course: Folder into which the problem set was released; None if unknown.
 
     Returns:
-        Errors of pages that could not be written.
+        Error messages for pages that could not be written.
     """
     records = tuple(record_of(one) for one in graded)
     return publish(Results(assignment, str(course.resolve()) if course else "", records), out)[1]
@@ -209,7 +209,7 @@ def publish(results: Results, out: Path) -> tuple[list[Settled], list[str]]:
 
 
 def must_be_untouched(out: Path) -> None:
-    """Raise a `ValueError` if marks.csv was changed by hand, because writing it again would lose the change."""
+    """Raise `ValueError` if marks.csv was changed by hand, because writing it again would lose the changes."""
     file = out / "marks.csv"
     if file.is_file() and (out / FILE).is_file() and _digest(file.read_text(encoding="utf-8")) != load(out).table:
         raise ValueError(
@@ -316,7 +316,7 @@ def merged(first: Results, new: Results) -> tuple[Results, list[str]]:
 
 
 def _number_of(record: Record) -> str | None:
-    """Return the platform's number of a student; None for names that are not a platform's, such as smith_2024."""
+    """Return a student's number on the platform; None for names that do not come from one, such as smith_2024."""
     return platform_number(record.student) if platform_name(record.place) else None
 
 

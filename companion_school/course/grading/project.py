@@ -81,7 +81,7 @@ def grade_one(worker: Worker, handed: Handed, stages: Sequence[Stage], keys: Key
     faults |= {file: found.fault for file, found in surveyed.items() if found.fault}
     sources = {module: text for module, text in sources.items() if f"{module}.py" not in faults}
     tried = _Tried(worker, keys, handed.student, sources, faults, surveyed, bans, {})
-    # Run all public cases before any hidden one. Feedback on public cases quotes what the code wrote, so code that has
+    # Run all public cases before any hidden case. Feedback on public cases quotes what the code wrote, so code that has
     # seen a hidden case could reveal it there.
     begun = [tried.begin(part) for part in book]
     marks = tuple(finish() for finish in begun)
@@ -91,7 +91,7 @@ def grade_one(worker: Worker, handed: Handed, stages: Sequence[Stage], keys: Key
 
 
 def nothing(handed: Handed, stages: Sequence[Stage], submission: str, fault: str, warning: str) -> Graded:
-    """Return the marks of a project that was not graded, with the reason."""
+    """Return the marks of a project that was not graded, including the reason."""
     marks = tuple(_made(part, UNREADABLE) for stage in stages for part in parts(stage.number))
     return Graded(handed, submission, fault, marks, warning=warning)
 
@@ -112,8 +112,8 @@ class _Tried:
         worker: Runs the student's code.
         keys: The answer keys.
         student: The student's name.
-        sources: Text of each usable file, by module.
-        faults: Errors of the other files, by file name.
+        sources: Text of each usable file, keyed by module.
+        faults: Errors of the other files, keyed by file name.
         surveyed: Imports and forbidden names of each file.
         bans: Lists of forbidden names, in the same order as in `surveyed`.
         late: For each stage, the names of the parts that have exceeded their time limit.
@@ -129,7 +129,7 @@ class _Tried:
     late: dict[int, set[str]]
 
     def begin(self, part: Part) -> Callable[[], Mark]:
-        """Run a part's public cases, and return a function that runs the hidden ones and returns the mark."""
+        """Run a part's public cases, and return a function that runs the hidden cases and returns the mark."""
         stage = part.stage
 
         def nothing(result: Result, told: str) -> Callable[[], Mark]:

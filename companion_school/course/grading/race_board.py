@@ -74,7 +74,7 @@ def run_races(
         done: Called with each result as soon as it is ready.
 
     Returns:
-        The results in order of bits per byte (fewest first); late races come after those in time, and failed races
+        The results in order of bits per byte (fewest first); races over the time limit come later, and failed races
         last.
     """
     found = []
@@ -152,7 +152,7 @@ def _bits(
 
 
 def _groups(windows: list[torch.Tensor], most: int) -> Iterator[list[torch.Tensor]]:
-    """Split the windows into groups of at most `most`, each with its longest window first."""
+    """Split the windows into groups of at most `most` windows, longest first within each group."""
     by_length = sorted(windows, key=len, reverse=True)
     count = -(-len(by_length) // most)
     yield from (by_length[start::count] for start in range(count))
@@ -200,7 +200,7 @@ def _program(sources: Mapping[str, str]) -> str:
 
 
 def board(raced: Sequence[Raced]) -> list[list[str]]:
-    """Return a table of the races and the baselines, fewest bits per byte first. Only races in time have a rank."""
+    """Return a table of the races and baselines, fewest bits per byte first. Only races within the limit are ranked."""
     rows = [(one.bits_per_byte, one.told != "", one.student, one.told) for one in raced]
     rows += [(mark.bits_per_byte, False, mark.name, _BASELINE) for mark in race.yardsticks(*race.texts())]
     rows.sort(key=lambda row: (row[0] is None, row[0] or 0.0))

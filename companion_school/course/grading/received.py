@@ -1,7 +1,7 @@
 """Find out when work was handed in: from the instructor's table, nbgrader, a platform's manifest or file names, or git.
 
-A file's modification time does not count as evidence, because cloning, copying and downloading reset it. Without any
-other source the time is unknown, and there is no penalty for lateness.
+A file's modification time does not count as evidence, because cloning, copying and downloading reset it. If there is no
+other source, the time is unknown, and there is no penalty for lateness.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def moment(text: str, what: str, zone: str = "UTC") -> datetime:
         zone: UTC offset to assume if the text has none, such as "+01:00".
 
     Raises:
-        ValueError: If the text is not a time.
+        ValueError: If the text cannot be parsed as a time.
     """
     written = re.sub(r" ?(UTC|GMT|Z)$", "+00:00", text.strip())
     found = None
@@ -67,7 +67,7 @@ class Sources:
 
     Attributes:
         manifest: Student and submission time for each folder in a Gradescope export.
-        table: The instructor's table of times, by student.
+        table: The instructor's table of times, keyed by student.
         zone: UTC offset to assume for times without one.
     """
 
@@ -123,7 +123,7 @@ def read_times(file: Path) -> dict[str, str]:
     Moodle's grading worksheet in English, with Identifier and "Last modified (submission)", is accepted too.
 
     Returns:
-        Times by student; students without a time are left out.
+        Times, keyed by student; students without a time are left out.
 
     Raises:
         ValueError: If a column is missing, a student with a time is listed again, or a time is malformed.
@@ -185,7 +185,8 @@ def _submitters(about: Mapping[str, Any]) -> str:
 def _stamped(file: Path | None) -> str:
     """Read the time that nbgrader recorded; empty if there is none.
 
-    The caller passes a file only for a folder that nbgrader collected. Elsewhere the student could have written it.
+    The caller passes a file only for a folder that nbgrader collected. In any other folder the student could have
+    written the file.
     """
     if file is not None and file.exists():
         with contextlib.suppress(Unreadable, UnicodeError):
@@ -200,7 +201,7 @@ def last_commit(home: Path, files: Sequence[Path]) -> str:
     """Return the time of the last commit to the graded files in a clone of a student's repository.
 
     The clone is not trusted: its configuration is ignored, and only its references and objects are read. If the files
-    differ from the checked-out commit, the time is unknown. The time itself is set by the committer and can be forged.
+    differ from the checked-out commit, the time is unknown. The committer sets this time and can forge it.
 
     Args:
         home: Folder of the clone.

@@ -39,7 +39,7 @@ TRIED = (READ, EMPTY)
 
 @dataclass(frozen=True)
 class Finding:
-    """A fault of an answer, for the feedback page.
+    """A fault in an answer, as shown on the feedback page.
 
     Attributes:
         lead: Introduction to the finding.
@@ -213,7 +213,7 @@ def _written_item(text: Text) -> Item:
 
 
 def store(results: Results) -> str:
-    """Return the results as the text of results.json."""
+    """Return the results as text for results.json."""
     return json.dumps(dataclasses.asdict(results), indent=1, ensure_ascii=False) + "\n"
 
 
@@ -403,8 +403,8 @@ def settle(
 def read_overrides(file: Path, results: Results) -> list[Override]:
     """Read the manual changes from overrides.csv; there are none if the file does not exist.
 
-    A row with a mistake (in the words of class.csv) and no student applies to all students whose wrong answer to the
-    item makes that mistake. A row for a single student takes precedence over it.
+    A row that names a mistake (as worded in class.csv) but no student applies to all students whose wrong answer to the
+    item makes that mistake. A row for a single student takes precedence.
 
     Raises:
         ValueError: If a row names a student or an item that is not in the results, has no reason or author, is
@@ -433,7 +433,7 @@ def read_overrides(file: Path, results: Results) -> list[Override]:
 
 
 def _who_made(results: Results, id: str, mistake: str) -> list[str]:
-    """Return the students whose wrong answer to an item makes a known mistake."""
+    """Return the students whose wrong answer to an item makes this known mistake."""
     items = [(record.student, item) for record in results.records for item in record.items if item.id == id]
     return [student for student, item in items if item.outcome != Result.RIGHT.value and item.mistake == mistake]
 

@@ -44,13 +44,13 @@ _LONGEST = 100_000  # characters; longer programs are not parsed
 
 @dataclass(frozen=True)
 class Answers:
-    """A class's answers to one exercise, or its versions of one file of a project.
+    """A class's answers to one exercise, or its versions of one project file.
 
     Attributes:
         id: Exercise number or file name.
         by_student: Programs by student.
         own: The course's own answers: the reference and other correct answers.
-        given: The stub that was handed out.
+        given: The stub that students received.
     """
 
     id: str

@@ -97,7 +97,7 @@ class Handed:
         time_from: Source of the time, or the reason why it is unknown.
         fault: The reason why there is nothing to grade; None if there is something.
         others: Names of files and folders that were handed in but are not graded.
-        place: Name of the student's entry in the folder of submissions, which a platform uses to match feedback.
+        place: Name of the student's file or folder among the submissions, which a platform uses to match feedback.
     """
 
     student: str
@@ -174,7 +174,7 @@ def handed_by(student: str, folder: Path, assignment: str | None = None, *, proj
     """Find the submission in one student's folder. A problem with it is recorded in `fault`."""
     entries = _Entries([(folder, Platform(plain(student)))])
     found = _one(plain(student), entries, assignment, received.Sources({}, {}, "UTC"), project=project, collected=False)
-    assert found is not None  # None is only possible for single files
+    assert found is not None  # only single files can give None
     return found
 
 
@@ -251,7 +251,7 @@ def _one(
     project: bool,
     collected: bool,
 ) -> Handed | None:
-    """Build one student's submission; None if a project is graded and the entry is a file that is not part of one."""
+    """Build a student's submission; None if a project is graded and the entry is a file that belongs to no project."""
     place = plain(entries.paths[0][0].name)
     try:
         found: list[tuple[Path, Platform]] = []

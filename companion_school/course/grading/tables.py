@@ -38,7 +38,7 @@ def read_number(text: str, where: str) -> float | None:
         where: Start of the error message.
 
     Raises:
-        ValueError: If the cell holds anything else.
+        ValueError: If the cell contains anything else.
     """
     written = text.strip().replace("\u202f", "").replace("\xa0", "")
     if not written:

@@ -1,4 +1,4 @@
-"""Hostile answers to exercise 2.3. Each must earn nothing and end in one of the outcomes listed with it.
+"""Hostile answers to exercise 2.3. Each attack must earn nothing and end in one of the outcomes listed with it.
 
 An attack is the body of `visible_softmax(scores, may_look)`. If it runs at all, it runs in the grader's sandbox.
 `ATTACKS` are graded with no operators forbidden, so that they get as far as possible. `BREACHES` break the rules of the

@@ -104,7 +104,7 @@ def _ran_out_of_time(graded: Graded, students: Mapping[str, Student]) -> bool:
 
 
 def _fault(graded: Graded, students: dict[str, Student]) -> str | None:
-    """Return the first difference between the actual and the expected result, or None."""
+    """Return the first difference between the actual and the expected result, or None if there is none."""
     student = students[graded.handed.student]
     if graded.submission != student.submission:
         return f"the submission should be {student.submission!r}, is {graded.submission!r}: {graded.fault}"
@@ -174,7 +174,7 @@ def _hand_in(student: Student, folder: Path, secret: Path) -> None:
 
 
 def hostile_class() -> dict[str, Student]:
-    """Return all students of the hostile class by name."""
+    """Return all students of the hostile class, keyed by name."""
     book = {id: find_exercise(id) for id in BOOK}
     target = book[TARGET]
     right = {id: exercise.solution for id, exercise in book.items()}

@@ -56,7 +56,7 @@ def leaks(folder: Path, book: Sequence[Exercise], secret: bytes, *, public: Iter
         text = bare(text + html.unescape(re.sub(r"<[^<>]*>", "", text)))
         found += [f"{name}: {what}" for what in guarded.standing_in(text.encode())]
         found += [f"{name}: {what}" for what in cases.standing_in(data)]
-        if path.suffix != ".py":  # the check package in the release contains the markers itself
+        if path.suffix != ".py":  # the check package in the release itself contains the markers
             found += [f"{name}: {marker}" for marker in _MARKERS if marker in text]
     return found
 

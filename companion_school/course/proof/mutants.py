@@ -1,9 +1,9 @@
 """Mutants: copies of a reference, each with one small automatic change.
 
 A mutant changes a comparison, a constant (including axes and bounds of slices), an operator, a sign or a name such as
-`amax` or `sin`. It can also swap the first two arguments of a call, or drop a keyword, a method call (such as a clamp,
-a copy or a conversion of the dtype), a branch or a statement. `raise` and `assert` statements are not mutated, because
-no check compares the text of an error.
+`amax` or `sin`. It can also swap the first two arguments of a call, or drop a keyword argument, a method call (such as
+a clamp, a copy or a dtype conversion), a branch or a statement. `raise` and `assert` statements are not mutated,
+because no check compares the text of an error.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def changed_texts(source: str, name: str | None = None) -> Iterator[tuple[str, i
         name: The top-level function or class to mutate (default: the first top-level statement).
 
     Yields:
-        The change, as in "a + b -> a - b", its line number, and the whole mutated text.
+        The change, as in "a + b -> a - b", its line number, and the complete mutated text.
     """
     tree = ast.parse(source)
     defined = [at for at, node in enumerate(tree.body) if name is None or getattr(node, "name", None) == name]
@@ -231,7 +231,7 @@ def _changes(node: ast.AST) -> Iterator[Callable[[], Any]]:
 
 
 def _is_module(node: ast.expr) -> bool:
-    """Return True if the object of a method call is a library, as in `torch.zeros`, rather than a value."""
+    """Return True if a method is called on a library, as in `torch.zeros`, rather than on a value."""
     while isinstance(node, ast.Attribute):
         node = node.value
     return isinstance(node, ast.Name) and node.id in {"torch", "math", "itertools", "functools", "F", "nn"}

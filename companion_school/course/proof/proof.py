@@ -40,7 +40,7 @@ ON_MANY_SEEDS = ("reference", "variant", "bounded")
 
 @dataclass(frozen=True)
 class Proof:
-    """The result of a run of trials.
+    """The results of a run of trials.
 
     Attributes:
         exercises: Number of exercises tried.
@@ -118,7 +118,7 @@ def prove_on_seeds(ids: Iterable[str] | None, seeds: int, *, jobs: int = 2) -> P
 
 
 def _tried(kinds: Sequence[str], trials: Iterable[Trial]) -> tuple[str, ...]:
-    """Return the kinds that a run has to cover. A single exercise may lack a second correct answer."""
+    """Return the kinds of answers that a run has to cover. A single exercise may lack a second correct answer."""
     found = {trial.kind for trial in trials}
     return tuple(kind for kind in kinds if kind in found or kind == "reference")
 

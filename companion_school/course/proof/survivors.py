@@ -2,7 +2,7 @@
 
 A mutant that passes either reveals a missing test case or is equivalent: it computes the same results as the reference
 for every input that the statement allows. If the answer to an exercise is one fixed result, every mutant that passes is
-equivalent. For the other exercises `equivalent.toml` declares the equivalent mutants, with reasons. Declarations of
+equivalent. For the other exercises, `equivalent.toml` lists the equivalent mutants, with reasons. Declarations of
 mutants that no longer pass are also reported.
 """
 
@@ -50,7 +50,7 @@ class Tally:
         made: Number of mutants.
         survivors: Changes that pass the check on the public seed and are not equivalent.
         equivalent: Changes that pass and are declared equivalent, or belong to an exercise with one fixed result.
-        by_lot: Changes whose result depends on the seed.
+        by_lot: Changes that pass or fail depending on the seed.
         stale: Changes that are declared equivalent but do not pass or do not exist.
     """
 

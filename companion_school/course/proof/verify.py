@@ -126,7 +126,7 @@ def stub(exercise: Exercise) -> Any:
 
 
 def counts(found: Iterable[Trial]) -> dict[str, dict[str, int]]:
-    """Count, for each kind of answer, how many were tried and how many gave the expected result on all seeds."""
+    """For each kind of answer, count how many were tried and how many gave the expected result on all seeds."""
     answers: dict[tuple[str, str, str], bool] = {}
     for trial in found:
         key = trial.exercise, trial.kind, trial.name

@@ -13,7 +13,7 @@ IMPORTED = frozenset({"torch", "math"})
 
 
 def other_exercises(exercise: Exercise) -> list[str]:
-    """Return the numbers of the exercises whose answers the reference calls.
+    """Return the ids of the exercises whose answers the reference calls.
 
     Raises:
         ValueError: The reference uses a name other than torch, math, built-ins and exercises.

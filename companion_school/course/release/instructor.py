@@ -40,7 +40,7 @@ def page(pset: ProblemSet) -> str:
     points = count(pset.points, "point")
     exercises = count(len(pset.exercises) + len(pset.written), "exercise")
     text, facts = document("instructor.md"), "\n".join(rows).strip()
-    if not pset.exercises:  # the explanations of limits and stars are about code
+    if not pset.exercises:  # the explanations of limits and stars only concern code
         text = "\n\n".join(part for part in text.split("\n\n") if not part.startswith(("**Two marks.**", "`--time")))
     return text.format(name=pset.name, exercises=exercises, points=points, minutes=minutes, rows=facts)
 

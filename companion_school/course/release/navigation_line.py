@@ -33,7 +33,7 @@ def navigation(kind: Kind, number: int, known: Titles, *, deeper: bool = False) 
 
     Args:
         kind: Kind of notebook that the line is for. For exercises and deeper notebooks, the previous notebook is their
-            lesson's.
+            lesson's notebook.
         number: Number of the notebook's lesson.
         known: All lessons.
         deeper: True if the lesson has a deeper notebook.

@@ -76,7 +76,7 @@ def notebook(cells: Iterable[Cell]) -> Notebook:
 
 
 def to_text(made: Notebook) -> str:
-    """Return a notebook as JSON text, in Jupyter's own format."""
+    """Return a notebook as JSON text, formatted as Jupyter writes it."""
     return nbformat.writes(made) + "\n"
 
 
@@ -97,14 +97,14 @@ def heading(exercise: Exercise, worth: str | None = None) -> str:
 
 
 def _counts(exercise: Exercise) -> str:
-    """Return a sentence saying that gradients are compared, if they are and the statement does not mention it."""
+    """Return a sentence saying that gradients count, if they do and the statement does not mention them."""
     if "gradients" not in exercise.right or "gradient" in exercise.idea:
         return ""
     return "\n\nGradients with respect to all arguments are compared as well, and count for *right*."
 
 
 def _robust(exercise: Exercise) -> str:
-    """Return the requirements for a robust answer, in small print."""
+    """Return the requirements for a robust answer, formatted as small print."""
     if not exercise.asks:
         return ""
     lines = "\n".join(f"- <small>{ask}</small>" for ask in exercise.asks)

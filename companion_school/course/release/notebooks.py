@@ -135,7 +135,7 @@ def self_study_files(folder: Path) -> dict[Path, str]:
 
 
 def stale_files(folder: Path) -> list[str]:
-    """Describe each file in `folder`/exercises that is missing, outdated or superfluous."""
+    """Return a description of each file in `folder`/exercises that is missing, outdated or superfluous."""
     wanted = self_study_files(folder)
     faults = []
     for path, text in wanted.items():

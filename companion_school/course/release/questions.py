@@ -49,10 +49,10 @@ def needs_lesson(question: Question) -> list[str]:
 
 
 def find_gradable(id: str) -> Question:
-    """Return the question with this number.
+    """Return the question with this id.
 
     Raises:
-        ValueError: The number is unknown, or the question is a prediction without a list of reasons.
+        ValueError: The id is unknown, or the question is a prediction without a list of reasons.
     """
     from companion_school.questions.question import find_question
 
@@ -96,7 +96,7 @@ def as_exercise(question: Question, secret: bytes) -> Exercise:
 
 
 def _prediction(question: Question, secret: bytes) -> Exercise:
-    """Return a prediction as an exercise that asks for a letter (what happens) and a number (why).
+    """Return a prediction as an exercise that asks for a letter (what will happen) and a number (why).
 
     Both must be right. If the question allows it, the right letter with a wrong number earns part of the points.
     """

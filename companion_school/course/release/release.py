@@ -140,7 +140,7 @@ def _public_key(exercise: Exercise) -> bytes:
 
 
 def student_files(pset: ProblemSet, source: Notebook) -> dict[str, bytes]:
-    """Return the contents of the students' files by path.
+    """Return the contents of the students' files, keyed by path.
 
     Args:
         pset: The problem set.
@@ -164,7 +164,7 @@ def release(pset: ProblemSet, secret: bytes, out: Path) -> list[Path]:
         out: Output folder (created if missing).
 
     Returns:
-        The folders and files of the set, including the folder of the sheets, which `write_sheets` writes.
+        The set's folders and files, including the folder of the sheets, which `write_sheets` fills.
 
     Raises:
         ValueError: `out` already contains a problem set with this name, or is not a folder.
@@ -197,7 +197,7 @@ def release(pset: ProblemSet, secret: bytes, out: Path) -> list[Path]:
 
 
 def write_sheets(pset: ProblemSet, secret: bytes, students: Iterable[str], out: Path) -> Path:
-    """Write each student's sheet with their own numbers and return the folder of the sheets."""
+    """Write a sheet with individual numbers for each student, and return the folder of the sheets."""
     folder = out / f"{pset.name}_sheets"
     for student in students:
         write_atomic(folder / page_name(student), sheet(pset.name, pset.numbers, secret, student))

@@ -10,7 +10,7 @@ from companion_school.course.written.sheet import MARKS, Given, Key, keep, read_
 
 
 def put_marks(sheet: Path, out: Path) -> int:
-    """Add the marks of a sheet to `written.csv`.
+    """Add a sheet's marks to `written.csv`.
 
     Args:
         sheet: A marking sheet with points filled in.

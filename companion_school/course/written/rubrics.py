@@ -58,8 +58,7 @@ class Written:
         return self.levels[0].points
 
     def level(self, points: float) -> Level:
-        """Return the level worth this many points; for points halfway between two levels, return a level that names
-        both.
+        """Return the level worth this many points; for points halfway between two levels, return one that names both.
 
         Raises:
             ValueError: The rubric has no such level.

@@ -2,7 +2,7 @@
 
     student_id, item, text_id, text, points, comment
 
-`text_id` is a hash of the text, so a mark belongs to the text that it was given for. In a blind sheet the column
+`text_id` is a hash of the text, so a mark belongs to the text that it was given for. On a blind sheet, the column
 student_id is empty, and the rows of an item are sorted by text_id. Once read, the marks are stored without the texts in
 `written.csv`, beside marks.csv. An HTML page with the same name shows each text as in the student's notebook, including
 what its code printed and drew.
@@ -52,7 +52,7 @@ class Row:
     """A text that a person has to mark.
 
     Attributes:
-        who: The student, or the text's id in a blind sheet.
+        who: The student, or the text's id on a blind sheet.
         item: Number of the item.
         text: The text.
         beside: What a marker should see beside it (`answers.read_runs`).
@@ -69,7 +69,7 @@ def rows_of(graded: Iterable[Graded], *, blind: bool = False) -> list[Row]:
 
     Args:
         graded: The students' submissions.
-        blind: Whether to replace the students by text ids and to merge equal texts into one row.
+        blind: Whether to replace students with text ids and merge equal texts into one row.
     """
     rows = {}
     for one in graded:

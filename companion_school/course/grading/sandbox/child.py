@@ -57,7 +57,7 @@ def _engine(folder: Path) -> dict[str, Any]:
 
 @runtime_checkable
 class Channel(Protocol):
-    """A socket, or a wrapper that limits one."""
+    """A socket, or a wrapper that limits a socket."""
 
     def recv(self, most: int, /) -> bytes: ...
 
@@ -235,7 +235,7 @@ def _serve_part(descriptor: int, order: dict[str, Any], tools: _Tools) -> None:
 def _limit(cpu_seconds: int, memory: int, writes: int) -> None:
     """Set the resource limits: `memory` in mapped bytes, and `writes` in bytes per file.
 
-    Limits that this system does not have are omitted (on macOS, memory).
+    Limits that the system does not support are omitted (memory, on macOS).
     """
     wanted = {
         "RLIMIT_CPU": (cpu_seconds, cpu_seconds + 1),
@@ -276,7 +276,7 @@ def _serve(channel: socket.socket, program: dict[str, Any], engine: dict[str, An
     case, in_this_process = engine["exercise"].Case, engine["call"].in_this_process
 
     def attempt(action: Any) -> Any:
-        """Return the result of an action; an exception becomes an outcome too."""
+        """Return the outcome of an action; an exception also becomes an outcome."""
         try:
             return action()
         except BaseException as error:  # SystemExit and KeyboardInterrupt, too
@@ -324,7 +324,7 @@ def _serve(channel: socket.socket, program: dict[str, Any], engine: dict[str, An
 
 
 def _named(error: BaseException) -> tuple[str, str]:
-    """Return the type and message of an error, even if its own methods fail."""
+    """Return the type and message of an error, even if the error's own methods fail."""
     try:
         return type(error).__name__, str(error)[:1000]
     except BaseException:

@@ -105,10 +105,10 @@ class Program:
 
 @dataclass(frozen=True)
 class Found:
-    """The results of looking for one function name in a student's files.
+    """The result of looking for a function name in a student's files.
 
     Attributes:
-        defined: True if a cell defines this name, or begins to define it and cannot be parsed.
+        defined: True if a cell defines this name, or starts to define it but cannot be parsed.
         answer: The program, or the reason why there is none.
         used: The forbidden names that occur in the program, or None if it cannot be parsed as a whole.
     """
@@ -120,7 +120,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Surveyed:
-    """The findings about a Python file.
+    """What the grader needs to know about a Python file.
 
     Attributes:
         fault: The reason why the file is not valid Python, or an empty string.
@@ -143,7 +143,7 @@ class Run:
 
 
 class Worker:
-    """Context manager for a process that runs answers. `behind` is the wall (default: the best one on this system)."""
+    """Context manager for a process that runs answers. `behind` is the wall (default: the best on this system)."""
 
     def __init__(self, limits: Limits, behind: wall.Wall | None = None) -> None:
         if not hasattr(os, "fork") or not hasattr(socket, "send_fds"):
@@ -245,7 +245,7 @@ class Worker:
         return made
 
     def run(self, program: Program, cases: Sequence[Case], order: Sequence[int]) -> Run:
-        """Run a program in a separate process, and call its function on the cases in this order."""
+        """Run a program in a separate process, and call its function on the cases in the given order."""
         run = Run()
 
         def converse(call: Callable[[Case, bool], Outcome]) -> Run:

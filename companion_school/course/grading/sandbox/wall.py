@@ -1,4 +1,4 @@
-"""The wall between a student's code and everything else: the grader, its secret, other students' work, the machine.
+"""The wall between a student's code and everything else: the grader, its secret, other students' work and the machine.
 
 Three walls share the interface `Wall`, and `choose` picks the first that works on this system:
 
@@ -66,7 +66,7 @@ class Wall:
         return os.fork()
 
     def give_up(self, user: int, writes: int = 0) -> str:
-        """Give up all rights that a student's code must not have.
+        """Give up all privileges that a student's code must not have.
 
         Args:
             user: An id that no other process uses.
@@ -253,7 +253,7 @@ def spare_users(mapped: str) -> range:
     """
     ends = [int(first) + int(many) for first, _, many in (line.split() for line in mapped.splitlines())]
     last = max(ends, default=2**32) - 2  # the last id belongs to "nobody"
-    if last < 2000:  # a namespace with a single user, where a process cannot change its user
+    if last < 2000:  # in a namespace with a single user, a process cannot change its user
         last = 2**32
     first = 1_900_000_000 if last > 2_100_000_000 else max(1000, last - _MOST_USERS)
     return range(first, min(first + _MOST_USERS * 2**12, last))
@@ -360,7 +360,7 @@ def _others_can_read(path: Path) -> bool:
 
 
 def _become(user: int) -> None:
-    """Continue as a user without groups. This also drops the privileges of root."""
+    """Switch to a user without groups. This also drops root privileges."""
     os.setgroups([])
     os.setresgid(user, user, user)
     os.setresuid(user, user, user)

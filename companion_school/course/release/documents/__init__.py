@@ -17,5 +17,5 @@ from importlib.resources import files
 
 
 def document(name: str) -> str:
-    """Return the text of a document."""
+    """Return a document's text."""
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
