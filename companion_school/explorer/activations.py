@@ -214,7 +214,7 @@ def _leaves(within: list[str]) -> Any:
 
 
 def _keeps(name: str, found: Rows) -> Any:
-    """Return a hook that stores the output of the module with this name, and its input if that has a name, too."""
+    """Return a hook that stores the output of the module with this name, and its input if the input is named."""
     block = name.rpartition(".")[0]
 
     def keep(module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:

@@ -61,7 +61,10 @@ def missing(exercise: Exercise) -> Iterator[str]:
 
 
 def words(idea: str) -> int:
-    """Count the words in a statement's idea. Formulas and inline code count as one word, tables and examples as 0."""
+    """Count the words in a statement's idea.
+
+    A formula or a piece of inline code counts as one word. Tables and examples are not counted.
+    """
     text = re.sub(r"^```.*?^```|^\|.*?$", "", idea, flags=re.DOTALL | re.MULTILINE)
     for one in (r"\$\$.*?\$\$", r"\$[^$]*\$", r"`[^`]*`"):
         text = re.sub(one, "x", text, flags=re.DOTALL)
