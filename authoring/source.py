@@ -1,7 +1,7 @@
-"""A lesson's source: MyST Markdown as cells without outputs, and the line of the file where each begins.
+"""A lesson's source: MyST Markdown, read as cells without outputs and the line of the file at which each begins.
 
-A question becomes a folded cell that asks it. A target starts a new cell so that links can lead there. Steps that need
-more than one source are left to `finish.py`: links, minutes and navigation.
+A question becomes a folded code cell that asks it. A target starts a new cell, so that links can lead to it. Links,
+minutes and navigation need more than one source, so they are left to `finish.py`.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _TARGET = re.compile(r"^\(([\w-]+)\)=[ \t]*$")
 
 @dataclass(frozen=True)
 class Source:
-    """A source as cells, with ids computed from their text.
+    """A source as cells. Their ids are computed from their text.
 
     Attributes:
         path: The source's file.
         front: Its front matter.
         cells: The cells.
-        lines: Line of the file where each cell begins, from 1.
-        tables: Positions for the table of exercises, as (cell from 1, line of the cell from 0).
-        targets: Index (from 0) of the cell that begins with each target `(name)=`.
-        questions: The question of each cell that asks one, by the cell's index (from 0).
+        lines: Line of the file at which each cell begins, counted from 1.
+        tables: Where the table of exercises belongs, as (cell, counted from 1; line in the cell, counted from 0).
+        targets: Index (from 0) of the cell that follows each target `(name)=`.
+        questions: The questions, by the index (from 0) of the cell that asks each.
     """
 
     path: Path
@@ -77,7 +77,7 @@ def read_source(path: Path) -> Source:
 
 
 def _kept(metadata: Mapping[str, Any]) -> NotebookNode:
-    """Return the metadata that a cell keeps in the notebook. JupyterLab hides the source of a folded cell."""
+    """Return the metadata that a cell has in the notebook. JupyterLab hides the source of a folded cell."""
     kept = NotebookNode({key: value for key, value in metadata.items() if key in ("tags", "name")})
     if FOLDED in kept.get("tags", []):
         kept["jupyter"] = NotebookNode(source_hidden=True)
@@ -95,12 +95,12 @@ def _first_lines(text: str, cells: list[NotebookNode]) -> Iterator[int]:
         if found >= 0:
             yield text.count("\n", 0, found) + 1
             position = found + len(cell.source)
-        else:  # jupytext changed the cell's text, so use the end of the previous one
+        else:  # jupytext changed the cell's text, so use the end of the previous cell
             yield text.count("\n", 0, position) + 1
 
 
 def _asked_by_the_lesson(path: Path) -> int:
-    """Count a lesson's questions, if this is the source of its deeper notebook, where their letters continue."""
+    """Return the number of questions in the lesson if this is its deeper notebook, where the letters continue."""
     lesson = path.parent.parent / "lessons" / path.name
     if path.parent.name != "deeper" or not lesson.exists():
         return 0
@@ -108,7 +108,7 @@ def _asked_by_the_lesson(path: Path) -> int:
 
 
 def _fill_in_exercises(cells: list[NotebookNode], name: str) -> list[tuple[int, int]]:
-    """Replace the placeholders in the cells by the table of exercises and return their places as (cell, line)."""
+    """Replace the placeholders in the cells with the table of exercises, and return their positions as (cell, line)."""
     found = [
         (number, row)
         for number, cell in enumerate(cells, 1)
@@ -117,7 +117,7 @@ def _fill_in_exercises(cells: list[NotebookNode], name: str) -> list[tuple[int, 
         if line == exercises.PLACEHOLDER
     ]
     table = exercises.table(name) if found else None
-    for number, row in reversed(found if table else []):  # from the bottom, so that the rows above keep their numbers
+    for number, row in reversed(found if table else []):  # from the bottom, so that earlier rows keep their numbers
         rows = cells[number - 1].source.split("\n")
         cells[number - 1].source = "\n".join([*rows[:row], table, *rows[row + 1 :]])
     return found
@@ -129,7 +129,7 @@ def _fill_in_exercises(cells: list[NotebookNode], name: str) -> list[tuple[int, 
 def _split(
     placed: list[tuple[NotebookNode, int]], path: Path, targets: dict[str, int], questions: dict[int, Draft]
 ) -> Iterator[tuple[NotebookNode, int]]:
-    """Split Markdown cells at questions and targets, and record both under the index of their cell."""
+    """Split Markdown cells at questions and targets, and record both by the index of their cell."""
     count = 0
     lesson, above = int(path.name[:2]), _asked_by_the_lesson(path)
     for cell, first in placed:

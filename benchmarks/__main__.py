@@ -53,10 +53,9 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, print each table as soon as it is complete, and write bench.json.
+    """Run the benchmarks, print each table as soon as it is complete, and write bench.json.
 
-    Returns:
-        1 if a contender computes a different function, 2 for bad input, otherwise 0.
+    Returns: The exit code: 1 if a contender computes a different function, 2 for bad input, otherwise 0.
     """
     flags = parser().parse_args(argv)
     try:
@@ -94,12 +93,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class Run:
-    """The results so far, which are printed and written to `file` as they come.
+    """Results so far, which are printed and written to `file` as soon as they are known.
 
     Args:
-        file: The file, bench.json.
-        setting: The settings.
-        copying: Measured bytes per second of a copy.
+        file: Path of bench.json.
+        setting: Settings of the measurements.
+        copying: Measured copy bandwidth, in bytes per second.
     """
 
     def __init__(self, file: Path, setting: Setting, copying: float) -> None:
@@ -130,7 +129,7 @@ class Run:
         print("\n".join(wrapped(line, 10) for line in lines), flush=True)
 
     def measure(self, size: Size, only: Sequence[str]) -> None:
-        """Measure the chosen parts at one size."""
+        """Run the chosen parts at one size."""
         for name, compare in PARTS.items():
             if name in only:
                 self.add(compare(size, self.setting))

@@ -1,4 +1,4 @@
-"""Compare contenders: check that they compute the same function, time those that do, and list the others."""
+"""Compare contenders: check which of them compute the same function, time those that do, and list the others."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Setting:
 
     Attributes:
         device: The device that runs the models.
-        precision: `"fp32"` or `"bf16"`. With `"bf16"`, contenders are checked against each other in both precisions.
-        compile: True to compile the models too.
-        rounds: Number of times that each contender is measured.
-        chip: The measured peak rates of this machine.
-        patience: Seconds after which no further round of a table starts, provided that three are done.
+        precision: `"fp32"` or `"bf16"`. For `"bf16"`, contenders are checked against each other in both precisions.
+        compile: Whether to measure compiled models as well.
+        rounds: How many times to measure each contender.
+        chip: This machine's measured peak rates.
+        patience: Number of seconds after which no new round for a table starts, provided that three rounds are done.
     """
 
     device: torch.device
@@ -44,7 +44,7 @@ class Setting:
 
     @property
     def dtypes(self) -> tuple[torch.dtype, ...]:
-        """Data types in which contenders are checked against each other; the last one is timed."""
+        """Data types in which contenders are checked against each other. The last of them is timed."""
         return (torch.float32,) if self.precision == "fp32" else (torch.float32, torch.bfloat16)
 
     @property
@@ -53,12 +53,13 @@ class Setting:
 
 
 def ceiling(dtype: torch.dtype, device: torch.device) -> tuple[Chip, float]:
-    """Measure the peak arithmetic rate and the memory bandwidth of this machine.
+    """Measure this machine's peak arithmetic rate and memory bandwidth.
 
-    Each is the best of two measurements, because another process may slow down one of them.
+    Each value is the best of two measurements, because another process may slow down one of them.
 
     Returns:
-        A chip with the peak FLOP/s and the read bandwidth, and the copy bandwidth, both in bytes/s.
+        A chip with the peak FLOP/s and the read bandwidth, and separately the copy bandwidth. Both bandwidths are in
+        bytes/s.
     """
     chips = [measure_chip(dtype, device) for _ in range(2)]
     reading = max(measure_reading(device) for _ in range(2))
@@ -68,7 +69,7 @@ def ceiling(dtype: torch.dtype, device: torch.device) -> tuple[Chip, float]:
 def cost_of_pass(
     config: ModelConfig, tokens: int, *, cached: int, batch: int = 1, dtype: torch.dtype = torch.float32
 ) -> tuple[float, float]:
-    """Return the FLOPs of a forward pass with the logits of the last token, and the bytes that it moves."""
+    """Return the FLOPs of a forward pass that computes the last token's logits, and the bytes that it moves."""
     flops = account.forward_flops(config, tokens, batch=batch, cached=cached, logits="last").total
     return flops, account.forward_bytes(config, tokens, batch=batch, cached=cached, dtype=dtype)
 
@@ -81,7 +82,7 @@ class LeftOut:
         name: The contender's name.
         kind: `"missing"` if it is not installed, `"failed"` if it raised an error, and `"differs"` if it computes a
             different function, which should never happen.
-        why: The reason, in one line.
+        why: The reason, on one line.
     """
 
     name: str
@@ -95,11 +96,11 @@ class Row:
 
     Attributes:
         name: The contender's name.
-        samples: Seconds of each round.
+        samples: Time of each round, in seconds.
         seconds: Median and quartiles of `samples`.
-        ratio: Its time divided by ours, round by round: 2 means that it takes twice as long.
-        rate: Items (tokens) per second at the median.
-        share: Shortest time that the machine's measured peak rates allow, divided by the median.
+        ratio: The contender's time divided by ours, round by round: 2 means that it takes twice as long.
+        rate: Items (tokens) per second at the median time.
+        share: The shortest time that the machine's measured peak rates allow, divided by the median time.
     """
 
     name: str
@@ -116,14 +117,14 @@ class Comparison:
 
     Attributes:
         part: `"training"`, `"decode"` or `"prefill"`.
-        title: Headline of the table.
+        title: Title of the table.
         size: Name of the `Size`.
-        items: Tokens that one run processes.
-        least: Lower bound on the seconds of one run, from the measured peak rates.
+        items: Number of tokens that one run processes.
+        least: Lower bound on the time of one run in seconds, computed from the measured peak rates.
         bound: The resource that limits the speed, `"compute"` or `"memory"`.
         rows: Contenders that were timed.
-        left_out: Contenders that were not.
-        remarks: Lines to print below the table.
+        left_out: Contenders that were not timed.
+        remarks: Lines of text to print below the table.
     """
 
     part: str
@@ -142,18 +143,18 @@ class Comparison:
         Args:
             name: The contender's name.
             check: Returns `None` if the contender computes the same function, else the difference.
-            given: Arguments of `check`.
+            given: Arguments for `check`.
         """
         try:
             if (why := check(*given)) is None:
                 return True
             self.omit(name, "differs", why)
-        except Exception as error:  # other libraries may raise anything, and that must not end the comparison
+        except Exception as error:  # other libraries may raise any exception, which must not end the comparison
             self.omit(name, "failed", f"{type(error).__name__}: {error}")
         return False
 
     def omit(self, name: str, kind: Literal["missing", "failed", "differs"], why: str) -> None:
-        """Record that a contender is left out, with the reason as one line of at most 300 characters."""
+        """Record that a contender is left out, and the reason as a single line of at most 300 characters."""
         self.left_out.append(LeftOut(name, kind, textwrap.shorten(why, 300, placeholder="...")))
 
     def time_equal(
@@ -163,13 +164,14 @@ class Comparison:
         difference: Callable[[Any, Any, torch.dtype], str | None],
         setting: Setting,
     ) -> Comparison:
-        """Time the contenders that return the same as ours in each data type of the setting.
+        """Time the contenders that return the same result as ours in each data type of the setting.
 
         Args:
-            runs: What is timed, by contender.
-            models: All models that it uses.
-            difference: Function of our result, another one and the data type that returns how they differ.
-            setting: The settings.
+            runs: Function to time, by contender.
+            models: All models that these functions use.
+            difference: Function that takes our result, another result and the data type, and says how the results
+                differ.
+            setting: Settings of the measurement.
         """
 
         def check(run: Callable[[], Any], expected: Any, dtype: torch.dtype) -> str | None:
@@ -185,7 +187,7 @@ class Comparison:
         return self.time(runs, setting)
 
     def time(self, runs: dict[str, Callable[[], Any]], setting: Setting) -> Comparison:
-        """Time the contenders, of which one is ours, and return this comparison."""
+        """Time the contenders, one of which is ours, and return this comparison."""
         samples = interleaved(
             runs,
             rounds=setting.rounds,
@@ -222,10 +224,10 @@ class Comparison:
 
 
 def differs(expected: Tensor, got: Tensor, what: str, dtype: torch.dtype) -> str | None:
-    """Return a line about a tensor that differs from `expected` by more than rounding explains, or `None`.
+    """Return a line of text if a tensor differs from `expected` by more than rounding explains, or else `None`.
 
-    The difference is measured as its root mean square divided by that of `expected`. It may be at most 1e-4 in float32
-    and 5e-2 otherwise. Different shapes and NaN always count as a difference.
+    The measure is the root mean square of the difference divided by the root mean square of `expected`. It may be at
+    most 1e-4 in float32 and 5e-2 otherwise. Different shapes and NaN always count as a difference.
 
     Args:
         expected: Our tensor.
@@ -237,7 +239,7 @@ def differs(expected: Tensor, got: Tensor, what: str, dtype: torch.dtype) -> str
     a, b = expected.detach().double().cpu(), got.detach().double().cpu()
     if a.shape == b.shape:
         error = float((a - b).square().mean().sqrt() / a.square().mean().sqrt().clamp_min(1e-30))
-    if error <= most:  # which is False for NaN
+    if error <= most:  # false for NaN
         return None
     return f"its {what} differs from ours by {error:.1e} (relative error); at most {most:.0e} is allowed"
 

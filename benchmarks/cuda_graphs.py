@@ -1,4 +1,4 @@
-"""Decode steps without kernel launches from Python: recorded once as a CUDA graph, then replayed (lesson 10)."""
+"""Decode steps without kernel launches from Python: recorded once as a CUDA graph, and then replayed (lesson 10)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ Step = Callable[[Transformer, Tensor, KVCache, Memory | None], tuple[Tensor, KVC
 
 
 class RecordedStep:
-    """A greedy decode step for the rows of one cache, which is written in place.
+    """A greedy decode step for the rows of one cache, which the step updates in place.
 
-    It reads its tokens and the lengths of the rows from tensors at fixed addresses, and writes the next ones to the
-    same tensors. Attention sees all slots of the cache. Every step of a text can therefore replay the same recording.
+    The step reads the tokens and the lengths of the rows from tensors at fixed addresses, and writes the new tokens and
+    lengths to the same tensors. Attention always covers all slots of the cache. Every step of a text can therefore
+    replay the same recording.
 
     Args:
         model: The model that decodes.
@@ -31,12 +32,12 @@ class RecordedStep:
 
     def __init__(self, model: Transformer, step: Step, tokens: Int[Tensor, "batch"], cache: KVCache) -> None:
         self.model, self.step, self.tokens = model, step, tokens.clone()
-        # `filled` is only an upper bound on the lengths, so the last slot is a valid value for every step.
+        # `filled` is only an upper bound on the lengths, so the index of the last slot is valid for every step.
         self.cache = replace(cache, lengths=cache.lengths.clone(), filled=cache.bucket - 1, uniform=False)
         self.graph = self._record(tokens, cache)
 
     def start(self, tokens: Int[Tensor, "batch"], cache: KVCache) -> None:
-        """Start a text by copying in its last tokens and its cache, which must have the same shapes."""
+        """Start a text: copy its last tokens and its cache, whose shapes must match, to the fixed addresses."""
         here = (*self.cache.keys, *self.cache.values, self.cache.lengths, self.tokens)
         for old, new in zip(here, (*cache.keys, *cache.values, cache.lengths, tokens), strict=True):
             if old is not new:
@@ -48,7 +49,7 @@ class RecordedStep:
         return self.tokens
 
     def once(self) -> None:
-        """Make one step without the graph."""
+        """Run one step without the graph."""
         logits, _ = self.step(self.model, self.tokens, self.cache, None)
         self.tokens.copy_(logits.argmax(-1))
         self.cache.lengths.add_(1)
@@ -57,7 +58,7 @@ class RecordedStep:
         beside = torch.cuda.Stream()
         beside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(beside):
-            for _ in range(3):  # warm up: allocation, compilation and autotuning must happen before recording
+            for _ in range(3):  # warm-up: allocation, compilation and autotuning must happen before recording
                 self.start(tokens, cache)
                 self.once()
         torch.cuda.current_stream().wait_stream(beside)
@@ -69,7 +70,7 @@ class RecordedStep:
 
 
 class RecordedWriter:
-    """Greedy generation with a recorded step, which is reused for the next text with the same number of slots.
+    """Greedy generation with a recorded step, which is reused for the next text that needs the same number of slots.
 
     A call takes a prompt of shape (1, token) and the number of new tokens, and returns the new tokens.
     """

@@ -1,4 +1,4 @@
-"""Decoding: a short prompt and many new tokens, one row, greedy. It is usually limited by memory bandwidth."""
+"""Greedy decoding of one row, with a short prompt and many new tokens. Memory bandwidth usually limits its speed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LONGEST = 10.0
 
 
 def compare(size: Size, setting: Setting, beside: Collection[str] = PEERS) -> Comparison:
-    """Compare decoding, where each library uses its own `generate`.
+    """Compare decoding. Each library uses its own `generate`.
 
     A library that does not generate the same tokens as ours in fp32 is not timed.
     """
@@ -58,13 +58,13 @@ def compare(size: Size, setting: Setting, beside: Collection[str] = PEERS) -> Co
 
 
 def _difference(expected: list[int], written: list[int], dtype: torch.dtype) -> str | None:
-    """Compare tokens in fp32, in which no two most probable tokens tie."""
+    """Compare the generated tokens in fp32, where the most probable token is never a tie."""
     same = written == expected or dtype != torch.float32
     return None if same else "it generates different tokens from ours"
 
 
 def affordable(size: Size, setting: Setting) -> Size:
-    """Return the size with fewer new tokens, but at least 16, if ours would take more than `LONGEST` seconds."""
+    """Return the size, with fewer new tokens (but at least 16) if ours would take more than `LONGEST` seconds."""
     write = _writer(drawn(size.config).to(setting.device))
     prompt = torch.zeros(1, 1, dtype=torch.long, device=setting.device)
     write(prompt, 2)
@@ -75,13 +75,13 @@ def affordable(size: Size, setting: Setting) -> Size:
 
 
 def _own(ours: Transformer, setting: Setting) -> Iterator[tuple[str, Writer]]:
-    """Yield our variants of generation, starting with the plain one."""
+    """Yield our variants of generation, beginning with the plain one."""
     yield OURS, _writer(ours)
     if setting.compile:
         yield "ours, compiled", _writer(ours, compile=True)
     if setting.device.type == "cuda":
         yield "ours, CUDA graphs", RecordedWriter(ours, decode_step)
-        if setting.compile:  # the shapes of a recorded step never change
+        if setting.compile:  # the shapes in a recorded step never change
             yield "ours, compiled, CUDA graphs", RecordedWriter(ours, torch.compile(decode_step, dynamic=False))
 
 

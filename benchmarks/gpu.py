@@ -72,8 +72,7 @@ Found = Comparison | Chip | str
 
 
 def reached(size: Size, setting: Setting) -> Iterator[Found]:
-    """Measure this chip's peak rates with a large matrix product and with memory reads. All shares are relative to
-    them."""
+    """Measure this chip's peak rates, which all shares refer to, with a large matrix product and with memory reads."""
     chip, copying = ceiling(setting.dtype, setting.device)
     yield chip
     yield f"{copying / 1e9:,.4g} GB/s in a copy, which counts each byte as read and as written"
@@ -86,7 +85,7 @@ def gpu_tests() -> list[Path]:
 
 
 def tests(size: Size, setting: Setting) -> Iterator[Found]:
-    """Run the tests that need a GPU, without pytest plugins. In a rehearsal they are collected and skipped.
+    """Run the tests that need a GPU, without pytest plugins. In a rehearsal, the tests are collected but skipped.
 
     Raises:
         RuntimeError: If a test failed, none was found, or pytest wrote no results.
@@ -99,7 +98,7 @@ def tests(size: Size, setting: Setting) -> Iterator[Found]:
         command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider"]
         command += ["-o", "addopts=--import-mode=importlib --strict-markers", f"--junitxml={results}"]
         command += map(str, gpu_tests())
-        # plugins that happen to be installed must not affect the result
+        # installed plugins must not affect the result
         alone = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=alone)
         if not results.exists():
@@ -114,8 +113,7 @@ def tests(size: Size, setting: Setting) -> Iterator[Found]:
 
 
 def train(size: Size, setting: Setting) -> Iterator[Found]:
-    """Time updates of the whole trainer: plain, compiled, and compiled with Muon. Halve the batch if it does not fit in
-    memory."""
+    """Time the trainer's updates: plain, compiled, and compiled with Muon. Halve the batch if memory is too small."""
     for compiled, optimizer in ((False, "adamw"), (True, "adamw"), (True, "muon")):
         while True:
             try:
@@ -133,11 +131,10 @@ def train(size: Size, setting: Setting) -> Iterator[Found]:
 
 
 def one_process(size: Size, setting: Setting) -> Iterator[Found]:
-    """Run the multi-process code with one process: data-parallel and sharded updates must give the same losses as plain
-    ones.
+    """Run the multi-process code with one process. Data-parallel and sharded updates must give the same losses as
+    plain.
 
-    Raises:
-        RuntimeError: If a loss differs from that of a plain run by more than 1e-4.
+    Raises: RuntimeError: If a loss differs from the loss in a plain run by more than 1e-4.
     """
     losses = {"plain": _losses(size, setting, Parallel())}
     with socket.socket() as probe:
@@ -183,9 +180,9 @@ PARTS: dict[str, Callable[[Size, Setting], Iterator[Found]]] = {
 
 
 def run_part(part: str, file: str, rehearsal: bool, chip: Chip) -> int:
-    """Run one part and return the exit code, 0 if it is done and 1 if it failed.
+    """Run one part, and return the exit code: 0 if the part is done, 1 if it failed.
 
-    Each result is appended to `file` as a line of JSON, so that it survives if the process dies.
+    Each result is appended to `file` as a line of JSON, so that it is not lost if the process dies.
     """
 
     def write(**line: Any) -> None:
@@ -193,7 +190,7 @@ def run_part(part: str, file: str, rehearsal: bool, chip: Chip) -> int:
             out.write(json.dumps(line) + "\n")
 
     try:
-        # the eager backend traces, which finds code that cannot be compiled, but generates no machine code
+        # the eager backend traces the code, which finds what cannot be compiled, but generates no machine code
         if rehearsal:
             torch.compile = functools.partial(torch.compile, backend="eager")
         device, precision, rounds = ("cpu", "fp32", 1) if rehearsal else ("cuda", "bf16", 5)
@@ -222,7 +219,7 @@ def _measured(chip: Chip, rehearsal: bool) -> str:
 
 
 def goal_of(one: Comparison) -> str:
-    """Return a line that says whether our best row reaches the goal of its part; empty if there is none."""
+    """Return a line that says whether our best row reaches its part's goal; empty without a row or a goal."""
     best = max((row.share for row in one.rows if row.name.startswith("ours")), default=None)
     if best is None or one.part not in GOALS:
         return ""
@@ -234,10 +231,10 @@ def goal_of(one: Comparison) -> str:
 
 
 def measure(names: Sequence[str], *, rehearsal: bool, out: Path, minutes: float, show: Callable[[str], Any]) -> bool:
-    """Run the parts and return whether all of them are done.
+    """Run the parts, and return whether all of them were completed.
 
-    After each part, its text is shown and gpu.json and gpu.txt are written to `out`. While a part runs, each result is
-    appended to a file named after the part, such as `training.jsonl`.
+    After each part, its text is printed, and gpu.json and gpu.txt are written to `out`. While a part runs, each result
+    is appended to a file named after the part, such as `training.jsonl`.
     """
     began, chip = time.monotonic(), UNKNOWN
     gpu = "a rehearsal on the CPU: the times below mean nothing" if rehearsal else torch.cuda.get_device_name()
@@ -264,7 +261,7 @@ def measure(names: Sequence[str], *, rehearsal: bool, out: Path, minutes: float,
 def run_apart(name: str, rehearsal: bool, chip: Chip, limit: float, out: Path) -> dict[str, Any]:
     """Run one part in its own process, and kill it and its child processes after `limit` seconds.
 
-    The process appends each result to a file in `out` as soon as it has it.
+    The process appends each result to a file in `out` as soon as it is known.
     """
     environment = os.environ | {"HF_HUB_OFFLINE": "1"}
     if rehearsal:
@@ -290,7 +287,7 @@ def run_apart(name: str, rehearsal: bool, chip: Chip, limit: float, out: Path) -
                 process.wait()
         found = []
         for line in file.read_text("utf-8").splitlines() if file.exists() else ():
-            with suppress(ValueError):  # ignore a last line that was cut off
+            with suppress(ValueError):  # ignore a last line that is incomplete
                 found.append(json.loads(line))
         ended = next((line["end"] for line in found if "end" in line), None)
         status, why = "done", ""

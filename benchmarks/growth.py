@@ -1,4 +1,4 @@
-"""Growth of a decode step's time with the cache, rows and experts, compared with the formulas of `companion.costs`."""
+"""How the time of a decode step grows with cache, rows and experts, compared with the formulas in `companion.costs`."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Point:
     """One decode step.
 
     Attributes:
-        axis, value: The quantity that grows, and its value.
-        seconds: Median and quartiles.
-        least: Lower bound in seconds, from the formulas and this machine's measured peak rates.
+        axis, value: The quantity that grows, and its value in this measurement.
+        seconds: Median and quartiles of the time.
+        least: Lower bound on the time in seconds, from the formulas and this machine's measured peak rates.
     """
 
     axis: str
@@ -63,7 +63,7 @@ def compare(size: Size, setting: Setting) -> list[Point]:
 
 
 def step(config: ModelConfig, rows: int, cached: int, setting: Setting) -> Callable[[], Any]:
-    """Return a decode step of `rows` rows, with `cached` tokens each in the cache."""
+    """Return a decode step for `rows` rows, each with `cached` tokens in the cache."""
     model = drawn(config).to(setting.device, setting.dtype)
     cache = KVCache.create(config, rows, cached + 1, dtype=setting.dtype, device=setting.device)
     cache = replace(cache, lengths=cache.lengths + cached, filled=cached)

@@ -1,6 +1,6 @@
 """Count the kernels that a compiled decode step launches by reading the compiler's output, without running it.
 
-On a GPU each launch takes some microseconds, which is a lower bound on the time of a step with one row (lesson 10).
+On a GPU, each launch takes a few microseconds. This sets a lower bound on the time of a step with one row (lesson 10).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PRODUCTS = {"mm", "addmm", "bmm"}
 
 
 def of_a_step(config: ModelConfig, device: torch.device, dtype: torch.dtype = torch.float32) -> Counter[str]:
-    """Count the kernels of a decode step of one row by kind: `"products"`, `"attention"` and `"fused"` loops."""
+    """Count the kernels in a one-row decode step by kind: `"products"`, `"attention"` and `"fused"` loops."""
     import torch._inductor.config
     from torch._inductor.utils import get_code
 
@@ -32,7 +32,7 @@ def of_a_step(config: ModelConfig, device: torch.device, dtype: torch.dtype = to
     def step(tokens: Tensor) -> Tensor:
         return decode(model, tokens, cache.ready(1).rounded(config.context), None)[0]
 
-    # A graph from the compiler's cache has no source code.
+    # A graph that comes from the compiler's cache has no source code.
     with torch.inference_mode(), torch._inductor.config.patch(fx_graph_cache=False):
         compiled = torch.compile(step, backend="inductor", fullgraph=True)
         code = "\n".join(get_code(compiled, torch.zeros(1, dtype=torch.long, device=device)))
@@ -44,7 +44,7 @@ def of_a_step(config: ModelConfig, device: torch.device, dtype: torch.dtype = to
 
 
 def report(config: ModelConfig, device: torch.device, dtype: torch.dtype = torch.float32) -> str:
-    """Return a sentence about the kernels that one more layer adds to a decode step."""
+    """Return a sentence about how many kernels each additional layer adds to a decode step."""
     two, one = (of_a_step(config.with_(layers=layers), device, dtype) for layers in (2, 1))
     found = two - one
     parts = ", ".join(f"{number} {kind}" for kind, number in sorted(found.items()))

@@ -3,7 +3,7 @@
     python llama_worker.py FILE.gguf THREADS         answers lines of JSON with lines of JSON
     python llama_worker.py FILE.gguf OUT.gguf TYPE   writes the file in another type
 
-Any Python (3.11 or newer) that has `llama_cpp` can run it, because it imports nothing of this project.
+Any Python (3.11 or newer) with `llama_cpp` can run this file, because it imports nothing from this project.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 
 class Worker:
-    """One model and one context, whose memory holds the tokens that were read last."""
+    """One model and one context, whose memory holds the prompt that was read last."""
 
     def __init__(self, file: str, threads: int) -> None:
         llama.llama_backend_init()
@@ -38,7 +38,7 @@ class Worker:
         return self._next(ids)
 
     def write(self, first: int, new: int) -> list[int]:
-        """Decode greedily: return the `new` ids after the prompt and the id `first`, and remove them from memory."""
+        """Decode greedily: return `new` ids that follow the prompt and the id `first`, and remove them from memory."""
         written, token = [], first
         for _ in range(new):
             written.append(token := self._next([token]))
@@ -46,7 +46,7 @@ class Worker:
         return written
 
     def nats(self, ids: list[int]) -> float:
-        """Return the mean of -ln p of the ids after the first."""
+        """Return the mean of -ln p over all ids after the first."""
         llama.llama_memory_clear(self.memory, True)
         batch = llama.llama_batch_init(len(ids), 0, 1)
         batch.n_tokens = len(ids)
@@ -59,7 +59,7 @@ class Worker:
         return float((np.logaddexp.reduce(scores, axis=-1) - scores[range(len(scores)), ids[1:]]).mean())
 
     def _next(self, ids: list[int]) -> int:
-        tokens = (ctypes.c_int32 * len(ids))(*ids)  # it must live as long as the batch, which only stores its address
+        tokens = (ctypes.c_int32 * len(ids))(*ids)  # must live as long as the batch, which only stores the address
         self._decode(llama.llama_batch_get_one(tokens, len(ids)))
         return int(self._logits(-1).argmax())
 

@@ -1,7 +1,7 @@
 """Memory: what autograd stores for the backward pass, a step's peak, the training state, and the cache per token.
 
-Byte counts do not vary from run to run, so one run is enough. The first row has the values of the formulas in
-`companion.costs`, which are lower bounds for this model.
+Byte counts do not vary from run to run, so one run is enough. The first row has the values that the formulas in
+`companion.costs` give, which are lower bounds for this model.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Kept:
 
     Attributes:
         name: The contender's name.
-        backward: Stored by autograd between the forward and the backward pass of a training step, without the weights.
-        peak: Peak memory of a forward and backward pass, with the gradients and without the weights.
+        backward: What autograd stores between the forward and backward passes of a training step, without the weights.
+        peak: Peak memory of a forward and backward pass, including gradients but not weights.
         training: Weights, gradients and the two moments of AdamW.
-        token: Keys and values of each token in the cache; 0 if it was not measured.
+        token: Cached keys and values per token; 0 if not measured.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Kept:
 
 
 def compare(size: Size, setting: Setting, beside: Collection[str] = PEERS) -> list[Kept]:
-    """Compute the bytes from the formulas, and count them in our model and in each installed peer."""
+    """Compute the bytes from the formulas, and measure them in our model and in each installed peer."""
     config, device = size.config, setting.device
     ours = drawn(config).to(device)
     tokens = torch.randint(config.vocab, (size.batch, config.context + 1), device=device)
@@ -77,10 +77,10 @@ def _plain_loss(logits: Callable[[Tensor], Tensor], tokens: Tensor, targets: Ten
 
 
 def kept_for_backward(loss: Callable[[], Tensor], module: nn.Module) -> int:
-    """Return the bytes that autograd stores for the backward pass, counting each storage once and no parameters."""
+    """Return the bytes that autograd stores for the backward pass. Each storage counts once, parameters do not."""
     own = {p.untyped_storage().data_ptr() for p in module.parameters()}
     found: dict[int, int] = {}
-    alive = []  # keep storages alive: the address of a freed one could be reused and counted as the same storage
+    alive = []  # keep storages alive, because the address of a freed one could be reused and taken for the same storage
 
     def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
@@ -95,7 +95,7 @@ def kept_for_backward(loss: Callable[[], Tensor], module: nn.Module) -> int:
 
 
 class Live(TorchDispatchMode):
-    """Count the bytes of all live storages that operators create in this block.
+    """Count the bytes of all live storages that were created by operators in this block.
 
     Attributes:
         now, most: The current bytes, and the maximum so far.
@@ -107,7 +107,7 @@ class Live(TorchDispatchMode):
         self._alive: set[int] = set()
 
     def ignore(self, tensors: Iterator[Tensor]) -> None:
-        """Do not count the storages of these tensors, which must outlive the block."""
+        """Exclude the storages of these tensors, which must outlive the block."""
         self._alive |= {tensor.untyped_storage()._cdata for tensor in tensors}
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -1,4 +1,4 @@
-"""Our weights in other libraries' models: the same decoder in transformers and x-transformers."""
+"""Our weights in other libraries' models: equivalent decoders in transformers and x-transformers."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Peer:
     """Another library's decoder with our weights.
 
     Attributes:
-        model: Its module.
-        logits: Function of token ids (batch, token) that returns (batch, token, vocab) without filling a cache, for
-            training.
-        prefill: Function of token ids (1, token) that fills a cache and returns the last logits, (1, vocab).
+        model: The library's module.
+        logits: Function for training, which maps token ids (batch, token) to logits (batch, token, vocab) without a
+            cache.
+        prefill: Function that fills a cache with the token ids (1, token) and returns the last logits, (1, vocab).
         generate: The library's own cached generation.
-        variants: Other ways to generate, by name.
+        variants: Other ways of generating, by name.
     """
 
     model: nn.Module
@@ -58,7 +58,7 @@ def drawn(config: ModelConfig, seed: int = 0) -> Transformer:
 def built(
     ours: Transformer, names: Collection[str], comparison: Comparison | None = None
 ) -> Iterator[tuple[str, Peer]]:
-    """Yield every peer that can be built, in fp32 on the CPU. Record in the comparison why others are left out."""
+    """Yield every peer that can be built here, in fp32 on the CPU. Record in the comparison why others are left out."""
     original = copy.deepcopy(ours).cpu()
     for name in names:
         kind, why = "missing", f"not installed (pip install {name})"
@@ -66,15 +66,15 @@ def built(
             try:
                 yield name, PEERS[name](original)
                 continue
-            except Exception as error:  # the library's interface has changed
+            except Exception as error:  # the library's interface must have changed
                 kind, why = "failed", f"{type(error).__name__}: {error}"
         if comparison is not None:
             comparison.omit(name, kind, why)  # type: ignore[arg-type]
 
 
 def load_in_transformers(folder: Path) -> Any:
-    """Return the model of a folder as transformers loads it, in fp32."""
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the benchmark must not access the network
+    """Return the model in a folder as transformers loads it, in fp32."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # benchmarks must not access the network
     import transformers
 
     transformers.logging.set_verbosity_error()
@@ -124,14 +124,15 @@ def _x_transformers(ours: Transformer) -> Peer:
             ff_glu=True,
             ff_swish=True,
             ff_no_bias=True,
-            ff_mult=(config.feed_forward.d_ff + 0.5) / config.d_model,  # truncated after multiplication by the width
+            ff_mult=(config.feed_forward.d_ff + 0.5) / config.d_model,  # truncated once multiplied by the width
             verbose=False,
         ),
     )
     # x-transformers rotates neighboring elements as a pair, but ours are half a head apart, so the rows of the query
     # and key projections are permuted.
     place = torch.argsort(half_from_interleaved(sizes.d_head))
-    # In x-transformers, query head i reads key head i mod kv_heads; in ours, neighboring query heads share a key head.
+    # In x-transformers, query head i reads key head i mod kv_heads. In our model, neighboring query heads share a key
+    # head.
     order = torch.arange(sizes.heads).view(sizes.kv_heads, -1).T.flatten()
     decoder: Any = ours.decoder
     layers = model.attn_layers.layers
@@ -150,7 +151,7 @@ def _x_transformers(ours: Transformer) -> Peer:
             attention.to_v.weight.copy_(own.value.weight)
             attention.to_out.weight.copy_(own.output.weight.unflatten(1, (sizes.heads, -1))[:, order].flatten(1))
             network.ff[0].proj.weight.copy_(torch.cat((feed_forward.inner.weight, feed_forward.gate.weight)))
-            network.ff[0].proj.bias = None  # the library's gate has a bias even with ff_no_bias; LLaMA's has none
+            network.ff[0].proj.bias = None  # the library's gate has a bias even with ff_no_bias; LLaMA's gate has none
             network.ff[-1].weight.copy_(feed_forward.outer.weight)
     wrapper = AutoregressiveWrapper(model)
 
@@ -165,7 +166,7 @@ def _x_transformers(ours: Transformer) -> Peer:
 
 
 def _fill_gain(norm: Any, ours: Any) -> None:
-    """Copy our norm's gain into one that may store it as the difference from one."""
+    """Copy our norm's gain into another norm, which may store the gain as its difference from 1."""
     norm.g.copy_(ours.weight - float(norm.unit_offset))
 
 

@@ -1,5 +1,4 @@
-"""Prefill: read a prompt of half the context and compute the logits of its last token. It is usually limited by
-arithmetic."""
+"""Prefill: read a prompt of half the context, and compute the last token's logits. Arithmetic usually limits it."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from companion.layers.cache import KVCache
 
 
 def compare(size: Size, setting: Setting, beside: Collection[str] = PEERS) -> Comparison:
-    """Compare prefill, where each library uses its own forward pass.
+    """Compare prefill. Each library uses its own forward pass.
 
     A library whose last logits differ from ours is not timed.
     """

@@ -1,4 +1,4 @@
-"""SmolLM2 here, in transformers and in llama.cpp: the same weights, in each format, with one thread and with two.
+"""SmolLM2 in this library, transformers and llama.cpp: the same weights, in each format, with one thread and with two.
 
 llama.cpp runs in a process of its own, in this Python or in the one that LLAMA_CPP_PYTHON names, if that has the
 package `llama-cpp-python`. It reads files in its own weight types, which this module writes from our weights.
@@ -47,13 +47,12 @@ SLOTS = 1024
 
 @dataclass(frozen=True)
 class Contender:
-    """SmolLM2 in one library and format.
+    """SmolLM2 in one library and one format.
 
     Attributes:
-        write: Function that decodes the new ids after the prompt, which `read` has processed.
-        bytes: Bytes of weights that a decode step reads.
-        read: Function that reads the prompt; `None` for our formats, because prompts are read with the original
-            weights.
+        write: Function that decodes the new ids after the prompt, once `read` has processed the prompt.
+        bytes: Number of bytes of weights that a decode step reads.
+        read: Function that reads the prompt; `None` for our formats, which read prompts with the original weights.
         nats: Function that returns the mean loss of the prompt's tokens; `None` for another library in fp32.
     """
 
@@ -68,7 +67,7 @@ def compare(
 ) -> Iterator[Comparison]:
     """Compare prefill and decoding of SmolLM2 for each number of threads.
 
-    The remarks below the first table of decoding say how many nats per token each format loses on the prompt.
+    The remarks below the first decoding table say how many nats per token each format loses on the prompt.
 
     Raises:
         ValueError: If the model is not installed; the message says how to get it.
@@ -89,7 +88,7 @@ def compare(
 
 
 def written(ours: Transformer, folder: Path, made: Path, python: str) -> dict[str, Path]:
-    """Write the weights as a GGUF file in each of the `TYPES` that llama.cpp can write."""
+    """Write the weights to a GGUF file for each of the `TYPES` that llama.cpp can write."""
     files = {kind: made / f"{kind}.gguf" for kind in TYPES}
     export_gguf(files["F32"], ours, type="F32", tokenizer=(folder / "tokenizer.json").read_text(encoding="utf-8"))
     for kind in TYPES[1:]:
@@ -110,8 +109,8 @@ def compare_threads(
         folder: Its folder, which transformers loads.
         ids: The prompt.
         new: Number of new tokens.
-        setting: The settings.
-        python: A Python that has llama.cpp, or `None`.
+        setting: Settings of the measurement.
+        python: Path of a Python that has llama.cpp, or `None`.
         files: The model's files for llama.cpp, by type.
     """
     threads, (chip, _) = torch.get_num_threads(), ceiling(torch.float32, torch.device("cpu"))
@@ -161,7 +160,7 @@ def compare_threads(
 
 
 def _llama(python: str, file: Path, stack: ExitStack) -> Callable[..., Any]:
-    """Start llama.cpp in a process, which ends with the stack, and return a function that calls the worker's methods.
+    """Start llama.cpp in a process that ends with the stack, and return a function that calls the worker's methods.
 
     The function raises `RuntimeError` if the process has ended.
     """
@@ -182,7 +181,7 @@ def _llama(python: str, file: Path, stack: ExitStack) -> Callable[..., Any]:
 
 
 def _ours(ours: Transformer, ids: list[int], new: int) -> tuple[dict[str, Contender], int]:
-    """Return our contenders, and the first new id, which is the most probable one after the prompt."""
+    """Return our contenders and the first new id, which is the most probable id after the prompt."""
     logits, cache, _ = prefill(ours, [ids], None, SLOTS)
     first = logits.argmax(-1)
 
@@ -208,7 +207,7 @@ def _ours(ours: Transformer, ids: list[int], new: int) -> tuple[dict[str, Conten
 
 
 def _transformers(folder: Path, ids: list[int], first: int, new: int, bytes: int) -> Contender:
-    """Return transformers' model of the same folder, which has read the prompt."""
+    """Return transformers' model from the same folder, after it has read the prompt."""
     model = load_in_transformers(folder)
 
     def read() -> Any:

@@ -1,6 +1,6 @@
-"""Timing on a machine that also does other work.
+"""Timing on a machine that is also doing other work.
 
-All contenders run once in each round, in a new random order, so that a slow moment affects all of them alike. Ratios
+In each round, all contenders run once in a new random order, so that slow moments affect all of them equally. Ratios
 are computed within each round and summarized afterwards.
 """
 
@@ -39,7 +39,7 @@ class Spread:
 
 
 def paired_ratio(seconds: Sequence[float], baseline: Sequence[float]) -> Spread:
-    """Return the spread of seconds / baseline, round by round, so that a slowdown of a whole round cancels."""
+    """Return the spread of seconds / baseline, divided round by round so that the slowdown of a whole round cancels."""
     return Spread.of([a / b for a, b in zip(seconds, baseline, strict=True)])
 
 
@@ -52,18 +52,18 @@ def interleaved(
     patience: float = math.inf,
     what: str = "",
 ) -> dict[str, list[float]]:
-    """Measure each run once in each of `rounds` rounds, after warm-up runs.
+    """Measure each function once in each of `rounds` rounds, after warm-up runs.
 
     Args:
         runs: Functions to time, by name.
         rounds: Number of rounds.
         device: Device to wait for after each sample.
-        least: Minimum seconds of a sample. Faster runs are repeated within it, and the sample is their mean.
-        patience: Seconds after which no further round starts, once `FEWEST` rounds are done.
-        what: Name of the progress bar.
+        least: Minimum duration of a sample, in seconds. Faster runs are repeated, and the sample is the mean of the
+            repetitions.
+        patience: Number of seconds after which no new round starts, provided that `FEWEST` rounds are done.
+        what: Name to show on the progress bar.
 
-    Returns:
-        Seconds of each run in each round.
+    Returns: The time of each function in each round, in seconds.
 
     Raises:
         ValueError: If `rounds` is less than 1.
@@ -72,7 +72,7 @@ def interleaved(
     device = torch.device(device)
     repeats = {}
     for name, run in runs.items():
-        first = _seconds(run, 1, device)  # caches, allocators and clocks settle
+        first = _seconds(run, 1, device)  # lets caches, allocators and clock rates settle
         if first < 1:
             _seconds(run, 1, device)
         repeats[name] = max(1, math.ceil(least / max(_seconds(run, 1, device), 1e-9)))
@@ -80,7 +80,7 @@ def interleaved(
     order = np.random.default_rng(0)
     gc.collect()
     collecting = gc.isenabled()
-    gc.disable()  # a collection would slow down whichever contender happens to be running
+    gc.disable()  # a garbage collection would slow down whichever contender happens to be running
     try:
         began = time.perf_counter()
         for done in counted(range(rounds), unit="round", what=what):
@@ -95,7 +95,7 @@ def interleaved(
 
 
 def _seconds(run: Callable[[], Any], repeats: int, device: torch.device) -> float:
-    """Return the mean seconds of `repeats` runs, including the time until the device has finished them."""
+    """Return the mean time of `repeats` runs in seconds, including the time until the device has finished them."""
     _finish(device)
     start = time.perf_counter()
     for _ in range(repeats):

@@ -1,5 +1,4 @@
-"""A training step: forward pass, loss, backward pass, clipping and the optimizer. It is usually limited by
-arithmetic."""
+"""A training step: forward and backward pass, clipping and the optimizer. Arithmetic usually limits its speed."""
 
 from __future__ import annotations
 
@@ -32,7 +31,8 @@ def compare(
 ) -> Comparison:
     """Compare updates: forward pass, loss, backward pass, clipping and the optimizer.
 
-    Ours is the whole of `Trainer.update`. The peers run the shortest loop that does the same, always with AdamW.
+    Our row runs the whole of `Trainer.update`. The peers run the shortest loop that makes the same update, always with
+    AdamW.
     """
     config, device = size.config, setting.device
     comparison = Comparison(
@@ -67,7 +67,8 @@ def compare(
                 return why
         step = _plain_step(peer, inputs, targets, settings, setting, fused=fused)
         theirs = torch.tensor([step() for _ in range(TRIAL_UPDATES)])
-        # In fp32 the loss must agree to four digits, but the gradient norm, which rounding affects more, only to two.
+        # In fp32, the loss must agree to four digits. The gradient norm must agree to two only, because rounding
+        # affects it more.
         parts = ((0, "loss", 1e-4 if setting.precision == "fp32" else 1e-2), (1, "gradient", 1e-2))
         far = [what for i, what, most in parts if not torch.allclose(course[:, i], theirs[:, i], rtol=most, atol=0)]
         if far:
@@ -83,7 +84,7 @@ def compare(
 def _plain_step(
     peer: Peer, inputs: Tensor, targets: Tensor, settings: TrainingConfig, setting: Setting, *, fused: bool
 ) -> Callable[[], tuple[float, float]]:
-    """Return a function that makes the same update as simply as possible and returns the loss and the gradient norm."""
+    """Return a function that makes the same update in the simplest way and returns the loss and the gradient norm."""
     model = peer.model
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(

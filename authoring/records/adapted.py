@@ -1,6 +1,6 @@
-"""Part of the record for lesson 20: SmolLM2 with adapters, tuned on sums with and without working.
+"""Part of the record for lesson 20: SmolLM2 with adapters, fine-tuned on sums with and without working.
 
-The runs use the lesson's own cells and need the model (`companion get smollm2`). Each result is stored in a folder and
+The runs use the lesson's own cells and need the model (`companion get smollm2`). Results are stored in a folder and
 reused.
 """
 
@@ -37,9 +37,9 @@ CELLS = (
 
 
 def adapted(folder: Path) -> list[dict[str, Any]]:
-    """Return the record of each run: its share of right sums among 100 unseen ones, and an answer on another subject.
+    """Return the record of each run: the share of 100 unseen sums that are right, and an answer on another subject.
 
-    The first run has no updates: it is the model before tuning.
+    The first run makes no updates and shows the model before fine-tuning.
 
     Raises:
         ValueError: If SmolLM2 is not on this machine.
@@ -48,7 +48,7 @@ def adapted(folder: Path) -> list[dict[str, Any]]:
 
 
 def run(kind: str, updates: int, start: int, folder: Path) -> dict[str, Any]:
-    """Return the record of one run, or train and measure first."""
+    """Return the record of one run; if there is none, train and measure first."""
     file = folder / f"smollm2-{kind.replace(' ', '-')}-{updates}-{start}.json"
 
     def make() -> dict[str, Any]:

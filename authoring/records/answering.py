@@ -1,6 +1,6 @@
-"""Record for lesson 20: a small model trained on exercise books, and several ways to improve its answers.
+"""Record for lesson 20: a small model trained on exercise books, and several methods that improve its answers.
 
-The runs use the lesson's own cells. Each result is stored in `build/records/answering` and reused.
+The runs use the lesson's own cells. Results are stored in `build/records/answering` and reused.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Runs(LessonRuns):
     number, cells = "20", CELLS
 
     def _kept(self, name: str, start: int, make: Callable[[Transformer, torch.Generator], None]) -> Transformer:
-        """Load the model of one seed, in half precision as it ships, or train and save it first."""
+        """Load the model of one seed, saved in half precision as it ships; train and save it first if necessary."""
         place = self.folder / f"{name}-{start}"
         if not place.exists():
             began = time.perf_counter()
@@ -71,7 +71,8 @@ class Runs(LessonRuns):
     def books(self, start: int) -> Transformer:
         """Return a model trained on exercise books.
 
-        It is trained for the first budget that teaches more than 80% of the working, or for the last one.
+        It is trained for the first budget after which it predicts more than 80% of the working, or else for the last
+        budget.
         """
 
         def read(model: Transformer, dice: torch.Generator) -> None:
@@ -87,17 +88,17 @@ class Runs(LessonRuns):
 
     @torch.no_grad()
     def _working(self, model: Transformer) -> float:
-        """Return the share of the working in new books that the model predicts as its first choice."""
+        """Return the share of the tokens of working in new books that are the model's first choice."""
         page = self.lesson["pages"](200, torch.Generator().manual_seed(99))[0][:, : 1 + 11]
         said = model(page[:, :-1]).logits.argmax(-1)[:, 6:]
         return (said == page[:, 7:]).float().mean().item()
 
     def taught(self, start: int) -> Transformer:
-        """Return the model of `books`, fine-tuned on people's answers."""
+        """Return the model from `books`, fine-tuned on people's answers."""
         return self._kept("taught", start, lambda model, dice: self.lesson["fine_tune"](model, TAUGHT, dice))
 
     def _asked(self, model: Transformer, seed: int) -> list[int]:
-        """Return, for each count from 0 to `TRIES`, the number of unseen questions with that many right answers."""
+        """Return, for each count from 0 to `TRIES`, how many unseen questions got that many right answers."""
         dice = torch.Generator().manual_seed(seed)
         q = self.lesson["digits"](self.lesson["HELD"][:ASKED])
         prompts, found = self.lesson["template"](q), []
@@ -106,7 +107,7 @@ class Runs(LessonRuns):
         return torch.stack(found).sum(0).bincount(minlength=TRIES + 1).tolist()  # type: ignore[no-any-return]
 
     def __call__(self, reward: str, start: int) -> dict[str, Any]:
-        """Return one run's record: a row every `EVERY` steps, and sample answers or counts of right answers."""
+        """Return a run's record: a row for every `EVERY` steps, and sample answers or counts of right answers."""
         file = self.folder / f"{reward}-{start}.json"
 
         def make() -> dict[str, Any]:
@@ -127,7 +128,7 @@ class Runs(LessonRuns):
         return round(share, 3)
 
     def distilled(self, start: int) -> dict[str, Any]:
-        """Measure a student that learns from a teacher on its own answers: rows of [updates, share right]."""
+        """Measure a student that a teacher corrects on the student's own answers, as rows of [updates, share right]."""
 
         def make() -> dict[str, Any]:
             lesson, dice, rows = self.lesson, torch.Generator().manual_seed(start), []
@@ -148,7 +149,7 @@ class Runs(LessonRuns):
         """Train on rewards.
 
         Returns:
-            Rows of [step, reward, share right, tokens, share with working], three answers of the last step, and the
+            Rows of [step, reward, share right, tokens, share with working], three answers from the last step, and the
             seconds that the steps took.
         """
         lesson, dice, rows, spent = self.lesson, torch.Generator().manual_seed(start), [], 0.0
@@ -171,9 +172,9 @@ class Runs(LessonRuns):
 
 
 def answering(folder: Path) -> tuple[dict[str, Any], Transformer]:
-    """Return the record and the model of books that the lesson begins with.
+    """Return the record, and the model trained on exercise books with which the lesson begins.
 
-    The record has lists of runs: with rewards, with a teacher, and of SmolLM2 with adapters.
+    The record has lists of runs: runs with rewards, runs with a teacher, and runs of SmolLM2 with adapters.
     """
     run = Runs(folder)
     found = {"runs": [run(reward, start) for reward, of in STEPS.items() for start in range(len(of))]}

@@ -1,6 +1,6 @@
-"""Record for lesson 15: kinds of attention in one small decoder at equal cache bytes, with two budgets and three seeds.
+"""Record for lesson 15: kinds of attention in a small decoder at equal cache size, with two budgets and three seeds.
 
-The runs use the lesson's own `trained` and `loss_of`. Each result is stored in `build/records/cache` and reused.
+The runs use the lesson's own `trained` and `loss_of`. Results are stored in `build/records/cache` and reused.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Runs(LessonRuns):
     number, cells = "15", ("setup", "sets-up-text")
 
     def __call__(self, kind: str, start: int, updates: int) -> dict[str, Any]:
-        """Return one run's record: values cached per token and layer, attention parameters, and loss on unseen text."""
+        """Return a run's record: values cached per token and layer, attention parameters, and loss on unseen text."""
         file = self.folder / f"{kind.replace(' ', '').replace(',', '_')}-{start}-{updates}.json"
 
         def make() -> dict[str, Any]:
@@ -54,7 +54,7 @@ class Runs(LessonRuns):
 
 
 def cache(folder: Path) -> dict[str, Any]:
-    """Return the record, a list of runs."""
+    """Return the record, which is a list of runs."""
     run = Runs(folder)
     asked = ((kind, start, updates) for updates, kinds in BUDGETS.items() for start in STARTS for kind in kinds)
     return {"runs": [run(*one) for one in asked]}

@@ -1,7 +1,7 @@
-"""Record for lesson 24: models of one size, trained for the same compute on differently cleaned text.
+"""Record for lesson 24: models of one size, trained with the same compute on differently cleaned text.
 
-The lesson's own `trial` is run with three seeds on its crawl: raw, deduplicated, filtered, both, and chosen by a
-classifier. Each result is stored in `build/records/data` and reused.
+The lesson's own `trial` runs with three seeds on each version of its crawl: raw, deduplicated, filtered, both, and
+chosen by a classifier. Results are stored in `build/records/data` and reused.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class Trials(LessonRuns):
     number, cells = "24", ("setup", "crawl", "rules", "cleaned", "sets-up-text", "trial", "classifier", "chosen")
 
     def __call__(self, text: str, start: int) -> dict[str, Any]:
-        """Return one trial's record: its text and seed, and the score of each test by update.
+        """Return a trial's record: its text, its seed, and its score on each test by update.
 
         Args:
             text: Kind of text, one of `TEXTS`.
-            start: Seed of the model and of the order of the batches.
+            start: Seed for the model and for the order of the batches.
         """
 
         def make() -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Record for lesson 27: its pipeline, from a folder of texts to a tuned model, with ten times the lesson's compute.
+"""Record for lesson 27: its pipeline, from a folder of texts to a fine-tuned model, with ten times the compute.
 
-The lesson's own cells do the work with larger numbers: pilot runs, `companion train`, a longer context in three ways
-and a control, `companion tune`, rounding, and stories that are checked. The result of each step is stored in
-`build/records/evening` and reused.
+The lesson's own cells do the work with larger settings: pilot runs, `companion train`, three ways to lengthen the
+context and a control, `companion tune`, quantization, and a check of generated stories. The results of all steps are
+stored in `build/records/evening` and reused.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Evening(LessonRuns):
     number, cells = "27", CELLS
 
     def pilot(self, width: int) -> dict[str, Any]:
-        """Return one pilot run on the lesson's own texts: its parameters, and its score by update."""
+        """Return a pilot run on the lesson's own texts: its parameters, and its score by update."""
 
         def make() -> dict[str, Any]:
             parameters, scores = self.lesson["pilot"](width, LOOKS)
@@ -57,7 +57,7 @@ class Evening(LessonRuns):
 
     @cached_property
     def texts(self) -> tuple[list[str], list[str], list[str]]:
-        """The training, validation and test texts of the longer run."""
+        """Training, validation and test texts for the longer run."""
         found = self.lesson["raw_folder"](RAW)
         kept: tuple[list[str], list[str], list[str]] = self.lesson["cleaned"](
             found, self.lesson["near_duplicates"](found)
@@ -74,7 +74,7 @@ class Evening(LessonRuns):
 
     @cached_property
     def width(self) -> int:
-        """The width that the law advises for the budget of the longer run."""
+        """The width that the law recommends for the budget of the longer run."""
         return int(self.lesson["advice"](self.law, BUDGET)[0])
 
     @cached_property
@@ -125,7 +125,7 @@ class Evening(LessonRuns):
         return train, looked
 
     def longer(self, start: int, rate: float = RATES[0]) -> dict[str, Any]:
-        """Lengthen the context in three ways, and train a control, from one seed of the continued training."""
+        """Lengthen the context in three ways, and train a control, with one seed for the continued training."""
 
         def make() -> dict[str, Any]:
             began, lesson, words = time.process_time(), self.lesson, self.run.tokenizer()
@@ -175,7 +175,7 @@ class Evening(LessonRuns):
         return stored(self.folder / "answering.json", make)
 
     def openings(self) -> dict[str, Any]:
-        """Tune the longest model on answers of one sentence, and count its right answers."""
+        """Fine-tune the model with the longest context on one-sentence answers, and count its right answers."""
 
         def make() -> dict[str, Any]:
             lesson, place = self.lesson, self.folder / "openings"
@@ -193,7 +193,7 @@ class Evening(LessonRuns):
         return stored(self.folder / "openings.json", make)
 
     def _told(self, model: Transformer) -> dict[str, int]:
-        """Let a model tell stories; count those that end, that are consistent, and that are copies."""
+        """Let a model tell stories, and count those that are complete, those that are consistent, and copies."""
         words = self.run.tokenizer()
         rule, known = Sampling(temperature=0.7, top_p=0.95), set(self.texts[0])
         new = complete(
@@ -210,7 +210,7 @@ class Evening(LessonRuns):
 
 
 def evening(folder: Path) -> dict[str, Any]:
-    """Return the record: pilot runs, the main run, its longer contexts, its answers, and the cost of everything."""
+    """Return the record: pilot runs, the main run, its longer contexts, its answers, and the cost of each step."""
     steps = Evening(folder)
     pilots = [steps.pilot(width) for width in PILOTS]
     trained = steps.trained()

@@ -1,6 +1,6 @@
-"""Record for lesson 18: the effect of extra heads for later tokens on the loss, with two budgets and three seeds.
+"""Record for lesson 18: how extra heads for later tokens affect the loss, with two budgets and three seeds.
 
-The runs use the lesson's own `learn`, `loss_of` and `agreement`. Each result is stored in `build/records/heads` and
+The runs use the lesson's own `learn`, `loss_of` and `agreement`. Results are stored in `build/records/heads` and
 reused.
 """
 
@@ -22,7 +22,7 @@ class Runs(LessonRuns):
     number, cells = "18", ("setup", "sets-up-text", "rung-heads", "sets-up-learn", "sets-up-scores")
 
     def __call__(self, heads: int, start: int, updates: int) -> dict[str, Any]:
-        """Return one run's record: next-token loss on unseen stories, and each head's agreement with the model."""
+        """Return a run's record: next-token loss on unseen stories, and how often each head agrees with the model."""
         file = self.folder / f"{heads}-{start}-{updates}.json"
 
         def make() -> dict[str, Any]:
@@ -46,7 +46,7 @@ class Runs(LessonRuns):
 
 
 def heads(folder: Path) -> dict[str, Any]:
-    """Return the record, a list of runs without and with heads."""
+    """Return the record, which is a list of runs without and with extra heads."""
     run = Runs(folder)
     asked = ((count, start, updates) for updates in BUDGETS for start in STARTS for count in (0, AHEAD))
     return {"runs": [run(*one) for one in asked]}

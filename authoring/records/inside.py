@@ -1,6 +1,6 @@
 """Record for lesson 21: story models and readers with three seeds, and how their heads form.
 
-Story models are trained as in lesson 14, with fewer updates. All measures are computed by the lesson's own cells. Each
+Story models are trained as in lesson 14, but with fewer updates. The lesson's own cells compute all measures. Each
 model is saved in `build/records/inside` every `EVERY` updates and is not trained again.
 """
 
@@ -50,7 +50,7 @@ CELLS = (
 
 
 def trained(text: Text, start: int, folder: Path) -> list[Path]:
-    """Return the folders of one run's models, every `EVERY` updates from 0; train the run if the last is missing."""
+    """Return the folders of a run's models, one for every `EVERY` updates from 0; train if the last is missing."""
     updates = BUDGETS[-1]
     places = [folder / f"{start}-{updates}" / f"{done:04}" for done in range(0, updates + 1, EVERY)]
     if not places[-1].exists():
@@ -70,7 +70,7 @@ def trained(text: Text, start: int, folder: Path) -> list[Path]:
 
 
 class Measures:
-    """The lesson's measures of the models from `trained`, with each result stored in the folder."""
+    """The lesson's measures for the models from `trained`, with their results stored in the folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.text = folder, Text()
@@ -89,7 +89,7 @@ class Measures:
         return load_model(places[done // EVERY], dtype=torch.float32).eval()
 
     def story(self, start: int, updates: int) -> dict[str, Any]:
-        """Measure which head carries the hero of a story, its share in both directions, and the next best head."""
+        """Find the head that carries a story's hero, its share by denoising and by noising, and the next best head."""
 
         def make() -> dict[str, Any]:
             pairs = self.lesson["rivals"](self.lesson["unseen"], PAIRS)
@@ -105,7 +105,7 @@ class Measures:
         return rounded(stored(self.folder / f"story-{start}-{updates}.json", torch.no_grad()(make)))
 
     def film(self, start: int) -> dict[str, Any]:
-        """Return rows of [updates, share of the pairs where the model names both heroes]."""
+        """Return rows of [updates, share of pairs for which the model names both heroes]."""
 
         def make() -> dict[str, Any]:
             pairs, rows = self.lesson["rivals"](self.lesson["unseen"], PAIRS), []

@@ -1,8 +1,8 @@
-"""Record for lesson 23: the runs behind its scaling law, and longer ones that test it.
+"""Record for lesson 23: the runs behind its scaling law, and longer runs that test the law.
 
-The lesson's own `trial` is run for five widths at the same compute and for other shares of the text, with three seeds.
-It is also run for the widths that the law is fitted to, and for a model with eight times the parameters of the largest
-of these. Each result is stored in `build/records/law` and reused.
+The lesson's own `trial` runs for five widths at the same compute and for other shares of the text, with three seeds. It
+also runs for the widths to which the law is fitted, and for a model with eight times the parameters of the largest of
+these. Results are stored in `build/records/law` and reused.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Trials(LessonRuns):
     number, cells = "23", ("setup", "sets-up-text", "trial")
 
     def __call__(self, width: int, updates: int, **more: Any) -> dict[str, Any]:
-        """Return one trial's record: its settings, the number of parameters, and the score by update."""
+        """Return a trial's record: its settings, its number of parameters, and its score by update."""
         asked = {"width": width, "updates": updates, **more}
         file = self.folder / f"{hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]}.json"
 
@@ -46,12 +46,12 @@ class Trials(LessonRuns):
 
 
 def eighths(updates: int) -> list[int]:
-    """Return the updates after each eighth of a run."""
+    """Return the number of updates after each eighth of a run."""
     return [round(updates * part / 8) for part in range(1, 9)]
 
 
 def law(folder: Path) -> dict[str, Any]:
-    """Return the record: lists of trials by their purpose, all at a constant rate unless they say otherwise."""
+    """Return the record: lists of trials by purpose, at a constant learning rate except for those in "falling"."""
     trial = Trials(folder)
     advised = EQUAL[ADVISED]
     return {

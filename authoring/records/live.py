@@ -1,8 +1,8 @@
-"""Record for the explorer: its three models, their training, and the cost of rounding them to 8 bits.
+"""Record for the explorer: its three models, their training, and how much they lose when rounded to 8 bits.
 
-The story model of lesson 14 already ships. Its twin with experts is trained by the same plan for the updates of the
-short runs. The translator of number names is trained as by default in `companion train --task number-words`, but for
-more updates. An interrupted run of the twin is resumed; the translator takes only a minute.
+The story model of lesson 14 ships already. Its twin with experts is trained by the same plan, for as many updates as
+the short runs. The translator of number names is trained with the defaults of `companion train --task number-words`,
+but for more updates. An interrupted run of the twin is resumed; the translator takes only a minute.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MEASURED = 500
 
 
 def live(folder: Path, shipped: Path) -> dict[str, Any]:
-    """Write the three models to `shipped`. Return each one's run and its loss before and after rounding."""
+    """Write the three models to `shipped`. Return the run of each model, and its loss before and after rounding."""
     text = Text()
     model, tokenizer = story_model()
     pairs = {"pairs": pairs_of(tokenizer)}
@@ -67,7 +67,7 @@ def live(folder: Path, shipped: Path) -> dict[str, Any]:
 
 
 def translating() -> tuple[dict[str, Any], Transformer, NumberWordsTask]:
-    """Train the translator from German to English number names and return its record, the model and the task."""
+    """Train the translator from German to English number names; return its record, the model and the task."""
     task = NumberWordsTask.open(SETTINGS)
     trainer = task.trainer(UPDATES, torch.device("cpu"), "fp32")
     losses = [trainer.update().loss for _ in range(UPDATES)]
@@ -88,8 +88,8 @@ def translated(model: Transformer, task: NumberWordsTask) -> tuple[float, int]:
     """Measure the translator on held-out numbers.
 
     Returns:
-        Bits per byte of the English names, including their end tokens, and the number of names translated without a
-        mistake.
+        The bits per byte of the English names, including their end tokens, and the number of names translated
+        correctly.
     """
     numbers = number_words.held_out(MEASURED, seed=1)
     nats = size = 0.0

@@ -1,6 +1,6 @@
-"""Record for lesson 17: one layer that recalls pairs, with softmax attention, several kinds of tables, or both.
+"""Record for lesson 17: how one layer recalls pairs, with softmax attention, several kinds of tables, or both.
 
-The runs use the lesson's own `learn` and `recalled`. Each result is stored in `build/records/recall` and reused.
+The runs use the lesson's own `learn` and `recalled`. Results are stored in `build/records/recall` and reused.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Runs(LessonRuns):
     number, cells = "17", ("setup", "tables", "sets-up-layer", "sets-up-texts", "training")
 
     def __call__(self, kind: str, start: int) -> dict[str, Any]:
-        """Return one run's record: right answers per 100 at each budget, by numbers of pairs and of repeated pairs."""
+        """Return a run's record: right answers per 100 at each budget, by number of pairs and of repeated pairs."""
         file = self.folder / f"{kind.replace(' ', '_')}-{start}.json"
 
         def make() -> dict[str, Any]:
@@ -37,6 +37,6 @@ class Runs(LessonRuns):
 
 
 def recall(folder: Path) -> dict[str, Any]:
-    """Return the record, a list of runs."""
+    """Return the record, which is a list of runs."""
     run = Runs(folder)
     return {"runs": [run(kind, start) for start in STARTS for kind in KINDS]}

@@ -1,6 +1,6 @@
-"""Record for lesson 19: the cost of rounding weights, with two budgets and three seeds, with and without loud channels.
+"""Record for lesson 19: the cost of rounding weights with and without loud channels, for two budgets and three seeds.
 
-The runs use the lesson's own `learn`, `to_levels`, `affine`, `second_order` and `aware`. Each result is stored in
+The runs use the lesson's own `learn`, `to_levels`, `affine`, `second_order` and `aware`. Results are stored in
 `build/records/rounding` and reused.
 """
 
@@ -23,13 +23,12 @@ WAYS = ("per row", "plain", "affine", "second order", "aware")
 
 
 class Runs(LessonRuns):
-    """Models of the lesson, trained and rounded, with the cost of rounding stored in a folder."""
+    """The lesson's models, trained and rounded, with the cost of rounding stored in a folder."""
 
     number, cells = "19", CELLS
 
     def __call__(self, start: int, updates: int) -> dict[str, Any]:
-        """Return one run's record: the increase in bits per byte on new stories, in percent, for each rounding
-        method."""
+        """Return a run's record: by what percentage each rounding method raises the bits per byte on new stories."""
         file = self.folder / f"{start}-{updates}.json"
 
         def make() -> dict[str, Any]:
@@ -64,9 +63,10 @@ class Runs(LessonRuns):
 
 
 def _loud(model: Any, start: int) -> Any:
-    """Return a copy that computes the same function with loud channels.
+    """Return a copy of the model that computes the same function but has loud channels.
 
-    In each norm of a block, two gains are enlarged, and the weights that read them are reduced by the same factor.
+    In each norm of a block, two gains are enlarged, and the weights that read these channels are divided by the same
+    factor.
     """
     loud, dice = copy.deepcopy(model), torch.Generator().manual_seed(start)
     with torch.no_grad():
@@ -84,6 +84,6 @@ def _loud(model: Any, start: int) -> Any:
 
 
 def rounding(folder: Path) -> dict[str, Any]:
-    """Return the record, a list of runs."""
+    """Return the record, which is a list of runs."""
     run = Runs(folder)
     return {"runs": [run(start, updates) for start in STARTS for updates in BUDGETS]}

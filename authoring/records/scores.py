@@ -1,8 +1,8 @@
-"""Record for lesson 25: scores of SmolLM2, and of copies with rounded weights, on four suites of questions.
+"""Record for lesson 25: scores of SmolLM2 and of quantized copies on four suites of questions.
 
-The lesson's own cells make the questions, the prompts and the rounded copies. The record holds log-likelihoods in nats,
-one list for each question with one entry for each choice. Each part is stored in `build/records/scores` and reused.
-SmolLM2 has to be on this machine (`companion get smollm2`).
+The lesson's own cells make the questions, the prompts and the quantized copies. The record holds log-likelihoods in
+nats: for each question, a list with one entry per choice. Results are stored in `build/records/scores` and reused.
+SmolLM2 must be on this machine (`companion get smollm2`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Scores(LessonRuns):
         return opened
 
     def __call__(self, name: str, items: Callable[[], Sequence[Any]], *given: str) -> list[list[float]]:
-        """Score items with a prompt and the text before it, and return the log-likelihoods."""
+        """Score items with a prompt and the text that precedes it, and return the log-likelihoods."""
 
         def make() -> dict[str, Any]:
             with torch.no_grad():
@@ -48,7 +48,7 @@ class Scores(LessonRuns):
         return nats
 
     def rounded(self, model: str, name: str, items: Callable[[], Sequence[Any]], *given: str) -> list[list[float]]:
-        """Score items with a copy of the model whose weights are rounded."""
+        """Score items with a quantized copy of the model."""
         file = f"{name}-{model.replace(' ', '-').replace(',', '')}"
         how = self.lesson["MODELS"][model]
         if how is None or (self.folder / f"{file}.json").exists():
@@ -61,7 +61,7 @@ class Scores(LessonRuns):
 
 
 def scores(folder: Path) -> dict[str, Any]:
-    """Return the record: log-likelihoods by suite and model, by prompt, for the course's questions, and for a judge."""
+    """Return the record: log-likelihoods by suite and model, by prompt, for the course's questions and for a judge."""
     score = Scores(folder)
     lesson = score.lesson
     names, agreement, sums = lesson["number_names"], lesson["agreement"], lesson["sums"]
@@ -93,7 +93,7 @@ def scores(folder: Path) -> dict[str, Any]:
 
 
 def course(score: Scores) -> dict[str, Any]:
-    """Return the course's multiple-choice questions, by lesson and name, with scores for every sixth one."""
+    """Return the course's multiple-choice questions, by lesson and name, with scores for every sixth question."""
     asked = {key: item for key, item in score.lesson["course_questions"]().items() if int(key.split("/")[0]) <= LAST}
     tokenizer = score.model[1]
     found = {

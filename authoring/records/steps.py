@@ -1,6 +1,6 @@
-"""Record for lesson 22: AdamW and Muon at several rates, widths with one rate or with muP, and schedules.
+"""Record for lesson 22: AdamW and Muon at several learning rates, several widths with and without muP, and schedules.
 
-The runs use the lesson's own `small_model`, `learn` and `loss_of`. Each result is stored in `build/records/steps` and
+The runs use the lesson's own `small_model`, `learn` and `loss_of`. Results are stored in `build/records/steps` and
 reused.
 """
 
@@ -37,9 +37,9 @@ class Run(NamedTuple):
         width: Width of the model.
         rate: Learning rate.
         updates: Number of updates.
-        start: Seed of the weights and of the data order.
+        start: Seed for the weights and the order of the data.
         falls: Name of the schedule.
-        long: Updates that the schedule was made for; 0 means `updates`.
+        long: Number of updates for which the schedule was made; 0 means `updates`.
     """
 
     part: str
@@ -53,7 +53,7 @@ class Run(NamedTuple):
 
 
 def asked() -> Iterator[Run]:
-    """Yield all runs: every rate with the first seed, and the best ones with all seeds."""
+    """Yield all runs: every rate with the first seed, and the best rates with all seeds."""
     first = STARTS[0]
     for start in STARTS:
         for (way, updates), best in BEST.items():
@@ -91,6 +91,6 @@ class Runs(LessonRuns):
 
 
 def steps(folder: Path) -> dict[str, Any]:
-    """Return the record, a list of runs."""
+    """Return the record, which is a list of runs."""
     run = Runs(folder)
     return {"runs": [run(one) for one in asked()]}

@@ -1,4 +1,4 @@
-"""Results of long runs, stored in files so that no run is repeated."""
+"""Results of long runs, stored in files so that no run has to be repeated."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class LessonRuns:
 
 
 def stored(file: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return the result in a JSON file. If the file does not exist, make, store and print the result first."""
+    """Return the result stored in a JSON file. If there is no file, compute, store and print the result first."""
     if not file.exists():
         began = time.perf_counter()
         found = make()

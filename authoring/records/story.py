@@ -1,9 +1,9 @@
-"""Record for lesson 14: the training of the story model, samples on the way, and how often they stay consistent.
+"""Record for lesson 14: the training of the story model, samples taken during it, and how often they are consistent.
 
-The model is trained for about three minutes with three seeds and for ten with one. Its twin with experts is trained for
-as many updates as the three-minute runs, also with three seeds. A run is saved in `build/records` every fifty updates
-and resumes from there. One JSON of all runs, `companion_school/records/story.json`, and the weights of the first run
-are shipped.
+The model is trained for about three minutes with three seeds, and for about ten minutes with one seed. Its twin with
+experts is trained for as many updates as in the three-minute runs, also with three seeds. A run is saved in
+`build/records` every fifty updates and can be resumed from there. A JSON file with all runs,
+`companion_school/records/story.json`, and the weights of the first run ship with the course.
 """
 
 from __future__ import annotations
@@ -89,12 +89,12 @@ class Text:
 
 
 def run(text: Text, config: ModelConfig, start: int, updates: int, folder: Path) -> tuple[dict[str, Any], Transformer]:
-    """Train one model, resuming from `folder`, and return its record and the model.
+    """Train a model, resuming from `folder` if possible, and return its record and the model.
 
     The model is measured at the updates in `LOOKS`.
     """
     balance = 0.01 if config.moe else 0.0
-    plan = TrainingConfig(  # the rate is constant after the warm-up (last share 1); `falling` adds the decay
+    plan = TrainingConfig(  # the rate is constant after the warm-up (`last_share` is 1); `falling` adds the decay
         updates=updates, learning_rate=6e-3, warmup=100, last_share=1.0, seed=start, balance_loss=balance
     )
     torch.manual_seed(start)
@@ -136,10 +136,10 @@ def run(text: Text, config: ModelConfig, start: int, updates: int, folder: Path)
 
 
 def falling(steady: Callable[[int], float], updates: int) -> Callable[[int], float]:
-    """Add a decay to a schedule: over the last `FALL` of the run, the rate falls linearly to a twentieth.
+    """Add a decay to a schedule: in the last part (`FALL`) of a run, the rate falls linearly to a twentieth.
 
-    Before that, the rate does not depend on the length of the run, so a run can be shortened or extended (warm-up,
-    stable, decay).
+    Before that, the rate does not depend on the length of the run, so runs can be shortened or extended (a
+    warmup-stable-decay schedule).
     """
     return lambda number: steady(number) * min(1.0, 0.05 + 0.95 * (updates - number) / (FALL * updates))
 
@@ -151,14 +151,14 @@ def made_of(text: Text, record: dict[str, Any]) -> str:
 
 
 def bits_of(model: Transformer, text: Text) -> float:
-    """Return the bits per byte of the held-out stories that are scored."""
+    """Return the bits per byte of the first `SCORED` held-out stories."""
     scored = [story.document for story in text.held_out[:SCORED]]
     batches = EvaluationBatches(encode_documents(text.tokenizer, scored), context=CONTEXT)
     return evaluate(model, batches, sum(document.bytes for document in scored)).bits_per_byte
 
 
 def look(model: Transformer, text: Text) -> dict[str, Any]:
-    """Measure held-out bits per byte, and how many continuations of held-out beginnings are complete and consistent."""
+    """Measure held-out bits per byte, and how many stories with held-out beginnings end and are consistent."""
     wrote = list(write(model, text.tokenizer, [beginning(story) for story in text.held_out[:SCORED]]))
     readings = [read(story) for story in wrote]
     return {
@@ -178,7 +178,7 @@ def beginning(story: Story) -> str:
 
 
 def write(model: Transformer, tokenizer: BytePairTokenizer, begun: list[str]) -> Iterator[str]:
-    """Yield each beginning with the model's continuation, up to the end of the story or of the context."""
+    """Yield each beginning with the model's continuation, up to the end of the story or the context."""
     for at in range(0, len(begun), 100):
         part = begun[at : at + 100]
         prompts = [[tokenizer.separator, *tokenizer.encode(one)] for one in part]
@@ -192,7 +192,7 @@ def _parts(values: list[float], size: int) -> list[list[float]]:
 
 
 def story(folder: Path) -> tuple[dict[str, Any], Transformer, BytePairTokenizer]:
-    """Return the record of all `RUNS`, and the model of the first one with its tokenizer."""
+    """Return the record of all `RUNS`, and the model of the first run with its tokenizer."""
     text = Text()
     done = [run(text, *which, folder / f"{name}_{which[1]}_{which[2]}") for name, *which in RUNS]
     names = [name for name, *_ in RUNS]

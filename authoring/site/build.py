@@ -27,14 +27,13 @@ from companion_school.course.release.notebooks import stale_files
 
 HERE = Path(__file__).parent
 THEME = HERE / "theme"
-Way = tuple[str, str] | None  # a page's name, and its label in the contents; None for no page
+Way = tuple[str, str] | None  # a page's name and its label in the contents, or None for no page
 
 
 def build(notebooks: Path, root: Path, work: Path) -> int:
-    """Build the site into the folder `html` of `work` and return the number of links that were followed.
+    """Build the site in the folder `html` of `work`, and return the number of links that were checked.
 
-    Raises:
-        Broken: Anything is wrong. The message lists all faults that were found.
+    Raises: Broken: If anything is wrong. The message lists all faults that were found.
     """
     faults = Faults()
     course = Course.of(notebooks, root, faults)
@@ -68,7 +67,7 @@ def build(notebooks: Path, root: Path, work: Path) -> int:
 
 
 def _stale(notebooks: Path) -> Iterator[tuple[Path, str]]:
-    """Yield each notebook that is not up to date with its source, with the reason."""
+    """Yield each file that is out of date with its source, and the reason."""
     written = lessons(notebooks=notebooks)
     faults = [(lesson.notebook, found) for lesson in with_deeper(written) if (found := _stale_lesson(lesson))]
     yield from faults
@@ -81,7 +80,7 @@ def _stale(notebooks: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _stale_lesson(lesson: Lesson) -> str:
-    """Return why a notebook is not up to date with its source, or an empty string if it is."""
+    """Return why a notebook is out of date with its source, or an empty string if it is up to date."""
     if not lesson.notebook.exists():
         return "has never been built. Run: make notebooks"
     try:
@@ -94,7 +93,7 @@ def _stale_lesson(lesson: Lesson) -> str:
 def _texts(
     course: Course, there: list[reference.Module], press: Press, home: str
 ) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
-    """Return the text, the label in the contents, and the kind of every page, each by the page's name."""
+    """Return the texts, the labels in the contents and the kinds of all pages, each by the page's name."""
     texts, labels, kinds = {}, {}, {}
     asked = questions.by_lesson()
     made = [
@@ -141,7 +140,7 @@ def _children(lesson: Page, course: Course, labels: dict[str, str]) -> list[str]
 
 
 def _with_head(text: str, page: Page, course: Course, press: Press, home: str) -> str:
-    """Add the line under a page's title: links to related pages, and where the notebook can be opened."""
+    """Add a line under a page's title with links to related pages and to services that open the notebook."""
     if page.source.suffix != ".ipynb":
         return text
     links = [f"Lesson {page.lesson}"] if page.kind == "lesson" else []
@@ -168,7 +167,7 @@ def _contents(names: Iterable[str], labels: dict[str, str], caption: str = "") -
 def _ways(course: Course, texts: dict[str, str], labels: dict[str, str]) -> dict[str, tuple[Way, Way]]:
     """Return the previous and the next page of each page.
 
-    Lessons follow lessons. For a page that belongs to a lesson, the previous page is the lesson itself.
+    Lessons follow lessons. The page before a page that belongs to a lesson is the lesson itself.
     """
 
     def row(names: list[str]) -> dict[str, tuple[Way, Way]]:
@@ -189,7 +188,7 @@ def _ways(course: Course, texts: dict[str, str], labels: dict[str, str]) -> dict
 
 
 def _days(course: Course) -> dict[str, str]:
-    """Return the day of the last change to each page's file."""
+    """Return the date of the last change to each page's file."""
     days = repository.changed(course.folder)
     return {page.name: days[file] for file, page in course.pages.items() if file in days}
 
@@ -226,7 +225,7 @@ def _set(work: Path, root: Path) -> None:
 
 
 def _colours(blue: str) -> dict[str, str]:
-    """Return the theme's variables for a blue like that of the figures, in a shade that is readable as text."""
+    """Return the theme's variables for the figures' blue, in a shade that is readable as text."""
     return {f"color-brand-{what}": blue for what in ("primary", "content")}
 
 

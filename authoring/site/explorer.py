@@ -1,4 +1,4 @@
-"""The page that runs a model: `explorer.md` with the explorer and the files that it needs.
+"""The page that runs a model: `explorer.md`, the explorer and the files that it needs.
 
 The explorer replaces the part of the text that is meant for readers without the site.
 """
@@ -16,7 +16,7 @@ _ELSEWHERE = re.compile(r"<!-- without the site -->.*?<!-- end -->", re.DOTALL)
 
 
 def with_explorer(text: str, assets: Assets) -> str:
-    """Return the page's text with the explorer, and add its files to the assets."""
+    """Return the page's text with the explorer, and add the explorer's files to the assets."""
     for name, held in shipped_scripts().items():
         assets.files[f"{MODELS}/{name}.js"] = held.encode()
     parts = f'<style>{style()}</style>{body(SHIPPED, MODELS)}<script type="module">{script()}</script>'

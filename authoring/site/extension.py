@@ -23,14 +23,14 @@ from authoring.site.search import Section, sections
 
 @dataclass
 class Site:
-    """Data that Sphinx needs while it renders the pages.
+    """Data that Sphinx needs for rendering the pages.
 
     Attributes:
         formulas: The formulas, converted to MathML.
-        ways: For each page's name, the previous and the next page as (name, label).
-        kinds: For each page's name, its kind.
-        days: For each page's name, the day of its file's last change.
-        sections: Sections for the search, added as pages are rendered.
+        ways: The previous and the next page as (name, label), by page name.
+        kinds: The kind of each page, by page name.
+        days: The date of the last change to each page's file, by page name.
+        sections: Sections for the search, which are added as pages are rendered.
     """
 
     formulas: Formulas
@@ -40,13 +40,13 @@ class Site:
     sections: list[Section] = field(default_factory=list)
 
 
-SITE = Site(Formulas())  # a global, because Sphinx creates its directives itself and cannot pass them our data
+SITE = Site(Formulas())  # global, because Sphinx creates its directives itself and cannot pass our data to them
 
 
 class LightFormatter(HtmlFormatter):
-    """Code formatter without a span around each plain name, bracket and space.
+    """Code formatter that puts no span around plain names, brackets and spaces.
 
-    They have the color of plain code anyway, and their spans took up to a third of a page.
+    These have the color of plain code anyway, and their spans would take up to a third of a page.
     """
 
     def _get_css_classes(self, ttype: Any) -> str:
@@ -54,7 +54,7 @@ class LightFormatter(HtmlFormatter):
 
 
 class Cell(SphinxDirective):
-    """A code cell. A folded one opens with a click on its first line."""
+    """A code cell. A folded cell opens with a click on its first line."""
 
     has_content = True
     option_spec: ClassVar = {"id": directives.unchanged_required, "folded": directives.flag}
@@ -73,7 +73,7 @@ class Cell(SphinxDirective):
 
 
 class Printed(SphinxDirective):
-    """The printed output of a cell. Sentences without columns wrap on a narrow screen."""
+    """The printed output of a cell. Output that consists of sentences, not columns, wraps on narrow screens."""
 
     has_content = True
 
@@ -84,7 +84,7 @@ class Printed(SphinxDirective):
 
 
 class Signature(SphinxDirective):
-    """A signature or an example in the reference of the packages."""
+    """A signature or an example in the API reference."""
 
     has_content = True
     option_spec: ClassVar = {"language": directives.unchanged_required}
@@ -118,7 +118,7 @@ def _display(self: Any, node: nodes.math_block) -> None:
 
 
 def _mathml(tex: str) -> str:
-    """Return the MathML of a formula that was converted before, or an empty string."""
+    """Return the MathML of a formula if it has been converted, or an empty string."""
     found = [SITE.formulas.done.get(Formula.of(tex, display)) for display in (False, True)]
     return next(filter(None, found), "")
 
@@ -128,7 +128,7 @@ def _where(node: nodes.Node) -> str:
 
 
 def _context(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None) -> None:
-    """Set the previous and next pages, the page's kind and date, and collect its sections for the search."""
+    """Set the page's previous and next pages, its kind and its date, and collect its sections for the search."""
 
     def link(there: tuple[str, str] | None) -> dict[str, str] | None:
         return {"link": context["pathto"](there[0]), "title": html.escape(there[1])} if there else None

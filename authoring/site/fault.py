@@ -1,4 +1,4 @@
-"""Faults that prevent the site from being built, collected with their locations so that all are reported at once."""
+"""Faults that prevent the site from being built. They are collected with locations and reported together."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 class Broken(Exception):
-    """Raised if the site cannot be built. Each fault names its location and the problem."""
+    """Raised if the site cannot be built. The message lists each fault with its location."""
 
     def __init__(self, faults: Iterable[str]):
         self.faults = sorted(set(faults))

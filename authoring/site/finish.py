@@ -1,4 +1,4 @@
-"""Steps after Sphinx: remove unneeded files, and check links, files and the size of pages."""
+"""Steps after Sphinx: remove unneeded files, and check the links, files and page sizes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from authoring.site.fault import Faults
 
 LARGEST = 400_000
 """Maximum bytes of a page's HTML; its pictures, styles and scripts are separate files."""
-# From Sphinx and its theme: their search, source maps for debuggers, and data for incremental builds.
+# Files from Sphinx and its theme: their search, source maps for debuggers, and data for incremental builds.
 UNNEEDED = (
     "_static/searchtools.js", "_static/language_data.js", "_static/*.map", "_static/**/*.map", "_static/file.png",
     "_static/minus.png", "_static/plus.png", "_static/skeleton.css", "_static/debug.css", "_static/basic.css.map",
@@ -38,11 +38,11 @@ def clear(site: Path) -> None:
 
 
 def check(site: Path, sources: Mapping[str, str], faults: Faults) -> int:
-    """Check the size of every page and follow its links.
+    """Check the size of every page and the targets of its links.
 
     Args:
         site: The site's folder.
-        sources: For each page's path, the source that a fault should name.
+        sources: The source that a fault should name, by the page's path.
         faults: Where faults are collected.
 
     Returns:
@@ -72,7 +72,7 @@ def check(site: Path, sources: Mapping[str, str], faults: Faults) -> int:
             count += 1
             if file.startswith("..") or not (site / file).is_file():
                 faults.add(place, f"the link {target!r} leads nowhere: there is no {file}")
-            # "=" marks a state, not an id
+            # an anchor with "=" describes a state of the page, not an id
             elif anchor and file in ids and "=" not in anchor and unquote(anchor) not in ids[file]:
                 faults.add(place, f"the link {target!r} leads nowhere: {file} has no place of that name")
     return count

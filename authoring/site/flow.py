@@ -1,7 +1,7 @@
-"""The other two pages that run the story model: the flow of a text, and a story that reader and model write in turns.
+"""The other two pages that run the story model: a text's flow through it, and a story that reader and model share.
 
-Their texts are in `flow.md` and `chat.md`, so that they can be read, searched and printed without scripts. `flow.js`
-and `chat.js` replace each mark in them with a part of the picture.
+The texts of the pages are in `flow.md` and `chat.md`, so readers can read, search and print them without scripts.
+`flow.js` and `chat.js` replace each mark in these texts with a part of the picture.
 """
 
 from __future__ import annotations

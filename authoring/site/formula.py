@@ -1,7 +1,7 @@
 r"""Formulas as MathML, which browsers render without scripts and screen readers can read.
 
-Pandoc converts all of them in one call, and `mathml.py` adds what browsers need besides. The number of an equation,
-`\tag{2.1}`, is placed beside it.
+Pandoc converts all formulas in one call, and `mathml.py` adds what browsers need in addition. An equation's number,
+`\tag{2.1}`, is placed beside the equation.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MATH = re.compile(r"<math\b.*</math>", re.DOTALL)
 
 @dataclass(frozen=True)
 class Formula:
-    """A formula without its dollars and number, and whether it is a display formula."""
+    """A formula without its dollars and number, with a flag that says whether it is a display formula."""
 
     tex: str
     display: bool
@@ -34,7 +34,7 @@ class Formula:
 
 @dataclass
 class Formulas:
-    """Formulas with the location where each is first used, and their MathML once converted."""
+    """Formulas with the location at which each is first used and, after conversion, their MathML."""
 
     places: dict[Formula, str] = field(default_factory=dict)
     done: dict[Formula, str] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Formulas:
         self.places.setdefault(formula, place)
 
     def convert(self) -> list[str]:
-        """Convert all formulas and return a message with the location for each one that failed."""
+        """Convert all formulas, and return a message with the location of each formula that failed."""
         wanted = [formula for formula in self.places if formula not in self.done]
         faults = []
         for formula, (mathml, why) in zip(wanted, converted(wanted), strict=True):
@@ -79,11 +79,9 @@ class Formulas:
 def converted(formulas: Iterable[Formula]) -> list[tuple[str, str]]:
     """Convert formulas with Pandoc.
 
-    Returns:
-        For each formula its MathML and an empty string, or an empty string and the reason why it failed.
+    Returns: For each formula: its MathML and an empty string, or an empty string and the reason for the failure.
 
-    Raises:
-        RuntimeError: If Pandoc fails or returns another number of formulas.
+    Raises: RuntimeError: If Pandoc fails or returns a different number of formulas.
     """
     formulas = list(formulas)
     blocks = [
@@ -103,12 +101,12 @@ def converted(formulas: Iterable[Formula]) -> list[tuple[str, str]]:
 
 
 def _short(reason: str) -> str:
-    """Return Pandoc's reason in one line, without the tokens that it expected instead."""
+    """Return Pandoc's reason on one line, without the tokens that it expected instead."""
     return " ".join(reason.split()).partition(" expecting ")[0]
 
 
 def _kept(tex: str) -> str:
-    r"""Protect spaces that Pandoc would drop: those after an escaped sign, as in 2 \% for."""
+    r"""Protect spaces that Pandoc would drop, which are those after an escaped character, as in 2 \% for."""
     return re.sub(r"(\\[%#&_]) ", r"\1~", tex)
 
 

@@ -51,13 +51,13 @@ def begin(course: Course) -> str:
 
 
 def doors() -> str:
-    """Return the other links as a list in the style of the list of lessons."""
+    """Return the other links as a list that looks like the list of lessons."""
     rows = [f'<li><a href="{href}">{title}</a><span>{said}</span></li>' for href, title, said in DOORS]
     return raw(f'<ul class="path doors">{"".join(rows)}</ul>')
 
 
 def figure(course: Course, press: Press, number: str, name: str) -> str:
-    """Return a moving figure of a lesson, and record a fault if there is none."""
+    """Return a moving figure from a lesson, or record a fault if it does not exist."""
     page = course.part("lesson", number)
     for at, cell in enumerate(page.notebook.cells if page else [], 1):
         for result in cell.get("outputs", []):
@@ -68,7 +68,7 @@ def figure(course: Course, press: Press, number: str, name: str) -> str:
 
 
 def path(course: Course, asked: Mapping[str, list[Question]], formulas: Formulas) -> str:
-    """Return the list of lessons with question, minutes, and the number of questions answered."""
+    """Return the list of lessons with their questions, minutes, and the number of questions answered."""
     rows = []
     for lesson in course.path:
         number, page = lesson["number"], course.pages[lesson["file"]]

@@ -1,4 +1,4 @@
-"""Conversion of links between notebooks to links between pages."""
+"""Convert links between notebooks to links between pages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from authoring.site.fault import Faults
 from authoring.site.pages import Course, Page, cells_with_id
 
 CELL = "cell-id="  # JupyterLab's prefix for links to a cell
-TOP = "navigation-top"  # id of the navigation cell at the top of every lesson, which the pages leave out
+TOP = "navigation-top"  # id of the navigation cell at the top of every lesson; pages omit this cell
 _CODE = r"^(?P<fence>```+|~~~+)[^\n]*\n.*?^(?P=fence)[ \t]*$|(?<!`)(?P<tick>`+)(?!`).+?(?<!`)(?P=tick)(?!`)"
 _INLINE = r"(?<![\\$])\$(?!\$)[^$]+?(?<!\\)\$(?!\$)"
 _LINK = r"(?P<image>!?)\[(?P<text>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<href>[^()\s]+)\)"
@@ -24,13 +24,13 @@ _PROSE = re.compile(f"{_CODE}|{DISPLAY.pattern}|{_INLINE}|{_LINK}|{_ANCHOR}", re
 
 @dataclass(frozen=True)
 class Links:
-    """Converts links of notebooks to links of pages.
+    """Converter from links in notebooks to links on pages.
 
     Attributes:
         course: The pages of the course.
-        modules: For each module's file, such as "companion/layers/attention.py", its place in the reference.
+        modules: The address in the reference of each module, by its file, such as "companion/layers/attention.py".
         repository: Address for files that have no page; empty if the project has none.
-        faults: Where broken links are recorded.
+        faults: Collection to which broken links are added.
     """
 
     course: Course
@@ -39,7 +39,7 @@ class Links:
     faults: Faults
 
     def leads(self, href: str, page: Page, place: str) -> str | None:
-        """Return the target of a page's link on the site, or `None` for a broken link or a file without an address."""
+        """Return where a page's link leads on the site, or `None` for a broken link or a file without an address."""
         if re.match(r"[a-z]+:", href) or href.startswith("//"):
             return href
         target, _, fragment = href.partition("#")
@@ -71,9 +71,9 @@ class Links:
 
         Args:
             text: The Markdown.
-            page: The page that it belongs to.
-            place: Location for messages.
-            picture: Returns the address on the site of a picture's file.
+            page: The page to which the text belongs.
+            place: Location to name in messages.
+            picture: Function that returns the address of a picture's file on the site.
         """
 
         def turned(found: re.Match[str]) -> str:

@@ -1,15 +1,15 @@
-"""Adjustments of a converter's MathML for browsers, which do less layout than a TeX engine."""
+"""Adjust a converter's MathML for browsers, which do less layout than a TeX engine."""
 
 from __future__ import annotations
 
 import re
 from xml.etree import ElementTree
 
-LONG = 18  # an inline formula with more elements than this may break across lines
+LONG = 18  # inline formulas with more elements than this may break across lines
 OPENS, CLOSES = "([{⌈⌊⟨", ")]}⌉⌋⟩"
 BREAKS = ("=", "<", ">", "≤", "≥", "≈", "≠", "∈", "→", "←", "⟶", "⟹", "⇒", "+", "−", "-", "⋅", "×", ",", ";", "⇔")
 SCRIPTS = ("msup", "msub", "msubsup")
-TWINS = "|∥‖"  # fences whose opening and closing signs are the same
+TWINS = "|∥‖"  # fences that open and close with the same sign
 BRACES = ("⏟", "⏞")
 _ANNOTATION = re.compile(r"<annotation.*?</annotation>|</?semantics>", re.DOTALL)
 # A name followed by the invisible sign of function application. TeX puts a thin space there unless a bracket follows,
@@ -20,10 +20,10 @@ _APPLIED = re.compile(
 
 
 def mended(math: str) -> str:
-    """Return a converter's MathML, adjusted for browsers.
+    """Return a converter's MathML after adjusting it for browsers.
 
-    The TeX annotation is removed, names get space after them, brackets are grouped with their content, subscripts under
-    roots are kept small, and formulas with braces are marked.
+    The TeX annotation is removed, function names are followed by a space, brackets are grouped with their content,
+    subscripts under roots are kept small, and formulas with braces are marked.
     """
     math = _ANNOTATION.sub("", math).replace(' xmlns="http://www.w3.org/1998/Math/MathML"', "").replace("\n", " ")
     root = ElementTree.fromstring(_APPLIED.sub(r'\1&#8289;\2\3<mspace width="0.167em"></mspace>', math))
@@ -36,9 +36,9 @@ def mended(math: str) -> str:
 
 
 def _close_fences(row: ElementTree.Element) -> None:
-    """Put large brackets and their content into one row, so that the power belongs to both.
+    """Put large brackets and their content into one row, so that an exponent belongs to the whole row.
 
-    Otherwise the bracket with the exponent would not grow with its partner.
+    Otherwise the bracket with the exponent would not grow together with its partner.
     """
     kept: list[ElementTree.Element] = []
     opened: list[int] = []
@@ -65,7 +65,7 @@ def _close_fences(row: ElementTree.Element) -> None:
 
 
 def _keep_small(radical: ElementTree.Element) -> None:
-    """Let a subscript under a root hang a little below it, as in print.
+    """Let a subscript under a root hang a little below the root, as in print.
 
     Otherwise a browser uses the next larger root sign, which reaches far into the line below.
     """
@@ -79,7 +79,7 @@ def _keep_small(radical: ElementTree.Element) -> None:
 
 
 def breakable(mathml: str) -> str:
-    """Split a long inline formula into several, because browsers break lines between formulas but not inside one.
+    """Split a long inline formula into several formulas, because browsers break lines only between formulas.
 
     As in print, a line may end after a relation, an operator or a comma outside brackets.
     """
@@ -94,7 +94,7 @@ def breakable(mathml: str) -> str:
         sign = child.text or ""
         depth += child.tag == "mo" and (sign in OPENS) - (sign in CLOSES)
         if child.tag == "mo" and sign in BREAKS and depth == 0 and len(parts[-1]) > 1 and child is not row[-1]:
-            # the operator is now last in its part, where browsers would not treat it as infix
+            # the operator is now the last in its part, and browsers would not treat it as infix there
             child.set("form", "infix")
             parts.append([])
     pieces = []

@@ -1,4 +1,4 @@
-"""Conversion of a notebook or a Markdown page to the text that Sphinx reads."""
+"""Convert a notebook or a Markdown page to the text that Sphinx reads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
 @dataclass
 class Press:
-    """The objects that the conversion of notebooks to pages uses and fills."""
+    """The objects that the conversion uses and fills."""
 
     links: Links
     assets: Assets
@@ -33,7 +33,7 @@ class Press:
     faults: Faults
 
     def picture(self, file: Path) -> str:
-        """Add a picture file of the notebooks' folder to the assets and return its address."""
+        """Add a picture file from the notebooks' folder to the assets, and return its address."""
         self.assets.files[f"figures/{file.name}"] = file.read_bytes()
         return f"/figures/{file.name}"
 
@@ -46,7 +46,7 @@ def block(directive: str, content: str, **options: str) -> str:
 
 
 def raw(html: str) -> str:
-    """Return a directive that inserts HTML into the page unchanged."""
+    """Return a directive that inserts unchanged HTML into the page."""
     return block("raw html", html)
 
 
@@ -68,7 +68,7 @@ def text_of(page: Page, press: Press) -> str:
 
 
 def prose(text: str, page: Page, press: Press, place: str) -> str:
-    """Return Markdown with its links converted, and register its formulas."""
+    """Convert the links in a Markdown text, and register its formulas."""
     for line, tex in formulas_in(text):
         display = text.split("\n")[line].lstrip().startswith("$$") or f"$${tex}$$" in text
         press.formulas.add(Formula.of(tex, display), f"{place}, line {line + 1}")
@@ -76,7 +76,7 @@ def prose(text: str, page: Page, press: Press, place: str) -> str:
 
 
 def code(cell: NotebookNode, page: Page, press: Press, place: str) -> list[str]:
-    """Return a code cell with its outputs. For a question, the code is left out."""
+    """Return a code cell with its outputs. The code of a question is left out."""
     tags = cell.metadata.get("tags", [])
     shown = [part for result in cell.get("outputs", []) if (part := as_block(result, page, press, place))]
     asks = _QUESTION.match(cell.source.split("\n")[0])
@@ -89,7 +89,7 @@ def code(cell: NotebookNode, page: Page, press: Press, place: str) -> list[str]:
 
 
 def as_block(result: NotebookNode, page: Page, press: Press, place: str) -> str:
-    """Return an output of a cell as a directive. Record a fault if a page cannot show it."""
+    """Return a cell's output as a directive. Record a fault if a page cannot show the output."""
     if result.output_type == "stream" and result.name == "stdout":
         return block("printed", _ESCAPES.sub("", result.text).rstrip("\n"))
     data = result.get("data", {})

@@ -1,9 +1,9 @@
-"""Outputs of cells for pages: pictures, scripts and styles become files that the whole site shares.
+"""Prepare outputs of cells for pages: pictures, scripts and styles become files that the whole site shares.
 
-Each output in a notebook contains everything it needs, such as a script and a style per question and pictures as text.
-Here pictures become files, each distinct script is one file, and all styles are one sheet, with rules for the site's
-themes in place of those for JupyterLab's. Scripts are not modules, because browsers do not load modules from a local
-folder.
+In a notebook, each output contains everything it needs: every question has its own script and style, and pictures are
+encoded as text. On the site, pictures become files, each distinct script becomes one file, and all styles become one
+sheet, in which rules for the site's themes replace those for JupyterLab's. The scripts are not modules, because
+browsers do not load modules from a local folder.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ _PICTURE = re.compile(r'(<img [^>]*?)src="data:image/png;base64,([^"]+)"([^>]*>)
 _WIDTH = re.compile(r'width="(\d+)"')
 _HREF = re.compile(r'href="([^"]+)"')
 _ANCHOR = re.compile(r'<a\b[^>]*href="[^"]+"[^>]*>(.*?)</a>', re.DOTALL)
-# Parts of outputs where dollars mark formulas: questions, and the front page's descriptions of lessons
+# Parts of outputs in which dollars mark formulas: questions, and the front page's descriptions of lessons
 _QUESTION = re.compile(r'<section class="ext-question".*?</section>|<span class="asks">.*?</span>', re.DOTALL)
 _DOLLARS = re.compile(r"(?<!\\)\$([^$]+?)(?<!\\)\$")
 _CODE = re.compile(r"(<code>.*?</code>)", re.DOTALL)
 _OUTSIDE_A_MODULE = re.compile(r"^\s*(?:import|export)\b", re.MULTILINE)
 
-# Selectors for the dark and the light theme, in an output and on a page
+# Selectors for the dark and light themes: in an output, and on a page
 _THEMES = (
     ("body:not([data-jp-theme-light])", "body:not([data-theme=light])"),
     ("[data-jp-theme-light=false]", "body[data-theme=dark]"),
     ("[data-jp-theme-light=true]", "body[data-theme=light]"),
 )
 
-Lead = Callable[[str], str | None]  # the target of a link on the site, or None if it has none
+Lead = Callable[[str], str | None]  # returns the target of a link on the site, or None if there is none
 
 
 @dataclass
@@ -69,14 +69,14 @@ class Assets:
         return name
 
     def picture(self, png: bytes) -> tuple[str, int, int]:
-        """Add a picture and return the path of its file, and its width and height in pixels."""
+        """Add a picture, and return its file's path and its width and height in pixels."""
         name = f"{PICTURES}/{_digest(png)}.png"
         self.files[name] = png
         return name, *_pixels(png)
 
 
 def _phone(width: int) -> str:
-    """Return the attribute that sets a picture's width on a phone if it has to scroll there."""
+    """Return the attribute that sets a picture's width on a phone, for pictures that scroll there."""
     return f'style="--phone:{width}px" ' if width else ""
 
 
@@ -94,8 +94,8 @@ def page_html(output: str, assets: Assets, lead: Lead, up: str) -> str:
 
     Args:
         output: The output's HTML.
-        assets: Where its files are added.
-        lead: Returns the target of a link; it may raise for a broken one.
+        assets: Collection to which the output's files are added.
+        lead: Function that returns the target of a link; it may raise an error for a broken link.
         up: Path from the page to the site's root.
 
     Raises:
@@ -138,7 +138,7 @@ def page_html(output: str, assets: Assets, lead: Lead, up: str) -> str:
 
 
 def formulas_of(output: str) -> list[Formula]:
-    """Return the formulas in an output's questions."""
+    """Return the formulas in the questions of an output."""
     return [
         Formula.of(html.unescape(tex), display)
         for question in _QUESTION.findall(output)
@@ -149,7 +149,7 @@ def formulas_of(output: str) -> list[Formula]:
 
 
 def with_formulas(output: str, formulas: Formulas, place: str = "") -> str:
-    """Return an output with the formulas in its questions rendered."""
+    """Render the formulas in the questions of an output."""
 
     def question(found: re.Match[str]) -> str:
         parts = _CODE.split(found[0])

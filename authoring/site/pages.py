@@ -16,7 +16,7 @@ from authoring.site.fault import Faults
 from companion_school.build.stages import STAGES
 
 START = "start.ipynb"
-# Pages beside the lessons: the file, and its label in the contents.
+# Pages beside the lessons: the file, and the page's label in the contents.
 BESIDE = (
     ("explorer.md", "The explorer"),
     ("glossary.md", "Glossary"),
@@ -31,20 +31,20 @@ TEACHING = (
     ("exercises/PLAN.md", "Two course schedules"),
     ("exercises/TUTOR.md", "For a tutor"),
 )
-# Pages that belong to a lesson: the kind, and its label in the contents.
+# Pages that belong to a lesson: the kind, and the page's label in the contents.
 PARTS = (("deeper", "Deeper"), ("exercises", "Exercises"))
 
 
 @dataclass(frozen=True)
 class Page:
-    """A page made from a file in the notebooks' folder.
+    """A page that is made from a file in the notebooks' folder.
 
     Attributes:
         name: Path from the site's root without the extension, such as "deeper/02_deeper".
         source: The notebook or the Markdown file.
         kind: "lesson", "deeper", "exercises", "stage", "start" or "beside".
         label: Label in the contents.
-        lesson: Number of its lesson, such as "02", or of its stage, such as "2"; empty if it has none.
+        lesson: Number of the page's lesson, such as "02", or of its stage, such as "2"; empty if there is none.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Page:
 
 @dataclass
 class Course:
-    """The pages made from files, by the file's path in the notebooks' folder."""
+    """The pages made from files, by the path of the file in the notebooks' folder."""
 
     folder: Path = NOTEBOOKS
     root: Path = ROOT
@@ -79,7 +79,7 @@ class Course:
 
     @classmethod
     def of(cls, folder: Path, root: Path, faults: Faults) -> Course:
-        """Read the course in a folder of notebooks, in the order of its start page.
+        """Read the course from a folder of notebooks, in the order of its start page.
 
         Raises:
             Broken: If a file is missing, unreadable or not listed.
@@ -133,5 +133,5 @@ def _readable(page: Page) -> bool:
 
 
 def cells_with_id(cells: Sequence[NotebookNode]) -> set[str]:
-    """Return the ids of cells that links can lead to."""
+    """Return the ids of the cells that can be targets of links."""
     return {cell.id for cell in cells}

@@ -1,4 +1,4 @@
-"""Pages with the questions of each lesson, and how many of them the reader has answered."""
+"""Pages with the questions of each lesson, which show how many of them the reader has answered."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ INDEX = "questions/index"
 
 
 def by_lesson() -> dict[str, list[Question]]:
-    """Return all questions, by their lesson's number such as "02"."""
+    """Return all questions, by the number of their lesson, such as "02"."""
     found: dict[str, list[Question]] = {}
     for question in questions().values():
         found.setdefault(f"{question.lesson:02d}", []).append(question)
@@ -25,7 +25,7 @@ def by_lesson() -> dict[str, list[Question]]:
 
 
 def place_of(pages: Iterable[Page], question: Question) -> str | None:
-    """Return the page and cell where a question is asked, or `None`."""
+    """Return the page and the cell that ask a question, or `None`."""
     return next(
         (
             f"{page.name}.html#cell-{cell.id}"
@@ -38,8 +38,7 @@ def place_of(pages: Iterable[Page], question: Question) -> str | None:
 
 
 def bar(asked: list[Question]) -> str:
-    """Return a counter of answered questions for the page's script. Without scripts it shows the number of
-    questions."""
+    """Return a counter of answered questions for the page's script. Without scripts, it shows how many there are."""
     keys = html.escape(" ".join(question.key for question in asked))
     return f'<span class="progress" data-questions="{keys}">{count(len(asked), "question")}</span>'
 
@@ -75,7 +74,7 @@ def texts(press: Press, course: Course) -> Iterator[tuple[str, str, str]]:
 def _shown(question: Question, name: str, lesson: Page, course: Course, press: Press) -> str:
     asking = [part for kind in ("lesson", "deeper") if (part := course.part(kind, lesson.lesson))]
     asked = place_of(asking, question)
-    # Links in a question start from the folder of the notebook that asks it
+    # Links in a question are relative to the folder of the notebook that asks it
     source = next((part for part in asking if asked and asked.startswith(f"{part.name}.html")), lesson)
     page, place = replace(source, name=name), f"question {question.id}"
 

@@ -1,9 +1,9 @@
-"""The reference of both packages, from their docstrings, which are read without importing anything.
+"""API reference of both packages, made from their docstrings, which are read without importing anything.
 
-There is a page for each folder, in an order where each folder imports only from earlier ones. A page lists its modules,
-and each module its public names that have a docstring: the signature as it is written, then the docstring. The index is
-the map of the packages: each module with its first sentence and the lessons that import it. Exercises are left out,
-because they contain the solutions.
+Each folder has a page. The pages are ordered so that each folder imports only from earlier ones. Each page lists its
+modules, and each module lists its documented public names, with the signature as written followed by the docstring. The
+index is a map of the packages: it lists each module with its first sentence and the lessons that import it. The
+exercises' modules are left out, because they contain the solutions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from authoring.site.notebook import block, raw
 
 INDEX = "reference/index"
 LEFT_OUT = re.compile(r"companion_school/exercises/lesson_\d\d$|/_\w*$")
-_OWN = "companion"  # the page of modules that are in no subfolder
+_OWN = "companion"  # the page of modules that are not in a subfolder
 # Folders whose subfolders get pages of their own, with the number of levels
 _DEEP = {"layers": 2, "training": 2, "build": 2, "course": 2}
 _TERM = re.compile(r"(\S.{0,60}?):?\s{2,}(\S.*)")  # a term and its description, separated by two or more spaces
@@ -32,7 +32,7 @@ _MARKS = re.compile(r"([\\*_\[\]<>$#|~^{}])")
 
 @dataclass(frozen=True)
 class Module:
-    """A module of the packages: its dotted name, its path in the repository, its source and its docstring."""
+    """A module of the packages, with its dotted name, its path in the repository, its source and its docstring."""
 
     name: str
     file: str
@@ -49,12 +49,12 @@ class Module:
 
 
 def _shown(folders: list[str]) -> list[str]:
-    """Return the leading folders that give the page its name, for a module in these folders."""
+    """Return the leading folders that name the page of a module, given the module's folders."""
     return folders[: _DEEP.get(folders[0], 1)] if folders else []
 
 
 def modules() -> list[Module]:
-    """Return the modules part by part, and in each part by name."""
+    """Return the modules, sorted by part and then by name."""
     found = []
     order = {part: at for at, part in enumerate(imports.parts())}
     for name in sorted(imports.modules(), key=lambda name: (order[imports.part(name)], name)):
@@ -67,7 +67,7 @@ def modules() -> list[Module]:
 
 
 def users(lessons: Iterable[Lesson]) -> dict[str, list[str]]:
-    """Return the labels of the lessons that import a module, by its file."""
+    """Return the labels of the lessons that import each module, by the module's file."""
     found: dict[str, list[str]] = {}
     for lesson in lessons:
         for module in lesson.imports:
@@ -76,16 +76,16 @@ def users(lessons: Iterable[Lesson]) -> dict[str, list[str]]:
 
 
 def places(there: Iterable[Module]) -> dict[str, str]:
-    """Return the address on the site of each module's description, by the module's file."""
+    """Return the address of each module's description on the site, by the module's file."""
     return {module.file: f"{module.page}.html#{module.name}" for module in there}
 
 
 def texts(there: Sequence[Module], used: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, str, str]]:
-    """Yield each page's name, its name in the contents, and its text.
+    """Yield each page's name, its label in the contents, and its text.
 
     Args:
         there: The modules.
-        used: The labels of the lessons that import a module, by its file.
+        used: The labels of the lessons that import each module, by the module's file.
     """
     pages: dict[str, list[Module]] = {}
     for module in there:
@@ -112,7 +112,7 @@ def texts(there: Sequence[Module], used: Mapping[str, Sequence[str]]) -> Iterato
 
 
 def part(module: Module) -> Iterator[str]:
-    """Yield the text of a module: its docstring and its documented public names."""
+    """Yield the text for a module: its docstring and its documented public names."""
     tree, lines = ast.parse(module.source), module.source.splitlines()
     yield raw(f'<span class="place" id="{module.name}"></span>')
     yield f"## {module.name.removeprefix('companion.')}"
@@ -143,7 +143,7 @@ def _defined(node: ast.FunctionDef | ast.ClassDef, module: Module, level: int, i
 
 
 def signature(node: ast.FunctionDef | ast.ClassDef, source: str) -> str:
-    """Return the source before the docstring; for a class also its fields and the signature of `__init__`."""
+    """Return the source before the docstring and, for a class, its fields and the signature of `__init__`."""
     lines = source.splitlines()
     first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
     head = "\n".join(lines[first - 1 : node.body[0].lineno - 1])
@@ -157,7 +157,7 @@ def signature(node: ast.FunctionDef | ast.ClassDef, source: str) -> str:
 
 
 def _segment(node: ast.stmt, lines: Sequence[str], *, padded: bool = False) -> str:
-    """Return the source of a node. `ast.get_source_segment` would split the whole source for each node."""
+    """Return the source of a node. `ast.get_source_segment` would split the whole source again for each node."""
     assert node.end_lineno is not None
     first, *rest = (line.encode() for line in lines[node.lineno - 1 : node.end_lineno])
     if not rest:
@@ -168,7 +168,7 @@ def _segment(node: ast.stmt, lines: Sequence[str], *, padded: bool = False) -> s
 
 
 def _assigned(node: ast.AST | None) -> str:
-    """Return the name that a statement assigns, if it is a single name, else an empty string."""
+    """Return the name to which a statement assigns, or an empty string if it does not assign to a single name."""
     targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
     return targets[0].id if len(targets) == 1 and isinstance(targets[0], ast.Name) else ""
 
@@ -183,7 +183,7 @@ def _first(docstring: str) -> str:
 
 
 def words(docstring: str) -> str:
-    """Return a docstring as Markdown: paragraphs, sections in Google style, lists, and examples, which are indented."""
+    """Return a docstring as Markdown: paragraphs, Google-style sections, lists and indented examples."""
     parts = []
     for paragraph in re.split(r"\n\s*\n", textwrap.dedent(docstring).strip()):
         lines = paragraph.split("\n")
@@ -203,7 +203,7 @@ def words(docstring: str) -> str:
 
 
 def _section(title: str, body: str) -> str:
-    """Return a section such as `Args:` as Markdown: a list of its entries, or a paragraph for `Returns:`."""
+    """Return a section, such as `Args:`, as Markdown: a list of its entries, or a paragraph for `Returns:`."""
     entries: list[list[str]] = []
     for line in body.split("\n"):
         opening = None if title in _OF_ONE or line.startswith(" ") else _ENTRY.fullmatch(line)
@@ -227,9 +227,9 @@ def _language(example: str) -> str:
 
 
 def _entries(lines: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the entries of lines of the form `name:  description`, with indented continuations.
+    """Return the entries in lines of the form `name: description`, with indented continuations.
 
-    The list is empty if any line has another form.
+    Return an empty list if any line has another form.
     """
     found: list[tuple[str, str]] = []
     for line in lines:

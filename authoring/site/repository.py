@@ -1,6 +1,7 @@
-"""The repository's address, and links that need it: to Colab and Binder, and to files that have no page.
+"""The repository's address, and the links that need it: links to Colab and Binder, and to files that have no page.
 
-The address is set once, in `[project.urls]` of pyproject.toml under `Repository`. Without it there are no such links.
+The address is set once, in `[project.urls]` of pyproject.toml under `Repository`. Without an address there are no such
+links.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ KEY = "Repository"
 
 
 def project(root: Path) -> dict[str, Any]:
-    """Return the table `project` of pyproject.toml."""
+    """Return the table `project` from pyproject.toml."""
     return tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
@@ -38,7 +39,7 @@ def address(root: Path, faults: Faults) -> str:
 
 
 def changed(folder: Path) -> dict[str, str]:
-    """Return the day of the last change to each file in a folder, by its path in there; empty without a git history."""
+    """Return the date of the last change to each file in a folder, by its path there; empty without a git history."""
     command = ["git", "log", "--format=%x00%cs", "--name-only", "--no-renames", "--relative", "--", "."]
     try:
         log = subprocess.run(command, cwd=folder, capture_output=True, text=True, encoding="utf-8", check=True).stdout
@@ -53,7 +54,7 @@ def changed(folder: Path) -> dict[str, str]:
 
 
 def badges(repository: str, file: str = "start.ipynb") -> dict[str, str]:
-    """Return the addresses that open a notebook, by service. The id of a cell can be appended to each."""
+    """Return the addresses that open a notebook, by service. The id of a cell can be appended to each address."""
     if not repository:
         return {}
     name = repository.removeprefix("https://github.com/")

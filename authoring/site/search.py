@@ -1,7 +1,7 @@
-"""The index of the search: each section of each page with its headings and words.
+"""The search index, which contains each section of each page with its headings and words.
 
-The browser loads the whole index, one or two megabytes, only on the search page. The index is a script, because a page
-opened from a local folder may not fetch files. `search.js` searches it.
+The browser loads the whole index (one or two megabytes), but only on the search page. The index is a script, because a
+page opened from a local folder may not fetch files. `search.js` searches it.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
 _MATHML = re.compile(r"<math\b.*?</math>", re.DOTALL)
 _SPACED = frozenset("=<>≤≥≈≠≪≫←→⟶⟹∈∉∪∩+−-·×⋅∣|;,")
 
-Say = Callable[[str], str]  # from a formula's TeX to its MathML
+Say = Callable[[str], str]  # maps a formula's TeX to its MathML
 
 
 @dataclass(frozen=True)
 class Section:
-    """A section: its page, the page's kind and title, its anchor, its headings from the outermost, and its text."""
+    """A section, with its page, the page's kind and title, its anchor, its headings (outermost first) and its text."""
 
     page: str
     kind: str
@@ -40,7 +40,7 @@ class Section:
 
 
 def sections(page: str, kind: str, title: str, doctree: nodes.document, mathml: Say) -> Iterator[Section]:
-    """Yield the sections of a page. The text of a nested section belongs only to that section."""
+    """Yield the sections of a page. The text of a nested section belongs only to the nested section."""
     title = html.unescape(title)
     for section in doctree.findall(nodes.section):
         above: list[str] = []
@@ -55,11 +55,11 @@ def sections(page: str, kind: str, title: str, doctree: nodes.document, mathml: 
 
 
 def terms(glossary: str, lead: Callable[[str], str | None]) -> Iterator[Section]:
-    """Yield each term of the glossary as a section that leads to its explanation.
+    """Yield each term of the glossary as a section that links to the term's explanation.
 
     Args:
         glossary: The glossary as Markdown.
-        lead: Returns the target of one of its links on the site.
+        lead: Function that returns the target of a link in the glossary on the site.
     """
     for rows in tables(glossary):
         for term, said, where in rows[1:]:
@@ -77,7 +77,7 @@ def _counts(node: nodes.Node) -> bool:
 def _words(node: nodes.Node | None, mathml: Say) -> str:
     """Return the visible text of a node.
 
-    Formulas become plain text and code stays as it is. Of outputs, only questions and captions are included.
+    Formulas become plain text and code stays as it is. Outputs contribute only their questions and captions.
     """
     if node is None or isinstance(node, nodes.comment):
         return ""
@@ -100,7 +100,7 @@ def _of_html(text: str) -> str:
 
 
 def _without_marks(text: str) -> str:
-    """Return the words of HTML, with formulas as plain text."""
+    """Return the words in HTML, with formulas as plain text."""
     return html.unescape(re.sub(r"<[^>]+>", " ", _MATHML.sub(lambda found: html.escape(in_a_line(found[0])), text)))
 
 
@@ -138,9 +138,9 @@ def _said(node: ElementTree.Element) -> str:
 
 
 def script(found: Sequence[Section], aliases: Mapping[str, Sequence[str]]) -> str:
-    """Return the script with the index that the search page loads.
+    """Return the script with the index, which the search page loads.
 
-    The glossary's own page is left out, because each of its terms is a section already.
+    The glossary's own page is left out, because each term is a section already.
     """
     rows = [
         [entry.page, entry.anchor, entry.kind, entry.title, " › ".join(entry.headings), " ".join(entry.text.split())]

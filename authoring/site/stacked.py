@@ -1,9 +1,9 @@
-"""Still pictures for narrow screens: diagrams that are side by side in a wide picture are stacked.
+"""Still pictures for narrow screens, in which the diagrams of a wide picture are stacked instead of side by side.
 
 A picture of two or three diagrams is at least 760 pixels wide, so its text is too small on a phone. Diagrams side by
-side are recognized by their bases: one row of pixels contains two or three long lines or surfaces side by side. There
-must also be a gap between them, from top to bottom, to cut at. A formula made of boxes, or boxes with words beside
-them, has no such row.
+side are recognized by their bases: two or three long lines or surfaces in the same row of pixels. For the cut, there
+must also be a gap between them that runs from top to bottom. Formulas made of boxes, or boxes with words beside them,
+have no such row.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ LABELS = 0.1
 """Maximum distance of axis labels below a diagram's base, as a share of the picture's height."""
 PRINT, SCREEN = 0.8, 344
 """Minimum scale of a picture on a phone, and the width in points of a narrow phone's screen. Wider ones scroll."""
-_BETWEEN, _MARGIN = 24, 8  # pixels between two pieces, and around each
+_BETWEEN, _MARGIN = 24, 8  # pixels between pieces and around each piece
 Pixels = np.ndarray
 
 
 def stacked(png: bytes, width: int) -> bytes | None:
-    """Return the picture with its diagrams stacked, or `None` if it fits unchanged or cannot be cut.
+    """Return the picture with its diagrams stacked, or `None` if it fits as it is or cannot be cut.
 
     Args:
         png: The picture.
-        width: Its width in points, half of its width in pixels.
+        width: Its width in points, which is half of its width in pixels.
     """
     if width <= FITS:
         return None
@@ -68,14 +68,14 @@ def stacked(png: bytes, width: int) -> bytes | None:
 
 
 def shown_width(width: int) -> int:
-    """Return the width of a picture on a phone in points; 0 means as wide as the screen."""
+    """Return the width, in points, at which a phone shows a picture; 0 means as wide as the screen."""
     return 0 if width * PRINT <= SCREEN else round(width * PRINT)
 
 
 def _cuts(pixels: Pixels) -> list[int]:
-    """Return the columns where the picture is cut, or an empty list if it cannot be.
+    """Return the columns at which the picture is cut, or an empty list if it cannot be cut.
 
-    The cuts are in the first gap after each diagram but the last.
+    The cuts are in the first gap after each diagram except the last.
     """
     ink, width = (pixels != pixels[0, 0]).any(axis=2), pixels.shape[1]
     rows = [[run for run in _runs(row) if run[1] - run[0] >= BASE * width] for row in ink]
@@ -88,19 +88,19 @@ def _cuts(pixels: Pixels) -> list[int]:
         gaps = [gap for gap in _runs(blank[end:start]) if gap[1] - gap[0] >= GAP * width]
         if not gaps:
             return []
-        cuts.append(end + sum(gaps[0]) // 2)  # the first gap, because the next diagram's axis label may follow it
+        cuts.append(end + sum(gaps[0]) // 2)  # the first gap, because the next diagram's axis label may follow
     return cuts
 
 
 def _below_the_first_line(pixels: Pixels) -> int:
-    """Return the row where the first line of text ends if that is in the upper quarter of the picture, else 0."""
+    """Return the row in which the first line of text ends if this is in the picture's upper quarter, else 0."""
     blank = _runs((pixels == pixels[0, 0]).all(axis=(1, 2)))
     inner = [(start + end) // 2 for start, end in blank if start > 0 and end < pixels.shape[0] / 4]
     return inner[0] if inner else 0
 
 
 def _is_over(line: Pixels, cuts: list[int]) -> bool:
-    """Return whether a line of text belongs to all diagrams, as a legend does, because part of it is near a cut."""
+    """Return whether a line of text, such as a legend, belongs to all diagrams, because part of it is near a cut."""
     near = round(NEAR * line.shape[1])
     return any(bool((line[:, cut - near : cut + near] != line[:1, :1]).any()) for cut in cuts)
 
@@ -112,7 +112,7 @@ def _runs(line: Pixels) -> list[tuple[int, int]]:
 
 
 def _trimmed(pixels: Pixels) -> Pixels:
-    """Return the piece with its empty margins cropped to a few pixels."""
+    """Return a piece with its empty margins cropped to a few pixels."""
     ink = (pixels != pixels[0, 0]).any(axis=2)
     rows, columns = np.flatnonzero(ink.any(axis=1)), np.flatnonzero(ink.any(axis=0))
     if not len(rows):
