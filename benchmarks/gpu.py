@@ -134,7 +134,8 @@ def one_process(size: Size, setting: Setting) -> Iterator[Found]:
     """Run the multi-process code with one process. Data-parallel and sharded updates must give the same losses as
     plain.
 
-    Raises: RuntimeError: If a loss differs from the loss in a plain run by more than 1e-4.
+    Raises:
+        RuntimeError: If a loss differs from the loss in a plain run by more than 1e-4.
     """
     losses = {"plain": _losses(size, setting, Parallel())}
     with socket.socket() as probe:

@@ -63,7 +63,8 @@ def interleaved(
         patience: Number of seconds after which no new round starts, provided that `FEWEST` rounds are done.
         what: Name to show on the progress bar.
 
-    Returns: The time of each function in each round, in seconds.
+    Returns:
+        The time of each function in each round, in seconds.
 
     Raises:
         ValueError: If `rounds` is less than 1.

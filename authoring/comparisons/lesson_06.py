@@ -25,7 +25,8 @@ def _measure(cases: Sequence[tuple[str, str, float, int]], budgets: Sequence[int
         cases: Tuples of (kind of block, change to the residual path, learning rate, warm-up steps).
         budgets: Numbers of steps.
 
-    Returns: The loss for each budget, by kind of block and residual path, learning rate, warm-up and seed.
+    Returns:
+        The loss for each budget, by kind of block and residual path, learning rate, warm-up and seed.
     """
     lesson, found = SimpleNamespace(**names_of("06", *CELLS)), {}
     for way, home, rate, warmup in cases:

@@ -22,7 +22,8 @@ MOMENTS = (80, 90, 100, 120)
 def curve() -> dict[tuple[int, int], dict[int, tuple[float, float, float]]]:
     """Measure the training loss, the share of right tokens (teacher forcing) and of right names (free running).
 
-    Returns: The three values after each update, by total number of updates and seed.
+    Returns:
+        The three values after each update, by total number of updates and seed.
     """
     lesson, found = SimpleNamespace(**names_of("09", *CELLS)), {}
     held = lesson.held

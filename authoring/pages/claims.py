@@ -59,7 +59,8 @@ def decisions(claim: str, lessons: Sequence[Lesson]) -> list[Decision]:
 
     If a lesson and its deeper notebook contain the same assertion, the lesson's is used.
 
-    Raises: LessonError: If an assertion is in none of these cells, or if several assertions match it.
+    Raises:
+        LessonError: If an assertion is in none of these cells, or if several assertions match it.
     """
     entry = mapped()[claim]
     home = [lesson for lesson in lessons if lesson.name == entry.get("cell")]

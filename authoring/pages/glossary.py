@@ -15,7 +15,8 @@ SOURCE = Path(__file__).with_name("glossary.toml")
 def terms(lessons: Sequence[Lesson]) -> list[tuple[str, str, Lesson, str]]:
     """Return (term, its line, the lesson, the heading) in alphabetical order, for terms explained in these lessons.
 
-    Raises: LessonError: If a lesson lacks the heading, or its text never uses the term.
+    Raises:
+        LessonError: If a lesson lacks the heading, or its text never uses the term.
     """
     by_label = {lesson.label: lesson for lesson in lessons}
     found = []

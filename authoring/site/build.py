@@ -33,7 +33,8 @@ Way = tuple[str, str] | None  # a page's name and its label in the contents, or 
 def build(notebooks: Path, root: Path, work: Path) -> int:
     """Build the site in the folder `html` of `work`, and return the number of links that were checked.
 
-    Raises: Broken: If anything is wrong. The message lists all faults that were found.
+    Raises:
+        Broken: If anything is wrong. The message lists all faults that were found.
     """
     faults = Faults()
     course = Course.of(notebooks, root, faults)

@@ -79,9 +79,11 @@ class Formulas:
 def converted(formulas: Iterable[Formula]) -> list[tuple[str, str]]:
     """Convert formulas with Pandoc.
 
-    Returns: For each formula: its MathML and an empty string, or an empty string and the reason for the failure.
+    Returns:
+        For each formula: its MathML and an empty string, or an empty string and the reason for the failure.
 
-    Raises: RuntimeError: If Pandoc fails or returns a different number of formulas.
+    Raises:
+        RuntimeError: If Pandoc fails or returns a different number of formulas.
     """
     formulas = list(formulas)
     blocks = [

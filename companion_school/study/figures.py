@@ -91,7 +91,8 @@ def subplots(
         height: Height of the whole figure in inches.
         options: Other options of `plt.subplots` (`sharex`, `squeeze`, `width_ratios`, ...).
 
-    Returns: The figure and an `Axes` or an array of them.
+    Returns:
+        The figure and an `Axes` or an array of them.
     """
     use_style()
     return plt.subplots(rows, columns, figsize=(width, height), **options)
@@ -143,7 +144,8 @@ def finished(fig: Figure, alt: str, colors: int = COLORS) -> tuple[bytes, int]:
         alt: Its alternative text.
         colors: Number of colors in the stored picture.
 
-    Returns: The PNG, and its width on the page in pixels.
+    Returns:
+        The PNG, and its width on the page in pixels.
 
     Raises:
         ValueError: As in `show`.
@@ -291,7 +293,8 @@ def heatmap(
         values: Write the value into each cell. By default, this is done if there are at most 12 rows and 12 columns.
         digits: Number of decimals in these values.
 
-    Returns: The image, in case you want to add your own color bar.
+    Returns:
+        The image, in case you want to add your own color bar.
 
     Raises:
         ValueError: The matrix is not two-dimensional, or the number of names does not match it.

@@ -24,7 +24,8 @@ def read_off(fig: Figure) -> list[tuple[str, Numbers]]:
     of at most 24 bars and each map of at most 16 by 16 cells gives another table. Axes that are switched off (diagrams)
     give no table.
 
-    Returns: For each table, its title and its columns by name.
+    Returns:
+        For each table, its title and its columns by name.
     """
     return [found for ax in fig.axes if ax.axison and not hasattr(ax, "_colorbar") for found in _of_axes(ax)]
 

@@ -143,7 +143,8 @@ def previous_and_induction(reading: Reading) -> list[tuple[str, int, int, float]
     the token that followed the last occurrence of the current token; it can be found only in a text that repeats
     itself.
 
-    Returns: For each head found: a description of its target, the layer, the head and the mean weight.
+    Returns:
+        For each head found: a description of its target, the layer, the head and the mean weight.
     """
     count = len(reading.tokens)
     last: dict[str, int] = {}

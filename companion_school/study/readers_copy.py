@@ -48,7 +48,8 @@ def refresh(course: Path, mine: Path) -> list[str]:
         course: Folder of the course's notebooks.
         mine: The reader's folder (created if missing).
 
-    Returns: One line for each file that both the course and the reader have changed.
+    Returns:
+        One line for each file that both the course and the reader have changed.
 
     Raises:
         ValueError: `course` is missing, or the record of copied files cannot be read.

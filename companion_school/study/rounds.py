@@ -100,8 +100,9 @@ def rounds(
         periods: Shortest and longest round, in symbols. The length of the round is drawn for each text.
         length: Number of predictions per text.
 
-    Returns: Texts of `length` + 1 symbols, the last of which is only a target, and a mask over the first `length`
-        positions that is true where the next symbol can be known.
+    Returns:
+        Texts of `length` + 1 symbols, the last of which is only a target, and a mask over the first `length` positions
+        that is true where the next symbol can be known.
     """
     period = torch.randint(periods[0], periods[1] + 1, (batch,), generator=generator)
     order = torch.rand(batch, SYMBOLS, generator=generator).argsort(dim=-1)  # all symbols, in random order
