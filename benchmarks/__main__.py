@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmarks, print each table as soon as it is complete, and write bench.json.
 
     Returns:
-        The exit code: 1 if a contender computes a different function, 2 for bad input, otherwise 0.
+        1 if a contender computes a different function, 2 for bad input, otherwise 0, as the exit code.
     """
     flags = parser().parse_args(argv)
     try:

@@ -80,7 +80,7 @@ def converted(formulas: Iterable[Formula]) -> list[tuple[str, str]]:
     """Convert formulas with Pandoc.
 
     Returns:
-        For each formula: its MathML and an empty string, or an empty string and the reason for the failure.
+        The MathML of each formula with an empty string, or an empty string with the reason for the failure.
 
     Raises:
         RuntimeError: If Pandoc fails or returns a different number of formulas.

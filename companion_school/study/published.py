@@ -144,7 +144,7 @@ def previous_and_induction(reading: Reading) -> list[tuple[str, int, int, float]
     itself.
 
     Returns:
-        For each head found: a description of its target, the layer, the head and the mean weight.
+        A description of the target, the layer, the head and the mean weight for each head that was found.
     """
     count = len(reading.tokens)
     last: dict[str, int] = {}
