@@ -34,12 +34,12 @@ IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 def parser() -> Parser:
     parser = Parser(
         description=(
-            "Write a model in Hugging Face's layout (config.json, model.safetensors and the tokenizer). "
-            "transformers can then load it, and servers such as vLLM or SGLang can run it on one machine or many.\n\n"
-            "The model is written as the simplest published architecture that has all of its parts. If no "
-            "architecture has a part, the error names it. The logits agree up to rounding.\n\n"
-            "With --gguf, the model becomes a single file for llama.cpp, Ollama and LM Studio, with its matrices "
-            "in the given type and with its tokenizer and chat template."
+            "Write a model in Hugging Face's layout (config.json, model.safetensors and the tokenizer). transformers "
+            "can then load it, and servers such as vLLM or SGLang can run it on one machine or many.\n\n"
+            "The model is written as the simplest published architecture that has all of its parts. If no published "
+            "architecture supports one of its parts, the error names that part. The logits agree up to rounding.\n\n"
+            "With --gguf, the model becomes a single file for llama.cpp, Ollama and LM Studio, with its matrices in "
+            "the given type and with its tokenizer and chat template."
         ),
         epilog=(
             "examples:\n"

@@ -109,7 +109,7 @@ class LayerCache:
             ValueError: If a gradient is being recorded (see `write`).
         """
         if torch.is_grad_enabled() and new.requires_grad:
-            raise ValueError("cache: in-place writes would break the gradient; call it under torch.no_grad()")
+            raise ValueError("cache: in-place writes would break the gradient; call the model under torch.no_grad()")
         if self.filled is not None:
             store[:, :, self.filled : self.filled + new.shape[2]] = new
         else:

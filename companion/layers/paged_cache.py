@@ -70,7 +70,7 @@ class PagedLayer(LayerCache):
             ValueError: If a gradient is being recorded, because in-place writes would break it.
         """
         if torch.is_grad_enabled() and new.requires_grad:
-            raise ValueError("cache: in-place writes would break the gradient; call it under torch.no_grad()")
+            raise ValueError("cache: in-place writes would break the gradient; call the model under torch.no_grad()")
         tokens = new.transpose(1, 2).flatten(0, 1)
         tokens = tokens if self.taken is None else tokens[self.taken]
         store.flatten(0, 1).index_copy_(0, self.into, tokens.to(store.dtype))

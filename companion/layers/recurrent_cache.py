@@ -105,7 +105,7 @@ def refuse_gradients(raw: Tensor, written: Writes) -> None:
         ValueError: If a gradient is being recorded.
     """
     if torch.is_grad_enabled() and (raw.requires_grad or written.u.requires_grad):
-        raise ValueError("cache: in-place writes would break the gradient; call it under torch.no_grad()")
+        raise ValueError("cache: in-place writes would break the gradient; call the model under torch.no_grad()")
 
 
 @dataclass(frozen=True)

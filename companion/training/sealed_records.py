@@ -72,8 +72,8 @@ def read_sealed(path: Path, remedy: str, run: str | None = "") -> Record:
     digest = record.get(DIGEST)
     if run is None and digest is not None:
         raise ValueError(
-            f"{path}: this file belongs to a run.json with a digest, but run.json has none because it was "
-            "changed; restore it from a backup"
+            f"{path}: run.json should contain a digest of this file and does not, so run.json has been changed; "
+            "restore run.json from a backup"
         )
     if (
         run is not None

@@ -144,11 +144,11 @@ def _story_parser() -> Parser:
 def _race_parser() -> Parser:
     parser = Parser(
         description=(
-            "Train for a few minutes with your race.py, and measure the model in bits per byte on unseen text. If "
-            "you have not written a race.py, your stages 1 to 6 are trained as they are. Once a day, the course's "
-            "race.py then trains for the same time, which shows what this machine can do at the moment. A race "
-            "that uses a GPU runs again on the processor, so the table has a row for each. The table "
-            "and a plot (race.png in your folder) compare them with compressors, n-grams and your earlier runs."
+            "Train for a few minutes with your race.py, and measure the model in bits per byte on unseen text. If you "
+            "have not written a race.py, your stages 1 to 6 are trained as they are. The first race of each day also "
+            "trains the course's race.py for the same time, which shows what this machine can do at the moment. A "
+            "race on a GPU is repeated on the CPU, and each has a row in the table. The table and a plot (race.png in "
+            "your folder) compare these results with compressors, n-grams and your earlier runs."
         ),
         epilog="examples:\n  companion build race --minutes 1\n  companion build race --minutes 5 --name 'wider'",
     )

@@ -33,17 +33,16 @@ class _Words:
 def parser() -> Parser:
     parser = Parser(
         description=(
-            "Make a page that shows what happens inside a model in any browser, without a network connection: tokens, "
-            "attention, the residual stream, experts, the cache and the next token. On the page you can type "
-            "text, switch off heads and swap tokens. If you name no folder, the page shows the three models of "
+            "Make a page that shows what happens inside a model: tokens, attention, the residual stream, experts, the "
+            "cache and the next token. Any browser can open it, without a network connection. On the page you can "
+            "type text, switch off heads and swap tokens. If you name no folder, the page shows the three models of "
             "the course.\n\n"
-            "The page of a small model with a common architecture does all computations itself and is written to "
-            "a file. Other models are computed in Python: the command serves the page to this machine only, until "
-            "you press Ctrl-C. With --out, it writes a file for these models as well, which shows a single text "
-            "(--text).\n\n"
-            "For a model that answers in conversations (one with a chat template, or a run of companion tune), "
-            "the command also serves a chat page. To serve a model to others, export it; companion export --help "
-            "names vLLM, SGLang and llama.cpp."
+            "For a small model with a common architecture, the page is a file that runs the model itself. Other "
+            "models run in Python: the command serves the page to this machine only, until you press Ctrl-C. With "
+            "--out, it also writes a file for these models, which shows a single text (--text).\n\n"
+            "For a model that answers in conversations (one with a chat template, or a run of companion tune), the "
+            "command also serves a chat page. To serve a model to others, export it; companion export --help names "
+            "vLLM, SGLang and llama.cpp."
         ),
         epilog=(
             "examples:\n"

@@ -32,7 +32,7 @@ def collect_parser() -> Parser:
         nargs="+",
         default=[],
         metavar="N.NAME",
-        help="written questions to collect instead, such as 14.curves",
+        help="collect these written questions instead of those of the problem set, for example 14.curves",
     )
     parser.add_argument("--to", metavar="SHEET", help="output file")
     parser.add_argument("--blind", action="store_true", help="leave out the names of the students")

@@ -45,7 +45,7 @@ def cache_bytes(tokens, global_layers, local_layers, window, numbers, bits):
     """
     ### BEGIN SOLUTION
     if min(tokens, window, numbers, bits) < 1 or min(global_layers, local_layers) < 0:
-        raise ValueError("expected layer numbers of at least 0, and at least 1 for everything else")
+        raise ValueError("expected every layer number to be at least 0 and every other argument to be at least 1")
     kept = global_layers * tokens + local_layers * min(tokens, window)
     return -(-kept * numbers * bits // 8)
     ### END SOLUTION
@@ -69,7 +69,7 @@ def _(draw):
 
 def _sizes(tokens, global_layers, local_layers, window, numbers, bits):
     if min(tokens, window, numbers, bits) < 1 or min(global_layers, local_layers) < 0:
-        raise ValueError("expected layer numbers of at least 0, and at least 1 for everything else")
+        raise ValueError("expected every layer number to be at least 0 and every other argument to be at least 1")
 
 
 @cache_bytes.mistake("a local layer stores no more than its window, however long the text is")

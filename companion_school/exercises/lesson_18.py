@@ -552,7 +552,7 @@ def done_at(arrivals, lengths, seats):
     ### BEGIN SOLUTION
     if len(arrivals) != len(lengths) or seats < 1 or min(lengths, default=1) < 1:
         raise ValueError(
-            f"{len(arrivals)} arrivals, {len(lengths)} lengths, seats={seats}: expected equal lengths and numbers of at least 1"
+            f"{len(arrivals)} arrivals, {len(lengths)} lengths, seats={seats}: expected lists of equal length, and all numbers at least 1"
         )
     if list(arrivals) != sorted(arrivals) or min(arrivals, default=0) < 0:
         raise ValueError(f"arrivals={arrivals}: expected ascending times of at least 0")
@@ -596,7 +596,7 @@ def _(draw):
 
 def _timetable(arrivals, lengths, seats):
     if len(arrivals) != len(lengths) or seats < 1 or min(lengths, default=1) < 1:
-        raise ValueError("expected equal lengths and numbers of at least 1")
+        raise ValueError("expected lists of equal length, and every number to be at least 1")
     if list(arrivals) != sorted(arrivals) or min(arrivals, default=0) < 0:
         raise ValueError("expected ascending times")
 

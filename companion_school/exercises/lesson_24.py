@@ -264,7 +264,7 @@ def minhash(member, rank):
     ### BEGIN SOLUTION
     if member.shape[1] != rank.shape[1] or not member.any(dim=1).all():
         raise ValueError(
-            f"member {tuple(member.shape)}, rank {tuple(rank.shape)}: expected a rank for each shingle, and shingles in every text"
+            f"member {tuple(member.shape)}, rank {tuple(rank.shape)}: expected one rank per shingle, and at least one shingle in every text"
         )
     hidden = rank[None].masked_fill(~member[:, None], torch.iinfo(rank.dtype).max)
     signature = hidden.amin(dim=2)

@@ -417,7 +417,7 @@ def compare(first, second):
     """
     ### BEGIN SOLUTION
     if len(first) != len(second) or not first:
-        raise ValueError(f"{len(first)} and {len(second)} answers: expected equal lengths of at least one")
+        raise ValueError(f"{len(first)} and {len(second)} answers: expected the same number of answers in both, at least one")
     wins = sum(first[at] and not second[at] for at in range(len(first)))
     losses = sum(second[at] and not first[at] for at in range(len(first)))
     tosses = wins + losses

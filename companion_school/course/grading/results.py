@@ -443,10 +443,10 @@ def _override(row: Row, where: str, known: Mapping[str, Mapping[str, float]]) ->
         raise ValueError(f"{where}: expected the columns {', '.join(OVERRIDE_COLUMNS)}, found no {missing[0]}")
     student, item = unquoted(row["student_id"]).strip(), unquoted(row["item"]).strip()
     if student not in known:
-        raise ValueError(f"{where}, student_id must be a student of these marks, got {student!r}")
+        raise ValueError(f"{where}: student_id must be a student of these marks, got {student!r}")
     if item not in (*known[student], EXTRA, TOTAL):
         offered = ", ".join([*known[student], EXTRA, TOTAL])
-        raise ValueError(f"{where}, item must be one of {offered}, got {item!r}")
+        raise ValueError(f"{where}: item must be one of {offered}, got {item!r}")
     points = read_number(row["points"], f"{where}, points")
     most = known[student].get(item, sum(known[student].values()))
     least = -most if item == EXTRA else 0

@@ -158,7 +158,8 @@ def write_self_study(folder: Path) -> list[str]:
     """
     wanted = self_study_files(folder)
     if len(wanted) == 1:
-        raise ValueError(f"{folder}: expected the folder of the lessons, NN_name.ipynb; found no lesson there")
+        expected = "expected the folder of the lessons, with files named NN_name.ipynb"
+        raise ValueError(f"{folder}: {expected}; found no lesson there")
     lines = []
     for path, text in wanted.items():
         if not path.exists() or path.read_bytes() != text.encode():
