@@ -3,8 +3,8 @@
     print(f"loss ≈ {loss:.2f}")
     assert 1.9 < loss < 2.3
 
-A number after `≈` is shown but never compared (nbval.cfg), so `faults` demands a bound: the printed quantity must be
-part of an asserted comparison, in the same cell or in a later one before the next H2.
+A number after `≈` is shown but never compared (nbval.cfg), so `faults` requires a bound: an assertion must compare the
+printed quantity, in the same cell or in a later cell before the next H2.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _text(node: ast.AST) -> str:
 
 
 def _quantities(value: ast.expr) -> Iterator[ast.expr]:
-    """Yield the quantities in an expression: its names, attributes, subscripts and calls, and their parts.
+    """Yield the quantities in an expression: names, attributes, subscripts and calls, including those inside others.
 
     For `100 * losses[-1]`, the only quantity is `losses[-1]`; for `round(share.item(), 2)`, the quantities are the call
     itself, `share.item()` and `share`.

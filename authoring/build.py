@@ -179,7 +179,7 @@ def _figure_difference(lesson: Lesson, stored: list[NotebookNode]) -> Difference
 
 
 def _shown(lesson: Lesson) -> dict[str, dict[str, str]]:
-    """Return the output of each question, by the code of its cell."""
+    """Return the output of each question, keyed by the code of its cell."""
     shown = ((cell_of(question), Shown(question)) for question in lesson.questions)
     return {code: {"text/html": one._repr_html_(), "text/plain": repr(one)} for code, one in shown}
 
@@ -277,7 +277,7 @@ def execute(lesson: Lesson) -> list[NotebookNode]:
 def build(lesson: Lesson, *, rerun: bool = False, known: Known | None = None) -> str:
     """Bring a notebook up to date, and return a line that says what was done.
 
-    The old notebook stays in place until the new one is complete.
+    The old notebook is replaced only when the new one is complete.
 
     Raises:
         BuildError: If the source is missing, breaks a rule that prevents a build, or a cell failed.

@@ -1,4 +1,4 @@
-"""The contract of every lesson (README.md): all rules, applied to a built notebook. Runs no cell.
+"""The contract of every lesson (README.md): all rules, as applied to a built notebook. Runs no cell.
 
 faults = check(lesson, known_of(lesson, lessons()))
 """
@@ -33,7 +33,7 @@ BESIDE_THE_MODEL = (
 def companion_names(package: Path = LIBRARY) -> Mapping[str, str]:
     """Return every public function and class of the library, with the module that defines it.
 
-    Names of `BESIDE_THE_MODEL` are left out, because the lessons do not build these parts.
+    The parts in `BESIDE_THE_MODEL` are left out, because the lessons do not build them.
     """
     names = {}
     for path in sorted(package.rglob("*.py")):
@@ -47,7 +47,7 @@ def companion_names(package: Path = LIBRARY) -> Mapping[str, str]:
 
 
 def known_of(lesson: Lesson, course: Sequence[Lesson]) -> Known:
-    """Return the data that the rules compare a lesson of a course with."""
+    """Return the data with which the rules compare a lesson of a course."""
     others = [other for other in with_deeper(course) if other.notebook.exists() and other.name != lesson.name]
     return Known(
         companion_names(),
@@ -58,7 +58,7 @@ def known_of(lesson: Lesson, course: Sequence[Lesson]) -> Known:
 
 
 def check(lesson: Lesson, known: Known) -> list[Fault]:
-    """Return all faults of a lesson or a deeper notebook, in order of position."""
+    """Return all faults of a lesson or a deeper notebook, in the order of their positions."""
     own = deeper_contract.RULES if lesson.is_deeper else lesson_contract.RULES
     faults = [fault for rule in (*own, *notebook_contract.COMMON) for fault in rule(lesson, known)]
     return sorted(faults, key=lambda fault: (fault.cell or 0, fault.line or 0))

@@ -21,7 +21,7 @@ def sections(lesson: Lesson, known: Known) -> Iterator[Fault]:
         place = heading.index + 1, heading.line
         if heading.line or heading.cell not in targets:
             yield fault(lesson, f"the section {heading.text!r} needs a target on the line before it: (name)=", *place)
-        # the lines after the heading and the minutes
+        # skip the heading and the minutes
         rows = lesson.built[heading.index].source.split("\n")[heading.line + 2 :]
         tokens = PARSER.parse("\n".join(rows))
         words = tokens[1].content if tokens and tokens[0].type == "paragraph_open" else ""
@@ -30,7 +30,7 @@ def sections(lesson: Lesson, known: Known) -> Iterator[Fault]:
 
 
 def alone(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """Check that the code of a section uses no names of another section, except those defined before the first."""
+    """Check that code uses no names from other sections, except those defined before the first section."""
     starts = [heading.index for heading in headings(lesson.built) if heading.level == 2]
     code = []
     for number, cell in numbered(lesson, "code"):

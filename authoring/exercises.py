@@ -1,4 +1,4 @@
-"""The exercises of a lesson, as the table that the lesson shows."""
+"""The exercises of a lesson, in the form of the table that the lesson shows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def file_of(number: int) -> str:
 
 
 def table(name: str) -> str | None:
-    """Return the exercises as Markdown for a lesson, such as "02_scaled_dot_product_attention"; `None` if it has none.
+    """Return the exercises of a lesson, such as "02_scaled_dot_product_attention", as Markdown, or `None`.
 
     The text lists the exercises, links to their notebook, and explains how to work with them.
     """

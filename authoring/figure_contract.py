@@ -1,8 +1,8 @@
-"""The contract's rules for figures, checked on their HTML. Runs nothing; a browser test operates the interactive ones.
+"""Rules for figures in the contract, checked on the HTML without running any scripts (a browser test runs them).
 
-Every figure is shown by `figures.show`, has alternative text and, if it has a caption, a number. An interactive figure
-also has a still picture for use without scripts, a name and a description. It works with the keyboard, makes no network
-requests, has fewer than 42 kB, and is deterministic.
+Every figure must be shown by `figures.show` and have alternative text; a caption must begin with a number. An
+interactive figure also needs a still picture for use without scripts, a name and a description. It must work with the
+keyboard, make no network requests, be smaller than 42 kB, and be deterministic.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CHANCE = re.compile(r"Math\.random|Date\b|performance\.now|crypto\.")
 _GLOBAL = re.compile(r"\bwindow\.|globalThis|localStorage|getElementById|\bid=")
 _HANDLE = re.compile(r"kit\.(?:handle|choice|toggle)\(")
 _LOOSE_HANDLE = re.compile(r"<(?:input|button|select|textarea)\b")
-FEWEST_WORDS = 8  # words of alternative text, which says what the figure shows and what moves
+FEWEST_WORDS = 8  # words of alternative text, which must say what the figure shows and what moves
 
 
 def figures_in(page: str) -> Iterator[tuple[dict[str, str], str]]:
@@ -60,11 +60,11 @@ def shows_figure(cell: NotebookNode) -> bool:
 
 
 def figure_faults(cells: Sequence[NotebookNode], prefix: str) -> Iterator[tuple[int, str]]:
-    """Yield the faults of a lesson's figures as (number of the cell from 1, message).
+    """Yield the faults of a lesson's figures as (cell, counted from 1; message).
 
     Args:
         cells: The cells.
-        prefix: The part before the dot in figure numbers: "2", or "D2" in the lesson's deeper notebook.
+        prefix: The part of figure numbers before the dot: "2", or "D2" in the lesson's deeper notebook.
     """
     expected = 1
     for number, cell in enumerate(cells, 1):
@@ -83,7 +83,7 @@ def figure_faults(cells: Sequence[NotebookNode], prefix: str) -> Iterator[tuple[
 
 
 def faults(page: str) -> Iterator[str]:
-    """Yield the faults of interactive figures in an output, and of controls outside any figure."""
+    """Yield the faults of the interactive figures in an output, and of controls that are not in a figure."""
     if _LOOSE_HANDLE.search(_FIGURE.sub("", page)):
         yield "a handle without a still figure: what moves is shown with companion_school.study.live"
     for attributes, inside in figures_in(page):

@@ -270,7 +270,7 @@ def _listed(names: tuple[str, ...]) -> str:
 
 
 def _with_minutes(text: str, here: list[Part], source: Source) -> str:
-    """Insert the minutes under the heading of each sitting, or of each section of a deeper notebook."""
+    """Insert the minutes under the heading of each sitting or, in a deeper notebook, of each section."""
     rows = text.split("\n")
     for part in reversed(here):
         if part.is_sitting or is_deeper(source.path):
@@ -343,7 +343,7 @@ def _deeper(source: Source, words: str, target: str, line: int) -> str:
 
 
 def _sections(deeper: Path) -> dict[str, tuple[str, Part]]:
-    """Return the cell id and the part of each section of a deeper notebook, by the target before its heading."""
+    """Return the cell id and part of each section in a deeper notebook, keyed by the target before its heading."""
     text = deeper.read_text(encoding="utf-8")
     return _sections_of(deeper, text)
 

@@ -101,7 +101,7 @@ def modules() -> list[str]:
 
 @cache
 def imports_of(module: str) -> frozenset[str]:
-    """Return the other modules of the packages that a module imports, at load time or in its functions."""
+    """Return the packages' other modules that a module imports, whether at load time or inside functions."""
     path = ROOT / f"{module}.py"
     path = path if path.exists() else ROOT / module / "__init__.py"
     inside = ".".join(path.relative_to(ROOT).parent.parts)

@@ -281,7 +281,7 @@ def _uses(lesson: Lesson, symbol: str) -> Iterator[tuple[int, int]]:
 
 
 def notation(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """Check that every letter has an entry for this lesson in the table of notation."""
+    """Check that the table of notation has an entry for each letter in this lesson."""
     letters = {symbol for symbol, by_lesson in known.symbols.items() if lesson.number in by_lesson} | lesson.borrowed
     told: set[str] = set()
     for number, cell in numbered(lesson, "markdown"):

@@ -40,7 +40,7 @@ class Heading:
 
     @property
     def part(self) -> str:
-        """The text before a colon: "Break it" in "Break it: a longer mask"."""
+        """The text before the colon, such as "Break it" in "Break it: a longer mask"."""
         return self.text.split(":")[0].strip()
 
 
@@ -54,7 +54,7 @@ def headings(cells: Sequence[NotebookNode]) -> Iterator[Heading]:
 
 @cache
 def _headings(text: str) -> list[tuple[int, str, int]]:
-    """Return the level, text and line of each heading, cached because every link to a cell needs them."""
+    """Return the level, text and line of each heading. They are cached, because every link to a cell needs them."""
     return [
         (int(opening.tag[1]), inline.content.strip(), opening.map[0] if opening.map else 0)
         for opening, inline in pairwise(PARSER.parse(text))

@@ -84,7 +84,7 @@ def symbols(formula: str) -> Iterator[tuple[str, str, tuple[str, ...]]]:
 def unknown_letters(formula: str, known: set[str]) -> list[str]:
     """Return the unknown symbols in a formula.
 
-    A symbol is known if it is in `known`, or if all its letters are: `q_i` is known if `q` and `i` are.
+    A symbol is known if it is in `known` or if all its letters are known: `q_i` is known if `q` and `i` are.
     """
     return [
         whole

@@ -169,11 +169,11 @@ def executed_equations(lesson: Lesson, known: Known) -> Iterator[Fault]:
 
 
 def _exists(of: str, index: str, there: Mapping[str, set[str]]) -> bool:
-    return of not in there or f"{of}.{index}" in there[of]  # equations of a missing lesson cannot be checked
+    return of not in there or f"{of}.{index}" in there[of]  # equations in a missing lesson cannot be checked
 
 
 def figures(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """Check that every figure is finished, numbered, described (figure_contract.py) and followed by a sentence."""
+    """Check that every figure is finished, numbered and described (figure_contract.py), and followed by a sentence."""
     for number, what in figure_faults(lesson.built, lesson.prefix):
         yield fault(lesson, what, number)
     for number, cell in numbered(lesson, "code"):

@@ -71,7 +71,7 @@ class Draft:
         return cell_of(self.question)
 
     def finished(self, resolve: Callable[[str], str]) -> Question:
-        """Return the question with the roles in its texts resolved, and with its HTML."""
+        """Return the question with its HTML, after resolving the roles in its texts."""
         texts = vars(self.question)
         lists = {
             name: tuple(

@@ -101,7 +101,7 @@ def by_hand(text: str, cells: list[NotebookNode]) -> Iterator[tuple[int, str, st
     numbers below `LEAST` are skipped too.
 
     Yields:
-        The line, the number as typed, and the name of the nearest cell that shows it.
+        The line, the number as typed, and the name of the nearest cell that shows the number.
     """
     shown = {cell.metadata["name"]: printed(cell) for cell in cells if "name" in cell.metadata}
     for prose, code, named in _parts_of(text):
@@ -143,7 +143,7 @@ def _parts_of(text: str) -> Iterator[tuple[list[tuple[int, str]], str, dict[str,
         elif fence and words.startswith(":name: "):
             named[words.removeprefix(":name: ").strip()] = line
         elif fence:
-            # these cells repeat results in order to check them
+            # these cells repeat results to check them
             given &= not words.startswith(("# checks ", "# draws "))
             code += [words] * given
         elif words.startswith("$$"):

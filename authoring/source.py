@@ -167,7 +167,7 @@ def _split(
 
 
 def _pieces(rows: list[str], path: Path, first: int) -> Iterator[tuple[str, int, list[str]]]:
-    """Yield the text, targets and questions of a Markdown cell, in order, as (kind, row, rows).
+    """Yield the texts, targets and questions in a Markdown cell, in order, as (kind, first row, rows).
 
     For a target, `rows` contains only its name.
     """

@@ -245,7 +245,7 @@ def differs(expected: Tensor, got: Tensor, what: str, dtype: torch.dtype) -> str
 
 
 def wrapped(line: str, indent: int) -> str:
-    """Wrap a line to the width of the terminal, with continuation lines indented by `indent` spaces."""
+    """Wrap a line to the width of the terminal, and indent continuation lines by `indent` spaces."""
     return textwrap.fill(
         line, display.WIDTH, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
     )

@@ -20,8 +20,8 @@ class RecordedStep:
     """A greedy decode step for the rows of one cache, which the step updates in place.
 
     The step reads the tokens and the lengths of the rows from tensors at fixed addresses, and writes the new tokens and
-    lengths to the same tensors. Attention always covers all slots of the cache. Every step of a text can therefore
-    replay the same recording.
+    lengths to the same tensors. Attention always covers all slots of the cache. So every step of a text can replay the
+    same recording.
 
     Args:
         model: The model that decodes.

@@ -131,8 +131,7 @@ def train(size: Size, setting: Setting) -> Iterator[Found]:
 
 
 def one_process(size: Size, setting: Setting) -> Iterator[Found]:
-    """Run the multi-process code with one process. Data-parallel and sharded updates must give the same losses as
-    plain.
+    """Run the multi-process code in one process: data-parallel and sharded updates must match the plain losses.
 
     Raises:
         RuntimeError: If a loss differs from the loss in a plain run by more than 1e-4.
@@ -246,7 +245,7 @@ def measure(names: Sequence[str], *, rehearsal: bool, out: Path, minutes: float,
         left = 60 * minutes - (time.monotonic() - began) - RESERVE * (len(names) - place - 1)
         part: dict[str, Any] = {"status": "not begun", "why": "no time was left", "seconds": 0.0, "found": []}
         if left > RESERVE:
-            patience = 3 * LIMITS[name] if rehearsal else LIMITS[name]  # a CPU may be busy with other work
+            patience = 3 * LIMITS[name] if rehearsal else LIMITS[name]  # the CPU may be busy with other work
             part = run_apart(name, rehearsal, chip, min(patience, left), out)
         chip = next((Chip(*line["chip"]) for line in part["found"] if "chip" in line), chip)
         parts.append({"name": name} | part)

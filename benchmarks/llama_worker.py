@@ -73,7 +73,7 @@ class Worker:
 
 
 def quantize(file: str, out: str, kind: str) -> int:
-    """Write a GGUF file in another type, such as `Q8_0`, and return llama.cpp's exit code."""
+    """Convert a GGUF file to another type, such as `Q8_0`, and return llama.cpp's exit code."""
     given = llama.llama_model_quantize_default_params()
     given.ftype = getattr(llama, f"LLAMA_FTYPE_MOSTLY_{kind}")
     return int(llama.llama_model_quantize(file.encode(), out.encode(), given))

@@ -126,7 +126,7 @@ class Live(TorchDispatchMode):
 
 
 def peak_of_step(loss: Callable[[], Tensor], module: nn.Module) -> int:
-    """Return the peak bytes of a forward and backward pass, without the parameters."""
+    """Return the peak bytes of a forward and backward pass, not counting the parameters."""
     module.zero_grad(set_to_none=True)
     with Live() as live:
         live.ignore(module.parameters())

@@ -128,8 +128,8 @@ def _x_transformers(ours: Transformer) -> Peer:
             verbose=False,
         ),
     )
-    # x-transformers rotates neighboring elements as a pair, but ours are half a head apart, so the rows of the query
-    # and key projections are permuted.
+    # x-transformers rotates pairs of neighboring elements, but our pairs are half a head apart, so the rows of the
+    # query and key projections are permuted.
     place = torch.argsort(half_from_interleaved(sizes.d_head))
     # In x-transformers, query head i reads key head i mod kv_heads. In our model, neighboring query heads share a key
     # head.

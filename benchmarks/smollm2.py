@@ -1,7 +1,8 @@
 """SmolLM2 in this library, transformers and llama.cpp: the same weights, in each format, with one thread and with two.
 
 llama.cpp runs in a process of its own, in this Python or in the one that LLAMA_CPP_PYTHON names, if that has the
-package `llama-cpp-python`. It reads files in its own weight types, which this module writes from our weights.
+package `llama-cpp-python`. The files that llama.cpp reads are in its own weight types; this module writes them from our
+weights.
 """
 
 from __future__ import annotations
@@ -150,7 +151,7 @@ def compare_threads(
             losses = {name: one.nats() for name, one in contenders.items() if one.nats is not None}
             told = ", ".join(f"{name} {nats:.4f}" for name, nats in losses.items())
             writing.remarks.append(f"nats per token of the prompt: {told}")
-        # Reading comes first and leaves the prompt in every cache, from which the new tokens are then decoded.
+        # Reading comes first and leaves the prompt in every cache, and decoding then continues from there.
         yield reading.time({name: one.read for name, one in contenders.items() if one.read is not None}, setting)
         writing.time({name: one.write for name, one in contenders.items()}, setting)
         shortest = {name: new * one.bytes / chip.bandwidth for name, one in contenders.items()}

@@ -83,7 +83,7 @@ def writer() -> dict[tuple[int, int], float]:
 
 
 def rule_and_control() -> dict[tuple[str, int, int], tuple[float, float]]:
-    """Measure how far encoders trust the words that they are shown.
+    """Measure how much encoders trust the words that they are shown.
 
     In training, the words shown at the gaps were the true ones, random ones, or half of each.
     """

@@ -11,7 +11,7 @@ CELLS = ("setup", "sets-up-reader", "step", "sets-up-nothing", "sets-up-share", 
 
 
 def mistakes() -> dict[tuple[str, int], list[float]]:
-    """Measure correct answers per 100 when the model reads a text symbol by symbol.
+    """Measure correct answers per 100 for a model that reads a text symbol by symbol.
 
     The cache is correct, has a position that never advances, or has a mask cut from the wrong corner.
     """

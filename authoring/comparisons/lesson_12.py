@@ -14,7 +14,7 @@ TOKENS, SCORED = 800, 300
 
 
 def windows() -> dict[tuple[str, str], list[float]]:
-    """Measure the perplexity of three texts, by mask and window. The scores begin at token 300.
+    """Measure the perplexity of three texts, by mask and window. Only tokens after token 300 are scored.
 
     Raises:
         ValueError: If SmolLM2 is not on this machine.

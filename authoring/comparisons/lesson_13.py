@@ -10,7 +10,7 @@ BUDGETS = (150, 450)
 def edits() -> dict[tuple[str, int], list[float]]:
     """Measure the bits per held-out byte, by setting and number of updates, with three seeds.
 
-    The settings are a control without positions, the eight models from GPT-2 to Mixtral, and five newer edits.
+    The settings are a control without position information, eight models from GPT-2 to Mixtral, and five newer edits.
     """
     lesson, found = names_of("13", "setup", "sets-up-walk", "sets-up-learned", "learned"), {}
     for setting, config in (lesson["control"] | lesson["little_walk"] | lesson["newer"]).items():

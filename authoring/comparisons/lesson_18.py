@@ -28,8 +28,8 @@ def heads() -> Found:
 def modules() -> Found:
     """Measure how often the guesses of modules trained on the frozen model are accepted.
 
-    An MTP module reads the sampled token or the previous one. One of the lesson's own heads reads only the residual
-    stream.
+    An MTP module reads either the sampled token or the token before it. One of the lesson's own heads reads only the
+    residual stream.
     """
     lesson, found = names_of("18", "setup", "sets-up-text", "rung-heads", "module", "teach"), Found()
     config = lesson["writer"].config

@@ -31,7 +31,7 @@ def carried() -> Found:
 
 
 def read_out() -> Found:
-    """Read how often a probe finds the hero, and the purity of features by the current and the next word.
+    """Read how often a probe finds the hero, and how purely features respond to the current and to the next word.
 
     Zero updates means an untrained model.
     """

@@ -11,7 +11,7 @@ FOLDER = Path(__file__).parents[2] / "build" / "records" / "evening"
 
 
 def longer() -> dict[tuple[str, str], list[float]]:
-    """Compare bits per token after token 127, before and after continued training, with three seeds."""
+    """Compare the bits per token at positions after 127, before and after continued training, with three seeds."""
     steps, found = Evening(FOLDER), {}
     runs = [steps.longer(start) for start in STARTS]
     for how in runs[0]["rows"]:

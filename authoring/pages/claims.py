@@ -57,7 +57,7 @@ class Decision:
 def decisions(claim: str, lessons: Sequence[Lesson]) -> list[Decision]:
     """Find the assertions that tests/claims.toml names for a claim, in the cells that name the claim.
 
-    If a lesson and its deeper notebook contain the same assertion, the lesson's is used.
+    If a lesson and its deeper notebook contain the same assertion, the one in the lesson is used.
 
     Raises:
         LessonError: If an assertion is in none of these cells, or if several assertions match it.

@@ -31,7 +31,7 @@ def terms(lessons: Sequence[Lesson]) -> list[tuple[str, str, Lesson, str]]:
 
 
 def aliases(*kinds: str) -> dict[str, list[str]]:
-    """Return other words for each term.
+    """Return alternative words for each term.
 
     Args:
         kinds: Names of tables in the file. `aliases` has other names that the page shows; `searched` has words that

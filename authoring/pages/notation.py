@@ -24,7 +24,7 @@ AXES = (
 
 @dataclass(frozen=True)
 class Meaning:
-    """A meaning of a symbol, with the lessons that use the symbol in this sense."""
+    """One meaning of a symbol, with the lessons that use the symbol in this sense."""
 
     symbol: str
     words: str
@@ -36,7 +36,7 @@ def sections(lessons: Sequence[Lesson]) -> list[tuple[str, list[Meaning]]]:
     """Return the page's sections as in the TOML source, restricted to the given lessons.
 
     Raises:
-        LessonError: If two entries explain the same symbol of a lesson.
+        LessonError: If two entries explain the same symbol for the same lesson.
     """
     there = {lesson.number for lesson in lessons}
     seen: set[tuple[str, int]] = set()

@@ -146,7 +146,7 @@ class Load:
 
     @property
     def row(self) -> tuple[str, ...]:
-        """The week as a row of the table."""
+        """The week as a table row."""
         lessons = ", ".join(f"[{one.label}](../{one.notebook.name})" for one in self.lessons)
         stages = ", ".join(f"{stage.number} `{stage.file}`" for stage in self.stages)
         minutes = (self.reading, self.practice, self.building)
@@ -156,7 +156,7 @@ class Load:
 
     @property
     def commands(self) -> list[str]:
-        """The commands that create the week's problem set and its part of the project."""
+        """The commands that create the week's problem set and the stages of the project."""
         made = []
         asked = f" --exercises {' '.join(one.id for one in self.exercises)}" if self.exercises else ""
         asked += f" --written {' '.join(one.id for one in self.written)}" if self.written else ""

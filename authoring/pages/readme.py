@@ -1,4 +1,4 @@
-"""README.md, where the list of lessons is inserted between two marks. The rest is written by hand."""
+"""README.md, where the list of lessons is inserted between two marks. The rest of the file is written by hand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BEGIN, END = "<!-- the lessons, by make notebooks -->", "<!-- end of the lessons
 
 
 def table(lessons: Sequence[Lesson]) -> str:
-    """Return the list with titles, questions and minutes."""
+    """Return the list of lessons with titles, questions and minutes."""
     lines = ["| lesson | question | minutes |", "|---|---|---|"]
     for lesson in lessons:
         link = f"[{lesson.label} {lesson.title}](notebooks/{lesson.name}.ipynb)"

@@ -1,4 +1,4 @@
-"""sizing.md: which published model fits on which machine. Its prose is in the `sizing.md` beside this file."""
+"""sizing.md: which published model fits on which machine. The page's prose is in `sizing.md`, beside this file."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def published_table() -> Table:
 
 
 def render(lessons: Sequence[Lesson] = ()) -> str:
-    """Return the page with all presets on all machines. The lessons are not used."""
+    """Return the page with all presets on all machines. The argument `lessons` is not used."""
     question, models = Question(), systems()
     lengths = sorted({row_tokens(config) for config in models.values()})
     mixtral = models["mixtral-8x7b"]

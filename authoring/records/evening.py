@@ -149,7 +149,7 @@ class Evening(LessonRuns):
         return stored(self.folder / f"longer-{start}-{rate}.json", make)
 
     def answering(self) -> dict[str, Any]:
-        """Fine-tune the model with the longest context; evaluate its answers, its quantized weights and its stories."""
+        """Fine-tune the model with the longest context, and evaluate its answers, quantized weights and stories."""
 
         def make() -> dict[str, Any]:
             lesson, words, place = self.lesson, self.run.tokenizer(), self.folder / "answers"

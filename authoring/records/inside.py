@@ -1,7 +1,7 @@
 """Record for lesson 21: story models and readers with three seeds, and how their heads form.
 
 Story models are trained as in lesson 14, but with fewer updates. The lesson's own cells compute all measures. Each
-model is saved in `build/records/inside` every `EVERY` updates and is not trained again.
+model is saved in `build/records/inside` every `EVERY` updates, and no model is trained twice.
 """
 
 from __future__ import annotations

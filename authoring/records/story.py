@@ -145,7 +145,7 @@ def falling(steady: Callable[[int], float], updates: int) -> Callable[[int], flo
 
 
 def made_of(text: Text, record: dict[str, Any]) -> str:
-    """Hash everything that determines a run's result on one machine: text, tokenizer, model, plan and seed."""
+    """Hash everything that determines the result of a run on a machine: text, tokenizer, model, plan and seed."""
     parts = [text.fingerprint, record["config"], record["plan"], record["start"], BATCH, CONTEXT, FALL]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 

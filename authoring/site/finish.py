@@ -26,7 +26,7 @@ _ADDRESS = re.compile(r"(?:[a-z]+:|//)")
 
 
 def clear(site: Path) -> None:
-    """Remove files that no reader needs."""
+    """Remove files that readers do not need."""
     for pattern in UNNEEDED:
         for path in sorted(site.glob(pattern)):
             if path.is_dir():

@@ -18,7 +18,7 @@ from authoring.site.pages import Page
 from authoring.source import FOLDED
 from companion_school.course.release import navigation_line
 
-FENCE = "`" * 12  # longer than any fence in a cell
+FENCE = "`" * 12  # longer than any code fence in a cell
 _QUESTION = re.compile(r"# question \d+\.[a-z]$")
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 

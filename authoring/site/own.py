@@ -17,7 +17,7 @@ TEXT = Path(__file__).with_suffix(".md")
 
 
 def texts(course: Course) -> Iterator[tuple[str, str, str]]:
-    """Yield the name of the page, its label in the contents, and its text."""
+    """Yield the page's name, its label in the contents, and its text."""
     rows = "".join(_row(stage, course) for stage in STAGES.values())
     head = "<thead><tr><th>stage</th><th>your file</th><th>lessons</th><th>minutes</th></tr></thead>"
     hours = round(sum(stage.minutes for stage in STAGES.values()) / 60)

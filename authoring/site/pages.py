@@ -59,7 +59,7 @@ class Page:
 
     @property
     def place(self) -> str:
-        """The source's path, as used in messages."""
+        """The source's path, in the form used in messages."""
         return self.source.relative_to(self.source.parents[len(Path(self.name).parts)]).as_posix()
 
     @property

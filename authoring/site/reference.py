@@ -21,7 +21,7 @@ from authoring.site.notebook import block, raw
 INDEX = "reference/index"
 LEFT_OUT = re.compile(r"companion_school/exercises/lesson_\d\d$|/_\w*$")
 _OWN = "companion"  # the page of modules that are not in a subfolder
-# Folders whose subfolders get pages of their own, with the number of levels
+# folders whose subfolders get pages of their own, and to how many levels
 _DEEP = {"layers": 2, "training": 2, "build": 2, "course": 2}
 _TERM = re.compile(r"(\S.{0,60}?):?\s{2,}(\S.*)")  # a term and its description, separated by two or more spaces
 _OF_ONE = ("Returns:", "Yields:", "Note:", "Example:", "Examples:")

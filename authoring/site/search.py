@@ -77,7 +77,7 @@ def _counts(node: nodes.Node) -> bool:
 def _words(node: nodes.Node | None, mathml: Say) -> str:
     """Return the visible text of a node.
 
-    Formulas become plain text and code stays as it is. Outputs contribute only their questions and captions.
+    Formulas become plain text, and code stays as it is. Outputs contribute only their questions and captions.
     """
     if node is None or isinstance(node, nodes.comment):
         return ""

@@ -1,11 +1,10 @@
-"""A small synthetic web crawl with known ground truth, for the lesson on data.
+"""A small synthetic web crawl for the lesson on data, in which the truth about every page is known.
 
 Each page has a kind. The good pages are prose (from this course's first edition), stories (`companion.data.stories`),
 verse or code. The bad pages are shop menus, strings of keywords or markup. Some prose pages also appear on other sites
-as copies in which a few words are changed. Every page ends with its site's notice, which is the same on all pages of
-the site.
+as copies in which a few words are changed. Every page ends with a notice that is the same on all pages of its site.
 
-All draws use `random.Random(seed).random()`, the only method that Python guarantees not to change.
+All random draws use `random.Random(seed).random()`, the only method whose results Python promises to keep.
 """
 
 from __future__ import annotations

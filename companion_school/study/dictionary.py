@@ -1,7 +1,7 @@
 """A look-up task that attention alone can solve, and a model with a single head that learns it.
 
-Each example is a new random dictionary. An entry is a token that says "key 17 has value 5", and a question is a token
-that asks "key 17?". The order of the tokens is irrelevant. No example is seen twice, so the training accuracy is
+Each example is a new random dictionary. An entry is a token that means "key 17 has value 5", and a question is a token
+that means "key 17?". The order of the tokens is irrelevant. No example is seen twice, so the training accuracy is
 already a test accuracy. Lesson 02 trains the head.
 
     keys, values, asked = dictionaries(torch.Generator().manual_seed(0))
@@ -37,7 +37,7 @@ class Lookup(nn.Module):
     def weights(
         self, keys: Int[Tensor, "batch entry"], values: Int[Tensor, "batch entry"], asked: Int[Tensor, "batch query"]
     ) -> tuple[Float[Tensor, "batch query entry"], Float[Tensor, "batch entry width"]]:
-        """Compute the attention weights of each question over the entries, and the entries' value vectors.
+        """Compute each question's attention weights over the entries, and the entries' value vectors.
 
         Args:
             keys: Key of each entry.

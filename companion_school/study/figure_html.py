@@ -1,8 +1,8 @@
 """HTML around a figure: alternative text, caption, and a collapsible section with the data behind the figure.
 
-Still figures and moving figures (`companion_school.study.live`) share this HTML. It works in JupyterLab and in a page
-opened from a folder, in light and dark themes, and without its style sheet, which JupyterLab removes from notebooks
-that are not trusted.
+Still figures and moving figures (`companion_school.study.live`) share this HTML. It works in JupyterLab and on a page
+opened from a folder, in light and dark themes. It also works without its style sheet, which JupyterLab removes from
+untrusted notebooks.
 """
 
 from __future__ import annotations

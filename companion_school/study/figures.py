@@ -86,8 +86,8 @@ def subplots(
     Args:
         rows: Number of rows of axes.
         columns: Number of columns of axes.
-        width: Width of the whole figure in inches of 100 pixels. A figure wider than 10 inches does not fit in a
-            notebook.
+        width: Width of the whole figure in inches; an inch is 100 pixels. A figure wider than 10 inches does not fit in
+            a notebook.
         height: Height of the whole figure in inches.
         options: Other options of `plt.subplots` (`sharex`, `squeeze`, `width_ratios`, ...).
 
@@ -137,7 +137,7 @@ def show(fig: Figure, *, alt: str, caption: str = "", numbers: Tables | None = N
 
 
 def finished(fig: Figure, alt: str, colors: int = COLORS) -> tuple[bytes, int]:
-    """Check a figure as `show` does, render it and close it.
+    """Check a figure as `show` does, then render and close it.
 
     Args:
         fig: The figure.
@@ -234,7 +234,7 @@ def _ground(text: Text) -> np.ndarray | None:
 
 def _axis_faults(fig: Figure, ax: Axes) -> list[str]:
     faults = []
-    # A color bar has one labeled axis. Other axes have two, and shared ones need only one label.
+    # A color bar has one axis to label. Other plots have two, and panels that share an axis need only one label for it.
     named = {
         "x": bool(fig.get_supxlabel()) or any(a.get_xlabel() for a in ax.get_shared_x_axes().get_siblings(ax)),
         "y": bool(fig.get_supylabel()) or any(a.get_ylabel() for a in ax.get_shared_y_axes().get_siblings(ax)),

@@ -1,6 +1,6 @@
 """A transformer that fits on a sheet of paper: all weights of lesson 00, with one decimal each.
 
-It has ten words, vectors of width 4, two heads of width 2, and four experts (each token uses two): 224 parameters. The
+The model has ten words, vectors of width 4, two heads of width 2, four experts (two per token) and 224 parameters. The
 lesson calculates with these parameters by hand, and `model` loads them into the companion's `Transformer`. The tests
 use the same parameters.
 """

@@ -49,7 +49,7 @@ HEIGHT = 0.6
 
 
 def draw() -> Figure:
-    """Draw the map. Display it with `figures.show`."""
+    """Draw the map. Use `figures.show` to display it."""
     fig, ax = figures.subplots(width=9.6, height=6.6)
     ax.axis("off")
     ax.set(xlim=(0, 12.4), ylim=(0, 9.9))

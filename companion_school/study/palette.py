@@ -1,4 +1,4 @@
-"""Colors of the course's figures on light and dark pages, and the contrast of colors.
+"""Colors for the course's figures on light and dark pages, and functions for the contrast of colors.
 
 The hues are from Okabe and Ito's palette ("Color universal design", 2008), which can be told apart with every common
 form of color blindness. The colors for the light page are a little darker than theirs, because a line needs a contrast

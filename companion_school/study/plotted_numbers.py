@@ -108,7 +108,7 @@ def _map(ax: Axes, cells: np.ndarray) -> Numbers:
 
     rows, columns = names(ax.yaxis, cells.shape[0]), names(ax.xaxis, cells.shape[1])
     found: dict[str, Sequence[object]] = {f"{ax.get_ylabel()} \\ {ax.get_xlabel()}": rows}
-    for index, name in enumerate(columns):  # two tokens may be the same word
+    for index, name in enumerate(columns):  # two columns may have the same word
         key = name if name not in found else f"{name} ({index})"
         found[key] = ["masked" if np.isnan(v) else float(v) for v in cells[:, index]]
     return found

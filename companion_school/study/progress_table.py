@@ -22,7 +22,7 @@ from companion_school.study.palette import DARK, DARK_PAGE, LIGHT_PAGE, PALETTE
 from companion_school.study.where_next import Done, course, done, is_read, where_next
 
 FILE = "start.ipynb"
-CELL = "path"  # the name of the cell that shows the table
+CELL = "path"  # name of the cell that shows the table
 
 _FIRST_CELL = (
     "<b>Your first cell</b> is the grey field above. Click into it and press <b>Shift+Enter</b>. While "
@@ -30,7 +30,7 @@ _FIRST_CELL = (
     "cell again, it shows what you have done and where to go on."
 )
 _COLORS = "--bar:{green};--back:{faint};--edge:{edge};--go:{blue};--page:{page}"
-_HERE = ".ext-path.ext-path"  # twice, to override JupyterLab's own rules for tables in an output
+_HERE = ".ext-path.ext-path"  # the class is repeated to override JupyterLab's own rules for tables
 _STYLE = (
     f".ext-path{{{_COLORS.format_map(PALETTE | LIGHT_PAGE)};max-width:{WIDEST}px}}"
     f"[data-jp-theme-light=false] .ext-path{{{_COLORS.format_map(DARK | DARK_PAGE)}}}"
@@ -79,7 +79,7 @@ def fill(page: Path) -> None:
 
 
 def table(path: Sequence[Mapping[str, Any]], reader: Done) -> str:
-    """Return the table of the lessons as HTML.
+    """Return the table of lessons as HTML.
 
     Args:
         path: The lessons, each with `number`, `title`, `file`, `question`, `minutes`, `sittings` (each with `title`,

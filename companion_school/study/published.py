@@ -64,7 +64,7 @@ class Published:
 
     @torch.no_grad()
     def read(self, text: str) -> Reading:
-        """Run one pass over a text, and record its attention weights."""
+        """Run one forward pass over a text, and record the attention weights."""
         ids = self.tokenizer.encode(text)
         assert self.model.decoder is not None
         seen: list[Tensor] = []
@@ -92,7 +92,7 @@ class Published:
         return self.tokenizer.decode(complete(self.model, [ids], max_new_tokens=tokens, sampling=Sampling(0))[0])
 
     def show(self, prompt: str, tokens: int = 24) -> None:
-        """Print the model's continuation, the most probable next tokens and the size of its cache; draw two heads."""
+        """Print the model's continuation, the most probable next tokens and the cache size, and draw two heads."""
         config, reading = self.model.config, self.read(prompt)
         print(f"{self.name}: {account.parameters(config).total:,} parameters, {config.layers} layers")
         print(textwrap.fill(f"writes: {prompt}|{self.write(prompt, tokens)}", WIDTH))

@@ -191,11 +191,11 @@ def command(root: Path) -> list[str]:
         # A single Ctrl-C stops the lab without a question, which would get lost among the lines in the terminal
         "--ServerApp.answer_yes=True",
         "--LabApp.custom_css=True",
-        "--LabApp.expose_app_in_browser=True",  # so that an answer to a question reaches the reader's progress
+        "--LabApp.expose_app_in_browser=True",  # so that answers to questions are recorded in the reader's progress
         f"--ServerApp.tornado_settings={settings!r}",
         f"--ServerApp.logging_config={quiet!r}",
         "--log-level=WARN",
-        "--LabApp.log_level=WARN",  # JupyterLab's own log level, which the flag above does not set
+        "--LabApp.log_level=WARN",  # JupyterLab's own log level, which the previous flag does not set
         # Disable extensions that other extras install (labconfig/page_config.json does the same in the browser).
         f"--ServerApp.jpserver_extensions={dict.fromkeys(NOT_FOR_READERS, False)!r}",
     ]

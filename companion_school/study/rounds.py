@@ -29,8 +29,8 @@ def linear_biases(length: int, heads: int) -> Float[Tensor, "1 head query key"]:
     """Return linear biases for attention scores (ALiBi, Press et al. 2022, section 3).
 
     The bias, which is added to the scaled scores, is minus the head's slope times the distance from key to query. The
-    slopes are 2^(-8/heads), 2^(-16/heads), ..., 2^-8. A causal mask is needed as well, because keys after the query get
-    a positive bias.
+    slopes are 2^(-8/heads), 2^(-16/heads), ..., 2^-8. Use a causal mask as well, because keys after the query get a
+    positive bias.
     """
     slopes = 2.0 ** (-8 * torch.arange(1, heads + 1) / heads)
     distance = torch.arange(length)[:, None] - torch.arange(length)

@@ -151,7 +151,7 @@ class Workers:
         return replies
 
 
-# The names that a function looks up in its module
+# Names that a function looks up in its module
 
 
 def _looked_up(code: types.CodeType) -> Iterator[str]:

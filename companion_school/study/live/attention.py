@@ -79,7 +79,7 @@ def hover(
 ) -> None:
     """Show how the products of one query with every key become scores, and how the scores become weights.
 
-    The reader chooses the query.
+    Readers choose the query.
 
     Args:
         queries: Query vectors (token, d_k) of two to eight tokens, with at most six components.

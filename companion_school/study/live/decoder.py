@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from companion_school.study import figures
 from companion_school.study.live import moving
 
-MASKS = {"strict": -1, "inclusive": 0, "one too wide": 1}  # slot i sees the inputs up to index i plus this number
+MASKS = {"strict": -1, "inclusive": 0, "one too wide": 1}  # slot i sees the inputs up to index i plus this value
 SHIFTS = {"not shifted": 0, "shifted": 1, "shifted twice": 2}  # input i is the target this many positions earlier
 
 

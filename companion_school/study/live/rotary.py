@@ -1,4 +1,4 @@
-"""Moving figures of rotary positions: two clocks that rotate together, and the dials of a whole head."""
+"""Moving figures of rotary positions: two clocks that rotate together, and a whole head as dials."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def together(
         query: The query before rotation (2,).
         key: The key before rotation (2,).
         words: Words of the query and of the key.
-        step: Rotation per position in radians, counter-clockwise; the default is an hour on a clock.
+        step: Counter-clockwise rotation per position in radians; default: one hour on a clock face.
         places: Number of positions. The query's word can be at any position from `distances` - 1 to the last.
         distances: Number of possible distances from the key's word to the query's word, counted from 0.
         start: First position of the query's word.

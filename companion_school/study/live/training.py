@@ -29,8 +29,8 @@ def lanes(
 ) -> None:
     """Show a decoder that sees only the last token, with teacher forcing or running free.
 
-    With teacher forcing each slot reads the right token before it; running free, it reads the output of the slot before
-    it. The reader can change the decoder's output after each token.
+    With teacher forcing, each slot reads the correct previous token. Running free, each slot reads the previous slot's
+    output. The reader can change the decoder's output after each token.
 
     Args:
         target: Two to five distinct tokens; `<eos>` is appended.
@@ -40,8 +40,8 @@ def lanes(
         caption: Caption of the figure, including its number.
 
     Raises:
-        ValueError: The tokens are too few, too many or not different, an output is missing or unknown, or `slots` or
-            `start` is out of range.
+        ValueError: There are too few or too many tokens, a token occurs twice, an output is missing or unknown, or
+            `slots` or `start` is out of range.
     """
     pieces = list(target)
     whole, reads = [*pieces, END], [START, *pieces]
@@ -112,8 +112,8 @@ def growing(
         caption: Caption of the figure, including its number.
 
     Raises:
-        ValueError: The updates are too few, too many or do not increase, there are no baselines or more than four, or
-            `start` is not one of the updates.
+        ValueError: There are too few or too many updates, they do not increase, there are no baselines or more than
+            four, or `start` is not one of the updates.
     """
     updates = list(moments)
     if not 2 <= len(updates) <= 10 or updates != sorted(set(updates)):
@@ -242,7 +242,7 @@ def _film_still(
 
 
 def _shown(text: str) -> str:
-    """Return the text on one line, with U+FFFD for unprintable characters, which an untrained model may write."""
+    """Return the text on one line, with U+FFFD for unprintable characters, which untrained models may generate."""
     return "".join(c if c.isprintable() or c.isspace() else "\N{REPLACEMENT CHARACTER}" for c in " ".join(text.split()))
 
 
@@ -263,8 +263,8 @@ def _marked(text: str, known: Collection[str]) -> list[list[str]]:
 def valley(*, rate: float = 0.2, caption: str = "") -> None:
     """Show plain gradient descent or Adam in a long, narrow valley, optionally with a bad batch and with clipping.
 
-    The loss of the two weights is (0.1 x^2 + 2.5 y^2) / 2. A bad batch gives one gradient that is many times as long as
-    the others and points in another direction.
+    The loss as a function of the two weights is (0.1 x^2 + 2.5 y^2) / 2. A bad batch gives one gradient that is many
+    times as long as the others and points in another direction.
 
     Args:
         rate: Initial learning rate, one of `RATES`.

@@ -16,7 +16,7 @@ TEMPERATURES = (0.1, 0.15, 0.25, 0.4, 0.6, 1.0, 1.5, 2.5, 4.0, 10.0)
 def pulled(start: Sequence[float], rewards: Sequence[float], temperature: float) -> list[float]:
     """Return the probabilities that maximize the mean reward minus `temperature` times the KL divergence from `start`.
 
-    They are start * exp(reward / temperature), normalized (Rafailov et al. 2023, equation 4).
+    The probabilities are start * exp(reward / temperature), normalized (Rafailov et al. 2023, equation 4).
     """
     most = max(rewards)
     weights = [p * math.exp((reward - most) / temperature) for p, reward in zip(start, rewards, strict=True)]
@@ -113,7 +113,7 @@ def advantages(right: int, size: int, *, divided: bool) -> tuple[float, float]:
 def group(
     *, size: int = 8, count: int = 2, right: int = 7, wrong: Sequence[int] = (3, 7, 9), caption: str = ""
 ) -> None:
-    """Show the advantages of a group of answers to one question, and the push on each of their tokens.
+    """Show the advantages of a group of answers to one question, and how strongly each of their tokens is pushed.
 
     Args:
         size: Number of answers, 2 to 10.
