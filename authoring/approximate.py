@@ -51,7 +51,7 @@ def faults(code: str, later: Sequence[str]) -> Iterator[tuple[int, str]]:
 
 
 def shown_without_source(code: str, texts: Sequence[str]) -> bool:
-    """Return whether a cell printed a number after `≈` but its own code contains no such number to check."""
+    """Return whether a cell printed a number after `≈` although its own code contains no such number to check."""
     tree = _parsed(code)
     return any(SHOWN.search(text) for text in texts) and tree is not None and not list(_printed(tree))
 

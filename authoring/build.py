@@ -209,7 +209,7 @@ def _with_outputs(lesson: Lesson, executed: list[NotebookNode]) -> list[Notebook
 
 
 def prints_otherwise(lesson: Lesson) -> bool:
-    """Return whether nbval, run after the notebook was built, found cells whose output has changed."""
+    """Return whether a run of nbval after the notebook was built found cells whose output has changed."""
     if not LAST_FAILED.exists() or LAST_FAILED.stat().st_mtime <= lesson.notebook.stat().st_mtime:
         return False
     name = lesson.notebook.relative_to(LAST_FAILED.parents[3]).as_posix()
@@ -233,7 +233,7 @@ def _refuse(lesson: Lesson, faults: Sequence[Fault]) -> None:
 
 
 def _handle_faults(lesson: Lesson, cells: Sequence[NotebookNode]) -> list[Fault]:
-    """Return the faults of interactive figures in executed cells (figure_contract.py), such as no still picture."""
+    """Return the faults of interactive figures in executed cells, above all missing still pictures."""
     return [
         fault(lesson, what, number)
         for number, cell in enumerate(cells, 1)

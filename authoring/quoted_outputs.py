@@ -25,7 +25,7 @@ MOST = 600  # maximum number of characters of an output that a message quotes
 
 @dataclass(frozen=True)
 class Said:
-    """Words in a source that a cell's output must support.
+    """Words in a source that must agree with a cell's output.
 
     Attributes:
         words: The words.
@@ -97,7 +97,7 @@ LEAST = 11  # smaller whole numbers are too common to report
 def by_hand(text: str, cells: list[NotebookNode]) -> Iterator[tuple[int, str, str]]:
     """Yield numbers in a source's prose that a cell in the same part printed, but that have no role linking them to it.
 
-    A number that also occurs in the part's code is taken for an input rather than a result and is skipped. Whole
+    Numbers that also occur in the part's code are skipped, because they are probably inputs rather than results. Whole
     numbers below `LEAST` are skipped too.
 
     Yields:

@@ -37,7 +37,7 @@ class Source:
         lines: Line of the file at which each cell begins, counted from 1.
         tables: Where the table of exercises belongs, as (cell, counted from 1; line in the cell, counted from 0).
         targets: Index (from 0) of the cell that follows each target `(name)=`.
-        questions: The questions, by the index (from 0) of the cell that asks each.
+        questions: The questions, by the index (from 0) of the cell that asks the question.
     """
 
     path: Path

@@ -33,7 +33,7 @@ def race() -> dict[tuple[str, float], list[float]]:
 
 
 def elsewhere() -> dict[tuple[str, int, int], list[float]]:
-    """Measure correct answers (%) on texts that begin at new positions, also for training that begins anywhere."""
+    """Measure correct answers (%) on texts that begin at unseen positions, and after training at all positions."""
     lesson = SimpleNamespace(**names_of("04", "setup", "answers", "training-start", "training"))
     test = torch.randint(lesson.WORDS, (500, lesson.LENGTH), generator=torch.Generator().manual_seed(99))
     found = {}

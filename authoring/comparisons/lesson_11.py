@@ -37,7 +37,7 @@ def _race(kind: str, runners: Mapping[str, tuple[tuple[Any, ...] | None, int, fl
 def gated() -> Found:
     """Compare gated networks.
 
-    The settings are a mixture, dense models of the same active size and of the same total size, many small experts, and
+    The settings are a mixture of experts, dense models that match its active or its total size, many small experts, and
     a shared expert.
     """
     runners: dict[str, tuple[tuple[Any, ...] | None, int, float]] = {

@@ -68,7 +68,7 @@ def squeezed() -> Found:
 
 
 def _products(grams: list[torch.Tensor]) -> Any:
-    """Return a hook that appends the Gram matrix of a layer's inputs, summed over tokens."""
+    """Return a hook that appends the Gram matrix of a layer's inputs (the sum of outer products over tokens)."""
 
     def look(layer: torch.nn.Module, given: tuple[torch.Tensor, ...]) -> None:
         grams.append(given[0][0].double().T @ given[0][0].double())
@@ -100,7 +100,7 @@ def quantized() -> Found:
 def chosen() -> Found:
     """Count correct telephone numbers when SmolLM2 attends to few tokens, chosen by an oracle or the most recent ones.
 
-    The lists of numbers are those of lesson 17. If the model is missing, the result is empty.
+    The lists of telephone numbers are those of lesson 17. If the model is missing, the result is empty.
     """
     lesson, found = names_of("15", "setup", "sets-up-reading", "reads"), Found()
     if (opened := real_model("smollm2")) is None:

@@ -1,4 +1,4 @@
-"""Comparisons for lesson 16: changes to the block.
+"""Comparisons for lesson 16: changes to the transformer block.
 
 The changes are limits on scores at a high learning rate, a gate on a head, partial rotary positions, norms around
 branches, balancing by a loss or a bias, and the mixing of four streams in 30 layers.

@@ -16,7 +16,7 @@ Found = dict[tuple[str, int], list[float]]
 def recall() -> Found:
     """Read the percentage of correct answers with 4 and 32 pairs from the recorded runs, by kind and updates.
 
-    Each pair is shown once, or half of the pairs are shown twice.
+    Either all pairs are shown once, or half of them are shown a second time.
     """
     run, found = Runs(Path("build/records/recall")), Found()
     for updates in BUDGETS:

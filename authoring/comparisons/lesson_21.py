@@ -33,7 +33,7 @@ def carried() -> Found:
 def read_out() -> Found:
     """Read how often a probe finds the hero, and how purely features respond to the current and to the next word.
 
-    Zero updates means an untrained model.
+    Zero updates stands for an untrained model.
     """
     of, found = _measures(), Found()
     for updates in (0, *BUDGETS):

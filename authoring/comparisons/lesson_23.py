@@ -13,7 +13,7 @@ HIGHER = {8: 0.03, 16: 0.02}
 
 
 def valley() -> dict[tuple[int, str], list[float]]:
-    """Compare held-out bits per byte at five widths after a quarter, half and all of the same compute."""
+    """Compare the held-out bits per byte of five widths after a quarter, a half and all of the same compute."""
     trial, found = Trials(FOLDER), {}
     for width, updates in EQUAL.items():
         runs = [trial(width, updates, at=eighths(updates), start=start) for start in STARTS]

@@ -63,7 +63,7 @@ PUBLISHED = (
 
 
 def published_table() -> Table:
-    """Return a table of the share of peak FLOP/s that published runs reached, by the FLOPs counted on this page."""
+    """Return a table of the share of peak FLOP/s that published runs reached, based on this page's FLOP counts."""
     rows = []
     for run in PUBLISHED:
         cost = train_cost(systems()[run.name], run.tokens)

@@ -93,7 +93,7 @@ def _cuts(pixels: Pixels) -> list[int]:
 
 
 def _below_the_first_line(pixels: Pixels) -> int:
-    """Return the row in which the first line of text ends if this is in the picture's upper quarter, else 0."""
+    """Return the pixel row at which the first line of text ends if it is in the picture's upper quarter, else 0."""
     blank = _runs((pixels == pixels[0, 0]).all(axis=(1, 2)))
     inner = [(start + end) // 2 for start, end in blank if start > 0 and end < pixels.shape[0] / 4]
     return inner[0] if inner else 0

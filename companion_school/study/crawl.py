@@ -1,8 +1,8 @@
 """A small synthetic web crawl for the lesson on data, in which the truth about every page is known.
 
 Each page has a kind. The good pages are prose (from this course's first edition), stories (`companion.data.stories`),
-verse or code. The bad pages are shop menus, strings of keywords or markup. Some prose pages also appear on other sites
-as copies in which a few words are changed. Every page ends with a notice that is the same on all pages of its site.
+verse or code. The bad pages are shop menus, strings of keywords or markup. Some prose pages are copied to other sites
+with a few words changed. Every page ends with a notice that is the same on all pages of its site.
 
 All random draws use `random.Random(seed).random()`, the only method whose results Python promises to keep.
 """

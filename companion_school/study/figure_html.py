@@ -61,7 +61,7 @@ def frame(
         png: The still picture; its pixel width is twice its width on the page.
         alt: Description of the picture for readers who cannot see it.
         width: Width of the picture on the page in pixels.
-        caption: The sentence under it: "Figure 2.1. ..."
+        caption: Caption of the figure, including its number: "Figure 2.1. ..."
         numbers: The data behind the figure: columns by name, or several such tables keyed by title.
         live: Name of the script that animates the figure; empty for a still figure.
         more: HTML that holds the data and script of a moving figure.

@@ -112,7 +112,7 @@ class _Picture:
 
 
 def show(fig: Figure, *, alt: str, caption: str = "", numbers: Tables | None = None) -> None:
-    """Check a figure, show it below the cell with its alternative text, caption and data, and close it.
+    """Check a figure, show it below the cell with its alternative text, caption and data, and then close it.
 
     Args:
         fig: The figure. It is closed afterwards.
@@ -120,8 +120,8 @@ def show(fig: Figure, *, alt: str, caption: str = "", numbers: Tables | None = N
             the eye would notice, not "a plot of ...". The text is compared between machines, so it must not contain
             measured numbers.
         caption: Caption of the figure, including its number: "Figure 2.3. What to see here."
-        numbers: The data behind the figure, as columns by name. By default, they are read off the labeled curves, the
-            bars and the maps if there are not too many.
+        numbers: The data behind the figure, as columns by name. By default, they are read off the labeled curves, bars
+            and maps, unless there are too many of them.
 
     Raises:
         ValueError: An axis has no label, labeled curves have no legend or differ only in color, a curve has a
@@ -355,9 +355,9 @@ def attention_map(
 
     Args:
         ax: Axes to draw in.
-        weights: Matrix (query, key). Each row is a distribution, or zeros for a query that sees nothing.
+        weights: Matrix (query, key). Each row is a distribution, or all zeros for a query that cannot see any key.
         queries: Tokens of the queries, as text, in order.
-        keys: Tokens of the keys, as text, in order; in self-attention, these are the same as `queries`.
+        keys: Tokens of the keys, as text, in order; the same as `queries` in self-attention.
         title: Title of the axes.
         bar_label: Meaning of the color, as in `heatmap`.
         values: Write the value into each cell, as in `heatmap`.

@@ -17,7 +17,7 @@ ABOVE = (
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Add this note to each NameError that a cell raises."""
+    """Add a note to each NameError that a cell raises."""
     shell.set_custom_exc((NameError,), _explain)
 
 

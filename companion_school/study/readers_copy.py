@@ -183,12 +183,12 @@ def command(root: Path) -> list[str]:
         "static_custom_path": [str(root / "notebooks" / ".lab" / "custom")],
     }
     # Tornado warns once that it shortens the server's timeout for pings. The warning is harmless. A timeout that
-    # Tornado accepts is no solution: the server then closes every connection at its first check (`make lab-check`).
+    # Tornado accepts would be worse: the server would close every connection at its first check (`make lab-check`).
     quiet = {"loggers": {"tornado.general": {"level": "ERROR"}}}
     flags = [
         f"--ServerApp.root_dir={root}",
         f"--LabApp.default_url=/lab/tree/{MINE}/{START}",
-        # A single Ctrl-C stops the lab without a question, which would get lost among the lines in the terminal
+        # A single Ctrl-C stops the lab. A request for confirmation would get lost among the lines in the terminal.
         "--ServerApp.answer_yes=True",
         "--LabApp.custom_css=True",
         "--LabApp.expose_app_in_browser=True",  # so that answers to questions are recorded in the reader's progress

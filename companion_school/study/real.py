@@ -93,7 +93,7 @@ def on_real_model(
 
     Returns:
         A decorator. The decorated function must return numbers, strings, or lists and dictionaries of them. Values
-        under keys that begin with "≈" are times, which differ between machines and are not compared.
+        under keys that begin with "≈" are times; they differ between machines, so they are not compared.
 
     Raises:
         ValueError: There is no such model or record, or the result differs from the record.
@@ -124,7 +124,7 @@ def on_real_model(
 
 @contextmanager
 def in_precision(model: Any, dtype: torch.dtype | None) -> Iterator[None]:
-    """Convert the model to a wider dtype, and back even after an error or interrupt, because all cells share it."""
+    """Convert the model to a wider dtype, and back again even after an error, because all cells share the model."""
     if dtype is None:
         yield
         return

@@ -28,7 +28,7 @@ KINDS = ("sinusoidal", "learned", "rotary", "linear biases")
 def linear_biases(length: int, heads: int) -> Float[Tensor, "1 head query key"]:
     """Return linear biases for attention scores (ALiBi, Press et al. 2022, section 3).
 
-    The bias, which is added to the scaled scores, is minus the head's slope times the distance from key to query. The
+    The bias, to be added to the scaled scores, is minus the head's slope times the distance from key to query. The
     slopes are 2^(-8/heads), 2^(-16/heads), ..., 2^-8. Use a causal mask as well, because keys after the query get a
     positive bias.
     """

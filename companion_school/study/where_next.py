@@ -50,7 +50,7 @@ def done() -> Done:
 
 
 def course() -> list[dict[str, Any]]:
-    """Read the path of the whole course."""
+    """Read the path through the whole course."""
     return list(json.loads(COURSE.read_text(encoding="utf-8")))
 
 

@@ -42,7 +42,7 @@ PATIENCE = timedelta(seconds=120)
 class Workers:
     """Processes on this machine that run one function together. Each has a rank, as under `torchrun`.
 
-    They start immediately and load PyTorch in the background; the first `run` waits for them.
+    The processes start immediately and load PyTorch in the background; the first `run` waits for them.
 
     Args:
         count: Number of processes.

@@ -26,7 +26,7 @@ def collapse(
     """Show how one query's attention weights change as the vectors get wider, with raw and with scaled scores.
 
     Args:
-        scores: Scaled score of each key, q · k / sqrt(d_k), (key,); the magnitudes should be about 1.
+        scores: Scaled scores q · k / sqrt(d_k) of the keys (key,), with magnitudes of about 1.
         words: Word of each key.
         widths: Values of d_k on the slider.
         start: Initial value of the slider, also shown in the still figure; default: the largest width.
@@ -77,7 +77,7 @@ def hover(
     start: int = -1,
     caption: str = "",
 ) -> None:
-    """Show how the products of one query with every key become scores, and how the scores become weights.
+    """Show how the dot products of one query with all keys become scores, and how the scores become weights.
 
     Readers choose the query.
 

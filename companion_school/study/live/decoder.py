@@ -106,7 +106,7 @@ def mask_and_shift(slots: int = 6, *, tokens: int = 16, follows: float = 0.75, c
     """Show which targets each decoder slot has seen, and its lowest possible loss, for three masks and three shifts.
 
     There are two kinds of text: throws of a die with one side per token, and a text in which each token is followed by
-    its successor with probability `follows`, and otherwise by a uniformly drawn token. Above each table, the still
+    its successor with probability `follows`, and by a uniformly drawn token otherwise. Above each table, the still
     picture shows the lowest possible mean loss on each kind of text.
 
     Args:

@@ -1,4 +1,4 @@
-"""Moving figures of model families: GPT-2 becomes LLaMA and Mixtral step by step, and what fits in GPU memory."""
+"""Moving figures of model families: turning GPT-2 into LLaMA and Mixtral step by step, and what fits in GPU memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Moving figures of training: teacher forcing and free running, a model as it learns, and a narrow valley."""
+"""Moving figures of training: teacher forcing and free running, a model as it learns, and descent in a valley."""
 
 from __future__ import annotations
 
