@@ -1,6 +1,6 @@
 """figures/front.png: a figure that a lesson has drawn, for the top of the README and for the start page.
 
-It is taken unchanged from the executed notebook, so the README shows what readers see in their own runs.
+The figure is taken unchanged from the executed notebook, so the README shows what readers see in their own runs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ALT = (
 
 
 def picture(lesson: Lesson, begins: str) -> bytes:
-    """Return the PNG of a figure in the lesson's notebook, found by the beginning of its alternative text.
+    """Return the PNG of the figure in the lesson's notebook whose alternative text has the given beginning.
 
     Raises:
         LessonError: The notebook has no such figure.
@@ -56,13 +56,13 @@ def _pictures(lessons: Sequence[Lesson]) -> list[tuple[bytes, str]]:
 
 
 def inputs(lessons: Sequence[Lesson]) -> str:
-    """Return the digest of everything that the picture is made from."""
+    """Return a digest of everything from which the picture is made."""
     parts = [(hashlib.sha256(png).hexdigest(), caption) for png, caption in _pictures(lessons)]
     return drawing.digest(parts, Path(__file__))
 
 
 def draw(lessons: Sequence[Lesson]) -> bytes:
-    """Draw the figures at the same height, with their captions, on white."""
+    """Draw the figures side by side at the same height, with their captions, on a white background."""
     font_file = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"
     font = ImageFont.truetype(str(font_file), LETTERS)
     panels = []

@@ -26,10 +26,10 @@ COURSE_ALT = (
 
 @dataclass(frozen=True)
 class Graph:
-    """The graph of lessons that build on each other, and its layout.
+    """The graph that shows which lessons build on which, and its layout.
 
-    Arrows are pairs (needed, by), except for arrows that follow from two others. A column contains lessons and a bend
-    (needed, by) for each arrow that passes it.
+    An arrow is a pair (needed lesson, lesson that needs it). Arrows that follow from two others are left out. A column
+    contains lessons and, for each arrow that passes through it, a bend in the form of that arrow's pair.
     """
 
     arrows: tuple[tuple[int, int], ...]
@@ -41,7 +41,7 @@ class Graph:
         needs = {lesson.number: {n for n in lesson.needs if n in there} for lesson in lessons}
         below: dict[int, set[int]] = {}
         depth: dict[int, int] = {}
-        for number in sorted(needs):  # a lesson only needs earlier ones
+        for number in sorted(needs):  # a lesson only needs earlier lessons
             below[number] = needs[number].union(*(below[n] for n in needs[number]))
             depth[number] = 1 + max((depth[n] for n in needs[number]), default=-1)
         implied = {number: set().union(*(below[n] for n in needs[number])) for number in needs}
@@ -58,7 +58,7 @@ class Graph:
 
 
 def _untangle(columns: list[list], arrows: Iterable[tuple[int, int]]) -> tuple[tuple, ...]:
-    """Return the columns, each in the order with the shortest lines and the fewest crossings to the previous column."""
+    """Return the columns, each ordered for the shortest lines and the fewest crossings to the previous column."""
     ordered: list[tuple] = []
     for column in columns:
         before = ordered[-1] if ordered else ()
@@ -67,7 +67,7 @@ def _untangle(columns: list[list], arrows: Iterable[tuple[int, int]]) -> tuple[t
             [_height(before.index(start), len(before)) for start, end in lines if start in before and end == stop]
             for stop in column
         ]
-        # Many orders are tried, so the cost of each position, and of each stop above another, is computed only once.
+        # Many orders are tried, so the costs of positions and of pairs of stops are computed only once.
         heights = [_height(at, len(column)) for at in range(len(column))]
         length = [[sum(abs(start - end) for start in here) for end in heights] for here in starts]
         crossed = [[3 * sum(a < b for a in upper for b in lower) for lower in starts] for upper in starts]
@@ -77,7 +77,7 @@ def _untangle(columns: list[list], arrows: Iterable[tuple[int, int]]) -> tuple[t
 
 
 def _cheapest(length: list[list[float]], crossed: list[list[int]]) -> tuple[int, ...]:
-    """Return the first of the cheapest orders, given the cost of each stop at each position and above each other."""
+    """Return the first order of lowest cost, given the cost of each stop at each position and above each other stop."""
     best: tuple[float, tuple[int, ...]] = math.inf, ()
 
     def follow(order: tuple[int, ...], cost: float) -> None:
@@ -101,7 +101,7 @@ def _height(index: int, count: int) -> float:
 
 
 def course_inputs(lessons: Sequence[Lesson]) -> str:
-    """Return the digest of everything that the course's picture is drawn from."""
+    """Return a digest of everything from which the picture of the course is drawn."""
     graph = Graph.of(lessons)
     titles = [(lesson.number, lesson.title) for lesson in lessons]
     return drawing.digest(titles, [graph.arrows, graph.columns], Path(__file__), Path(drawing.__file__))
@@ -134,7 +134,7 @@ def draw_course(lessons: Sequence[Lesson]) -> bytes:
 
 
 def _line(ax: Axes, points: list[tuple[float, float]]) -> None:
-    """Return an arrow through the points that is horizontal at each of them and curved in between."""
+    """Draw an arrow through the points that is horizontal at each of them and curved in between."""
     vertices, codes = [points[0]], [Path2D.MOVETO]
     for (x0, y0), (x1, y1) in pairwise(points):
         middle = (x0 + x1) / 2
