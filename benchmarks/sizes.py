@@ -9,7 +9,7 @@ from companion.config.model import AttentionConfig, EmbeddingConfig, FeedForward
 
 @dataclass(frozen=True)
 class Size:
-    """One set of sizes for every comparison.
+    """One set of sizes, which every comparison can use.
 
     Attributes:
         name: Name on the command line.

@@ -50,7 +50,7 @@ def elsewhere() -> dict[tuple[str, int, int], list[float]]:
 
 
 def translators() -> dict[tuple[str, int], list[float]]:
-    """Measure correct held-out names (%) by which stacks have sinusoidal positions and by number of updates."""
+    """Measure correct held-out names (%) by number of updates and by which of the stacks have sinusoidal positions."""
     lesson = SimpleNamespace(**names_of("04", "setup", "translator-start"))
     names = [lesson.words.target.name(number) for number in lesson.held]
     found = {}

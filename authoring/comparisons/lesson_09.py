@@ -1,4 +1,4 @@
-"""Comparisons for lesson 09, with three seeds and two budgets. The functions print and return their results."""
+"""Comparisons for lesson 09, with three seeds and two budgets. Each function prints and returns its results."""
 
 from __future__ import annotations
 

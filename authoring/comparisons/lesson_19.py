@@ -1,4 +1,4 @@
-"""Comparisons for lesson 19: ways of rounding, after training and in training."""
+"""Comparisons for lesson 19: ways of rounding weights after training and during training."""
 
 from __future__ import annotations
 

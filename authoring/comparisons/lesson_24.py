@@ -1,4 +1,4 @@
-"""Comparisons for lesson 24: the same compute on differently cleaned text, and models trained on models' texts."""
+"""Comparisons for lesson 24: the same compute on differently cleaned text, and models trained on generated text."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Page:
         source: The notebook or the Markdown file.
         kind: "lesson", "deeper", "exercises", "stage", "start" or "beside".
         label: Label in the contents.
-        lesson: Number of the page's lesson, such as "02", or of its stage, such as "2"; empty if there is none.
+        lesson: Number of the page's lesson, such as "02", or of its stage, such as "2"; empty for other pages.
     """
 
     name: str

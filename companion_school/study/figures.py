@@ -35,7 +35,7 @@ from companion_school.study.palette import LINE_CONTRAST, PALETTE, TEXT_CONTRAST
 from companion_school.study.plotted_numbers import read_off
 
 DPI = 100  # pixels per inch on the page
-SHARPNESS = 2  # pixels of the picture per pixel on the page, for high-resolution screens
+SHARPNESS = 2  # pixels in the picture per pixel on the page, for high-resolution screens
 COLORS = 128  # number of colors in a stored picture
 SMALLEST_PRINT = 8.0  # in points; at 100 dpi this is the size of a footnote
 

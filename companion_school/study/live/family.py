@@ -29,7 +29,7 @@ TOKENS = (1024, 4096, 16384, 65536, 131072)
 
 
 def edits(models: Mapping[str, Sequence[tuple[str, ModelConfig]]], *, caption: str = "") -> None:
-    """Show a diagram of a decoder that changes with each edit, with its total and active parameters and its cache.
+    """Show how edits change the diagram of a decoder, its total and active parameters, and its cache.
 
     Args:
         models: The same sequence of edits for each choice of sizes, as pairs (name, configuration): one before the

@@ -1,9 +1,9 @@
 """The mechanism behind moving figures: one HTML output with a small script, which needs no libraries, and its data.
 
-The output contains the data as JSON, a still picture, which remains if scripts do not run, and a module script that
-replaces this picture with controls and an SVG. It needs no kernel, network or global name, so a page can contain the
-same figure twice. A figure's script is the file named after the figure in this folder. It is a function of (box, data,
-kit), where `kit` holds the shared functions from kit.js.
+The output contains the data as JSON, a still picture, and a module script that replaces the picture with controls and
+an SVG. If scripts do not run, the picture remains. It needs no kernel, network or global name, so a page can contain
+the same figure twice. A figure's script is the file named after the figure in this folder. It is a function of (box,
+data, kit), where `kit` holds the shared functions from kit.js.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from companion_school.study import figures
 from companion_school.study.assets import asset
 from companion_school.study.figure_html import Tables, frame
 
-LARGEST = 42_000  # limit on the bytes of one output
+LARGEST = 42_000  # maximum size of one output in bytes
 STILL_COLORS = 16  # enough for bars, lines and text, at half the bytes of an ordinary still figure
 
 # JupyterLab listens for keyboard shortcuts on the elements around the figure. Figures stop their key presses from

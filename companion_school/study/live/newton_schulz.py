@@ -21,7 +21,7 @@ def newton_schulz(
     Args:
         values: Two to nine singular values, above 0 and at most 1, as they are after division by the Frobenius norm.
         polynomials: Two or three polynomials by name.
-        most: Largest number of applications.
+        most: Largest number of applications on the slider.
         start: Initial number of applications.
         caption: Caption of the figure, including its number.
 

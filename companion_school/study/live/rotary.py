@@ -38,8 +38,8 @@ def together(
         step: Counter-clockwise rotation per position in radians; default: one hour on a clock face.
         places: Number of positions. The query's word can be at any position from `distances` - 1 to the last.
         distances: Number of possible distances from the key's word to the query's word, counted from 0.
-        start: First position of the query's word.
-        apart: First distance.
+        start: Initial position of the query's word.
+        apart: Initial distance.
         caption: Caption of the figure, including its number.
 
     Raises:
@@ -98,8 +98,8 @@ def dials(
         base: Base of the frequencies. Dial c rotates by base**(-2 c / d_head) radians per position.
         places: Number of positions, as in `together`.
         distances: Number of distances, as in `together`.
-        start: First position of the query's word.
-        apart: First distance.
+        start: Initial position of the query's word.
+        apart: Initial distance.
         caption: Caption of the figure, including its number.
 
     Raises:

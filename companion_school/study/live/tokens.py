@@ -20,8 +20,8 @@ def cut(tokenizer: BytePairTokenizer, text: str, *, caption: str = "") -> None:
     """Show a text box whose content is split into tokens; a slider sets the number of merges.
 
     Args:
-        tokenizer: The tokenizer. The figure stores its merges at 6 bytes each, so it should have at most about 3,000 of
-            them.
+        tokenizer: The tokenizer. The figure stores each merge in 6 bytes, so the tokenizer should have at most about
+            3,000 merges.
         text: Initial text, 1 to 60 characters.
         caption: Caption of the figure, including its number.
 
