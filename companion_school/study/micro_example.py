@@ -149,8 +149,7 @@ def sentences() -> Int[Tensor, "sentence token"]:
 
 
 def config(placement: Literal["post", "pre"] = "post") -> ModelConfig:
-    """Return the configuration: 10 words, d_model 4, one block, 2 heads of width 2, and 4 experts of width 3
-    (top-2)."""
+    """Return the configuration: 10 words, d_model 4, one block, 2 heads of width 2, 4 experts of width 3, top-2."""
     return ModelConfig(
         vocab=len(VOCABULARY),
         d_model=4,
