@@ -32,7 +32,8 @@ def weight_of_hello():
     | **world** |   1   |   0   |  2   |
     | **ai**    |  0.4  |  1.5  |  0.8 |
 
-    The model hides the future. Which weight does *world* give to *hello*? Return a `float`, rounded to at least four decimals.
+    The model hides the future. What weight does *world* give to *hello*? Return a `float` that is accurate to at least
+    four decimal places.
     """
     ### BEGIN SOLUTION
     return math.exp(1) / (math.exp(1) + math.exp(0))
@@ -119,8 +120,8 @@ def _():
 )
 def row_of_weights(q, K, t):
     """The word at position `t`, counted from 0, looks at all words. `q` (d_k) is its query, and `K` (token, d_k) holds the keys of all words,
-    which are already rotated. Return its attention weights, a tensor (token): one weight for each word, and exactly 0 for the words after
-    position `t`.
+    which are already rotated. Return the word's attention weights as a tensor (token): one weight for each word, with
+    exactly 0 for the words after position `t`.
 
     ```python
     >>> row_of_weights(torch.tensor([4.0, 0.0, 0.0, 0.0]), torch.eye(4), 1)
@@ -214,7 +215,7 @@ def _(q, K, t):
 
 @row_of_weights.variant
 def _(q, K, t):
-    # one dot product after another, and no mask: the loop just ends at t
+    # one dot product after another; the loop ends at t, so no mask is needed
     if t not in range(len(K)):
         raise ValueError(f"{t=}: expected 0 to {len(K) - 1}")
     powers = [
@@ -260,8 +261,8 @@ def _(q, K, t):
     ),
 )
 def normalise_rows(y, gain, eps):
-    """Return the RMSNorm of each row of `y` (token, d_model), equation (0.8), with the gains `gain` (d_model) and the number `eps`. The
-    result is a tensor (token, d_model). Write it yourself, without PyTorch's own RMSNorm.
+    """Return the RMSNorm of each row of `y` (token, d_model), equation (0.8), with the gains `gain` (d_model) and the
+    constant `eps`. The result is a tensor (token, d_model). Write it yourself, without PyTorch's own RMSNorm.
 
     ```python
     >>> normalise_rows(torch.tensor([[3.0, 4.0]]), torch.tensor([1.0, 2.0]), 0.0)
@@ -269,7 +270,8 @@ def normalise_rows(y, gain, eps):
     ```
 
     ★
-    - Raise a `ValueError` if the shape of `gain` is not (d_model), because (1) or (d_model, 1) would broadcast without an error.
+    - Raise a `ValueError` if the shape of `gain` is not (d_model), because a gain of shape (1) or (d_model, 1) would
+      broadcast without an error.
     - Do not change `y`. Gradients flow to `y` and `gain`.
     """
     ### BEGIN SOLUTION
@@ -403,9 +405,9 @@ def _(y, gain, eps):
     ),
 )
 def mix_experts(x, k, w_r, w_1, w_2):
-    """One word `x` (d_model) visits its best `k` experts, as in sitting 3 of lesson 00. Return the output of the mixture, a tensor
-    (d_model). The router is `w_r` (d_model, expert). Expert $e$ has the matrices `w_1[e]` (d_model, d_ff) and `w_2[e]` (d_ff, d_model),
-    with a ReLU between them. No two experts get the same score.
+    """One word `x` (d_model) visits its `k` best experts, as in sitting 3 of lesson 00. Return the output of the
+    mixture, a tensor (d_model). The router is `w_r` (d_model, expert). Expert $e$ has the matrices `w_1[e]` (d_model,
+    d_ff) and `w_2[e]` (d_ff, d_model), with a ReLU between them. No two experts get the same score.
 
     ```python
     >>> mix_experts(torch.tensor([1.0]), 1, torch.tensor([[0.0, 2.0]]), torch.ones(2, 1, 1), torch.tensor([[[3.0]], [[5.0]]]))
@@ -530,7 +532,7 @@ def _(x, k, w_r, w_1, w_2):
 
 @mix_experts.variant
 def _(x, k, w_r, w_1, w_2):
-    # hide the scores of the others, as a mask hides words, and run all experts
+    # hide the scores of the experts that are not chosen, as a mask hides words, and run all experts
     experts = w_r.shape[1]
     if k < 1 or k > experts:
         raise ValueError(f"{k} of {experts} experts")
@@ -542,7 +544,7 @@ def _(x, k, w_r, w_1, w_2):
 
 @mix_experts.variant
 def _(x, k, w_r, w_1, w_2):
-    # softmax over all, keep the best, divide by their sum: as in deeper (D0.1)
+    # apply the softmax to all scores, keep the k largest weights and divide by their sum, as in (D0.1)
     if k not in range(1, w_r.shape[-1] + 1):
         raise ValueError(f"{k=}: expected 1 to {w_r.shape[-1]} experts")
     everyone = torch.softmax(x @ w_r, dim=0)
@@ -585,7 +587,7 @@ def continue_text(text, n, vocabulary, table):
     ```
 
     ★
-    - Raise a `ValueError` if the text has no word or has one that is not in the vocabulary, even if `n` is 0.
+    - Raise a `ValueError` if the text contains no words, or a word that is not in the vocabulary, even if `n` is 0.
     """
     ### BEGIN SOLUTION
     words = text.split()
@@ -617,7 +619,7 @@ _PROMPT, _WRITTEN = (lambda ids, known: ids[:known]), (lambda ids, known: ids[kn
 
 
 def _telling(draw, text, n):
-    """Draw a table for which each known-wrong answer generates other words than the right one."""
+    """Draw a table for which each known-wrong answer generates different words from the correct answer."""
     while True:
         table = draw.normal(10, 10)
         right = _greedy(text, n, _WORDS, table, _ALL)
@@ -713,7 +715,7 @@ def _(text, n, vocabulary, table):
 
 @continue_text.variant
 def _(text, n, vocabulary, table):
-    # a running total, with dictionaries and plain lists
+    # keep a running total of the rows, with a dictionary and plain lists
     number, rows = {word: i for i, word in enumerate(vocabulary)}, table.tolist()
     given = text.split(" ")
     if not all(word in number for word in given):
@@ -730,12 +732,12 @@ def _(text, n, vocabulary, table):
 
 @continue_text.variant
 def _(text, n, vocabulary, table):
-    # how often each word was seen, times the table
+    # multiply the table by the number of times that each word was seen
     if not text.strip():
         raise ValueError("nothing to continue")
     count = torch.zeros(len(vocabulary), dtype=table.dtype)
     for word in text.split():
-        count[vocabulary.index(word)] += 1  # list.index raises a ValueError of its own
+        count[vocabulary.index(word)] += 1  # list.index raises its own ValueError
     new = []
     for _ in range(n):
         best = torch.softmax(count @ table / count.sum(), dim=-1).argmax()
@@ -762,10 +764,11 @@ def _(text, n, vocabulary, table):
     ),
 )
 def one_more_word(x, w_q, w_k, w_v, keys, values):
-    """One head of attention, of width 2, has cached the `keys` (token, 2), already rotated, and the `values` (token, d_v) of the words so far.
-    The cache may be empty. Now one more word arrives: `x` (d_model), with the matrices `w_q`, `w_k` (d_model, 2) and `w_v` (d_model, d_v).
-    Scores are divided by $\\sqrt 2$, and a word at position $m$, counted from 0, is rotated by $m$ radians. Return `(out, keys, values)`: the
-    head's output (d_v), and the cache for the next word, each one row longer.
+    """An attention head of width 2 has cached the `keys` (token, 2), which are already rotated, and the `values`
+    (token, d_v) of the words so far. The cache may be empty. Now one more word arrives, `x` (d_model). The head's
+    matrices are `w_q`, `w_k` (d_model, 2) and `w_v` (d_model, d_v). Scores are divided by $\\sqrt 2$, and a word at
+    position $m$, counted from 0, is rotated by $m$ radians. Return `(out, keys, values)`: the head's output (d_v), and
+    the cached keys and values, now one row longer.
 
     ```python
     >>> one_more_word(torch.tensor([1.0]), torch.ones(1, 2), torch.ones(1, 2), torch.tensor([[5.0]]), torch.zeros(0, 2), torch.zeros(0, 1))
@@ -778,11 +781,11 @@ def one_more_word(x, w_q, w_k, w_v, keys, values):
     ### BEGIN SOLUTION
     position = len(keys)
     c, s = math.cos(position), math.sin(position)
-    rotation = torch.tensor([[c, s], [-s, c]], dtype=x.dtype)  # for a row, so the transpose of (0.3)
+    rotation = torch.tensor([[c, s], [-s, c]], dtype=x.dtype)  # for a row vector, so transposed from (0.3)
     query, key = x @ w_q @ rotation, x @ w_k @ rotation
     keys = torch.cat([keys, key[None]])
     values = torch.cat([values, (x @ w_v)[None]])
-    weights = torch.softmax(keys @ query / math.sqrt(2), dim=-1)  # it may see all keys, so there is no mask
+    weights = torch.softmax(keys @ query / math.sqrt(2), dim=-1)  # no mask: the new word may see all keys
     return weights @ values, keys, values
     ### END SOLUTION
 
@@ -814,7 +817,7 @@ def _collected(query, keys, values, scale=_ROOT):
 
 
 def _step(x, w_q, w_k, w_v, keys, values, *, query_at=0, key_at=0, value_at=None, scale=_ROOT):
-    """Compute the step, with query and key rotated to positions relative to the new word's (None: not rotated)."""
+    """Compute the step, rotating query and key to positions relative to the new word's; None leaves them unrotated."""
     n = len(keys)
     query = x @ w_q if query_at is None else _turned(x @ w_q, n + query_at)
     key = x @ w_k if key_at is None else _turned(x @ w_k, n + key_at)
@@ -898,7 +901,7 @@ def _(x, w_q, w_k, w_v, keys, values):
 
 @one_more_word.variant
 def _(x, w_q, w_k, w_v, keys, values):
-    # complex numbers: a rotation is a product with e^(i m)
+    # with complex numbers, where a rotation is multiplication by e^(i m)
     turn = torch.polar(torch.ones(()).double(), torch.tensor(float(len(keys))).double())
     query = torch.view_as_real(torch.view_as_complex(x @ w_q) * turn)
     key = torch.view_as_real(torch.view_as_complex(x @ w_k) * turn)
@@ -908,7 +911,7 @@ def _(x, w_q, w_k, w_v, keys, values):
 
 @one_more_word.variant
 def _(x, w_q, w_k, w_v, keys, values):
-    # plain numbers, and the score with itself, which no rotation changes
+    # plain Python numbers; the word's score with itself is computed unrotated, because rotation does not change it
     m = keys.shape[0]
     a, b = (x @ w_q).tolist()
     q = (a * math.cos(m) - b * math.sin(m), a * math.sin(m) + b * math.cos(m))

@@ -108,8 +108,9 @@ def _():
 )
 def whole_bytes(data):
     """A model writes bytes, and you show them as they arrive. `data`, a list of `int` from 0 to 255, is the beginning of a UTF-8 text and
-    may be cut off anywhere. How many of its first bytes make up whole characters, which you can show while the rest waits for more?
-    Return an `int`. Work it out from the values of the bytes, without decoding.
+    may be cut off anywhere. How many of its first bytes form complete characters, which you can show while the
+    remaining bytes wait for more? Return an `int`. Find this number from the values of the bytes, without decoding
+    them.
 
     ```python
     >>> whole_bytes([99, 195, 169, 231, 140])
@@ -259,7 +260,7 @@ def _(data):
 
 @whole_bytes.variant
 def _(data):
-    # from the end: at most three bytes can be waiting
+    # from the end, where at most three bytes can be waiting
     if data and data[0] in range(128, 192):
         raise ValueError(f"unexpected byte {data[0]}")
     for waiting in (1, 2, 3):
@@ -290,9 +291,9 @@ def _(data):
     ),
 )
 def embedding_gradient(ids, G, vocab):
-    """The rows `ids` (token), `int64`, of a table $E$ (vocab, d_model) were looked up, and the gradient that came back is `G` = $\\partial L
-    / \\partial X$ (token, d_model). Return the table's gradient $\\partial L / \\partial E$, (vocab, d_model). Do it without autograd and
-    without one-hot rows.
+    """The forward pass looked up the rows `ids` (token), `int64`, of a table $E$ (vocab, d_model), and the gradient
+    that came back is `G` = $\\partial L / \\partial X$ (token, d_model). Return the table's gradient $\\partial L /
+    \\partial E$, (vocab, d_model). Use neither autograd nor one-hot rows.
 
     ```python
     >>> embedding_gradient(torch.tensor([2, 0, 2]), torch.tensor([[1.0], [10.0], [100.0]]), 3)
@@ -428,7 +429,7 @@ def _(ids, G, vocab):
 
 @embedding_gradient.variant
 def _(ids, G, vocab):
-    # for each token of the vocabulary, the sum over its positions
+    # for each token of the vocabulary, sum the gradients over its positions
     if bool((ids < 0).any()) or bool((ids >= vocab).any()):
         raise ValueError("ids must be from 0 to vocab - 1")
     return torch.stack([G[ids == token].sum(dim=0) for token in range(vocab)])
@@ -447,7 +448,7 @@ def _(ids, G, vocab):
 
 @embedding_gradient.variant
 def _(ids, G, vocab):
-    # the matrix product of (D1.5), with P by comparison
+    # the matrix product of (D1.5), where a comparison gives P
     if ids.min().item() < 0 or ids.max().item() > vocab - 1:
         raise ValueError("bad ids")
     return (torch.arange(vocab)[:, None] == ids[None, :]).to(G.dtype) @ G
@@ -474,10 +475,11 @@ def _(ids, G, vocab):
     ),
 )
 def tied_gradient(E, ids, answers):
-    """The smallest tied model uses the table `E` (vocab, d_model) twice, and has no other parameters. After the token $t$ its scores are
-    $\\sqrt d\\, E[t]\\, E^\\top$, with $d$ = d_model. `ids` (token) are the tokens it reads, and `answers` (token) the ones that should come
-    next, both `int64`. The loss is the *sum* over the positions of minus the logarithm of the right answer's probability. Return its
-    gradient with respect to the table, (vocab, d_model), without autograd.
+    """The smallest tied model uses the table `E` (vocab, d_model) twice, and has no other parameters. After token $t$,
+    its scores are $\\sqrt d\\, E[t]\\, E^\\top$, with $d$ = d_model. `ids` (token) holds the tokens that the model
+    reads, and `answers` (token) the tokens that should come next; both are `int64`. The loss is the *sum* over the
+    positions of minus the logarithm of the right answer's probability. Return its gradient with respect to the table,
+    (vocab, d_model), without autograd.
 
     ```python
     >>> tied_gradient(torch.tensor([[1.0], [0.0]]), torch.tensor([0]), torch.tensor([1]))
@@ -513,7 +515,7 @@ def _(draw):
 
 
 def _tied(E, ids, answers, *, root=None, back=None, hot=1.0, dim=1):
-    """Return the parts of the gradient: at the output, and at the input for each position."""
+    """Return the two parts of the gradient: the part from the output, and the part from the input at each position."""
     root = math.sqrt(E.shape[1]) if root is None else root
     H = root * E[ids]
     D = torch.softmax(H @ E.T, dim=dim) - hot * torch.eye(len(E), dtype=E.dtype)[answers]
@@ -602,7 +604,7 @@ def _(E, ids, answers):
 
 @tied_gradient.variant
 def _(E, ids, answers):
-    # position by position, row by row
+    # one position and one row of the table at a time
     vocab, d = E.shape
     gradient = torch.zeros_like(E)
     for read, right in zip(ids.tolist(), answers.tolist(), strict=True):
@@ -618,7 +620,7 @@ def _(E, ids, answers):
 
 @tied_gradient.variant
 def _(E, ids, answers):
-    # with one-hot rows, both ends are linear layers
+    # with one-hot rows, the embedding and the output head are both linear layers
     eye = torch.eye(E.shape[0], dtype=E.dtype)
     P, Y = eye[ids], eye[answers]
     scale = E.shape[1] ** 0.5
@@ -643,9 +645,9 @@ def _(E, ids, answers):
     ),
 )
 def encode_word(word, merges):
-    """Cut `word`, a `str`, into tokens, and return them as a list. `merges` lists pairs of `str` in the order they were learned. Begin
-    with single characters. Of all pairs of neighbours, find the one that was learned first, and join it wherever it occurs, from left to
-    right. Repeat this until no pair in `merges` is left.
+    """Split `word`, a `str`, into tokens, and return them as a list. `merges` lists pairs of `str` in the order they
+    were learned. Begin with single characters. Among all pairs of adjacent tokens, find the one that was learned first,
+    and join it wherever it occurs, from left to right. Repeat this until no pair in `merges` occurs any more.
 
     ```python
     >>> encode_word("abab", [("b", "a"), ("a", "b")])
@@ -824,7 +826,7 @@ def _(word, merges):
 
 @encode_word.variant
 def _(word, merges):
-    # one merge after another: no earlier merge can use the token of a later one
+    # apply one merge after another, because no earlier merge can use a token that a later one makes
     if word == "":
         raise ValueError("nothing to encode")
     tokens = list(word)
@@ -839,7 +841,7 @@ def _(word, merges):
 
 @encode_word.variant
 def _(word, merges):
-    # one join at a time: the leftmost position of the pair that was learned first
+    # join one pair at a time: the leftmost occurrence of the pair that was learned first
     if not len(word):
         raise ValueError("empty")
 
@@ -871,10 +873,11 @@ def _(word, merges):
     ),
 )
 def start_of_table(vocab, d_model, std):
-    """The entries of a table (vocab, d_model) are initialised as independent normal numbers with mean 0 and standard deviation `std`. The
-    table serves as both embedding and output head. Its rows are multiplied by a factor at the input but not at the output, where the
-    states have mean square 1. Return `(factor, bound)`, two `float`: the factor that gives the input variance 1, and the bound of
-    equation (D1.6), in the deeper notebook, on the mean first loss per position, in nats.
+    """The entries of a table (vocab, d_model) are initialised independently from a normal distribution with mean 0 and
+    standard deviation `std`. The table serves as both embedding and output head. Its rows are multiplied by a factor at
+    the input but not at the output, where the states have mean square 1. Return `(factor, bound)`, two `float`: the
+    factor that gives the input variance 1, and the bound on the mean initial loss per position, in nats, from equation
+    (D1.6) of the deeper notebook.
 
     ```python
     >>> start_of_table(1, 8, 0.5)
@@ -1034,10 +1037,10 @@ def _(vocab, d_model, std):
     ),
 )
 def learn_merges(words, most):
-    """Learn byte-pair merges. The dict `words` maps each word to how often it occurs. Begin with single characters. In each round, count the
-    pairs of neighbouring tokens within the words, each as often as its word occurs, and join the most frequent pair everywhere, from left to
-    right. In a tie, take the pair that is smallest when Python compares tuples. Stop after `most` merges, or when no pair occurs twice. Return
-    the joined pairs in order.
+    """Learn byte-pair merges. The dict `words` maps each word to the number of times it occurs. Begin with single
+    characters. In each round, count the pairs of adjacent tokens within words, weighted by word frequency, and join
+    every occurrence of the most frequent pair, from left to right. In a tie, take the pair that comes first when Python
+    sorts tuples. Stop after `most` merges, or when no pair occurs twice. Return the joined pairs in order.
 
     ```python
     >>> learn_merges({"aba": 2, "ab": 1}, 5)
@@ -1203,7 +1206,7 @@ def _(words, most):
 
 @learn_merges.variant
 def _(words, most):
-    # the tokens joined by a character that no word contains, and the counts by hand
+    # keep each word as a tuple of tokens, and count the pairs by hand
     if most < 0:
         raise ValueError("most must not be negative")
     texts, merges = {tuple(word): times for word, times in words.items()}, []
@@ -1229,7 +1232,7 @@ def _(words, most):
 
 @learn_merges.variant
 def _(words, most):
-    # recursion: the first merge, then the merges of the joined words, with tokens as nested lists
+    # recursion: find the first merge, apply it, and learn the other merges from the resulting lists of tokens
     if most < 0:
         raise ValueError(f"{most} merges")
 

@@ -25,8 +25,8 @@ from companion_school.checking.exercise import Case, exercise
 )
 def weight_of_cat():
     """In the lesson's first example the scores of "it" for "cat", "slept" and "it" are 4, 0 and 0, before the division by $\\sqrt{d_k} = 2$.
-    Suppose the score for "slept" were 4 instead of 0. Which weight would "it" then give to "cat"? Return a `float`, rounded to at least
-    four decimals.
+    Suppose the score for "slept" were 4 instead of 0. What weight would "it" then give to "cat"? Return a `float` that
+    is accurate to at least four decimal places.
     """
     ### BEGIN SOLUTION
     return math.exp(2) / (math.exp(2) + math.exp(2) + 1)
@@ -93,8 +93,8 @@ def _():
     ),
 )
 def right_scale(d_k, mean, std):
-    """$q$ and $k$ have `d_k` components each. All components are independent, with mean `mean` and standard deviation `std`. By which number
-    must $q \\cdot k$ be divided so that its variance is one? Return a `float`.
+    """$q$ and $k$ have `d_k` components each. All these components are independent, with mean `mean` and standard
+    deviation `std`. By what number must $q \\cdot k$ be divided so that its variance is one? Return a `float`.
 
     ```python
     >>> right_scale(9, 0.0, 2.0)
@@ -200,9 +200,10 @@ def _(d_k, mean, std):
     ),
 )
 def visible_softmax(scores, may_look):
-    """Write a softmax with a mask. `scores` (query, key) are already scaled. `may_look` is boolean, has the same shape, and is True where a
-    query may look. Return the weights. Rows add up to one, hidden keys get exactly 0 whatever their scores are, and a row whose keys are all
-    hidden is all zeros. Scores of 1,000 or -1,000 do not overflow. Do not use PyTorch's softmax.
+    """Write a softmax with a mask. The `scores` (query, key) are already scaled. `may_look` is boolean, has the same
+    shape, and is True where a query may look. Return the weights. Each row adds up to one, except that a row whose keys
+    are all hidden is all zeros. Hidden keys get exactly 0, whatever their scores are. Scores of 1,000 or -1,000 do not
+    overflow. Do not use PyTorch's softmax.
 
     ```python
     >>> visible_softmax(torch.tensor([[0.0, 5.0, 0.0]]), torch.tensor([[True, False, True]]))
@@ -300,7 +301,7 @@ def _(scores, may_look):
 
 @visible_softmax.variant
 def _(scores, may_look):
-    # row by row, over the visible keys only
+    # one row at a time, over the visible keys only
     _refuse(scores, may_look)
     out = torch.zeros_like(scores)
     for i, row in enumerate(may_look):
@@ -313,7 +314,7 @@ def _(scores, may_look):
 
 @visible_softmax.variant
 def _(scores, may_look):
-    # the largest visible score of a row, with the smallest finite number in place of hidden scores
+    # find each row's largest visible score by replacing hidden scores with the lowest finite value
     _refuse(scores, may_look)
     z = torch.where(may_look, scores, torch.finfo(scores.dtype).min)
     e = torch.where(may_look, (z - z.amax(-1, keepdim=True)).exp(), 0.0)
@@ -350,8 +351,9 @@ def _(scores, may_look):
 )
 def masked_gradients(q, k, v, may_look, g):
     """Return `(dq, dk, dv)`, the gradients of a loss $L$ with respect to `q` (query, d_k), `k` (key, d_k) and `v` (key, d_v), through masked
-    attention. `may_look` (query, key) is boolean and True where a query may look; no row is empty. `g` (query, d_v) is
-    $\\partial L / \\partial O$. Do it without autograd. Which line of the derivation does the mask change?
+    attention. `may_look` (query, key) is boolean, is True where a query may look, and has at least one True in every
+    row. `g` (query, d_v) is $\\partial L / \\partial O$. Do it without autograd. Which line of the derivation does the
+    mask change?
 
     ```python
     >>> masked_gradients(torch.ones(1, 1), torch.ones(2, 1), torch.tensor([[3.0], [5.0]]), torch.tensor([[True, False]]), torch.ones(1, 1))
@@ -366,7 +368,7 @@ def masked_gradients(q, k, v, may_look, g):
     ### BEGIN SOLUTION
     scale = math.sqrt(q.shape[1])
     a = torch.softmax((q @ k.T / scale).masked_fill(~may_look, -math.inf), dim=-1)
-    dz = a * (g @ v.T - (g * (a @ v)).sum(dim=-1, keepdim=True))  # a hidden key has a = 0 and gets 0
+    dz = a * (g @ v.T - (g * (a @ v)).sum(dim=-1, keepdim=True))  # a hidden key has a = 0, so its dz is 0
     return dz @ k / scale, dz.T @ q / scale, a.T @ g
     ### END SOLUTION
 

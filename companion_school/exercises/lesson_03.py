@@ -24,8 +24,8 @@ from companion_school.checking.exercise import Case, Group, exercise
 )
 def five_dogs():
     """Take the sentence *five dogs chase one cat* and the matrices from the beginning of lesson 03. The head that looks for the subject
-    gives "chase" the scores $(3, 0, 0)$ for "dogs", "chase" and "cat", and $d_k = 1$. What is its output for "chase"? Return a `float`,
-    rounded to at least three decimals.
+    gives "chase" the scores $(3, 0, 0)$ for "dogs", "chase" and "cat", and $d_k = 1$. What is its output for "chase"?
+    Return a `float` that is accurate to at least three decimal places.
     """
     ### BEGIN SOLUTION
     return (5 * math.exp(3) + 0 + 1) / (math.exp(3) + 2)
@@ -150,7 +150,7 @@ def _divides(heads, kv_heads):
 
 
 def _count(d_model, heads, kv_heads, d_k, d_v, bias):
-    """Return the number of parameters of projections with these numbers of outputs."""
+    """Return the number of parameters in projections that have the given numbers of outputs."""
     return heads * d_k * (d_model + bias) + kv_heads * (d_k + d_v) * (d_model + bias) + (heads * d_v + bias) * d_model
 
 
@@ -221,7 +221,7 @@ def _(d_model, heads, kv_heads, d_k, d_v, bias):
 
 @attention_numbers.variant
 def _(d_model, heads, kv_heads, d_k, d_v, bias):
-    # build the layer, without memory, and count
+    # build the layer on the meta device, which stores no data, and count its parameters
     if heads // kv_heads * kv_heads != heads:
         raise ValueError(f"{heads} heads, {kv_heads} key heads")
     wide = (d_model, heads * d_k), (d_model, kv_heads * d_k), (d_model, kv_heads * d_v), (heads * d_v, d_model)
@@ -231,7 +231,7 @@ def _(d_model, heads, kv_heads, d_k, d_v, bias):
 
 @attention_numbers.variant
 def _(d_model, heads, kv_heads, d_k, d_v, bias):
-    # projection by projection: inputs times outputs, and a bias for each output
+    # for each projection, multiply inputs by outputs, and add one bias for each output
     if kv_heads not in [n for n in range(1, heads + 1) if heads % n == 0]:
         raise ValueError("kv_heads")
     total = 0
@@ -288,7 +288,7 @@ def to_heads(x, heads):
 
 
 def _numbered(*shape):
-    """Return numbers that are all different, so that each one identifies its position."""
+    """Return a tensor whose elements are all different, so that each element identifies its position."""
     return torch.arange(math.prod(shape)).reshape(shape)
 
 
@@ -372,7 +372,7 @@ def _(x, heads):
 
 @to_heads.variant
 def _(x, heads):
-    # cut into slices and stack them
+    # cut the last axis into slices and stack them
     width, rest = divmod(x.size(2), heads)
     if rest:
         raise ValueError(f"{x.size(2)} numbers for {heads} heads")
@@ -381,7 +381,7 @@ def _(x, heads):
 
 @to_heads.variant
 def _(x, heads):
-    # component by component, written into a tensor of the right shape
+    # write one component at a time into a tensor of the right shape
     batch, tokens, wide = x.shape
     if wide / heads != wide // heads:
         raise ValueError(f"the width {wide} is not divisible by {heads} heads")
@@ -581,15 +581,15 @@ def grouped(q, k, v):
 
     ★
     - Raise a `ValueError` if kv_head does not divide head.
-    - Do not copy keys or values: with one query and 256 keys, everything that a call allocates takes fewer bytes than `k`. A product that
-      broadcasts its arguments copies them, too.
+    - Do not copy keys or values: with one query and 256 keys, a call must allocate fewer bytes in total than `k` takes.
+      A product that broadcasts its arguments copies them too.
     - The result has the dtype of `q`, `k` and `v`, which may be `float16`.
     """
     ### BEGIN SOLUTION
     heads, kv_heads, d_k = q.shape[1], k.shape[1], q.shape[-1]
     if heads % kv_heads:
         raise ValueError(f"k has {kv_heads} heads: expected a divisor of the {heads} heads of q")
-    stacked = q.reshape(len(q), kv_heads, -1, d_k)  # (batch, kv_head, group * query, d_k): a matrix for each key head
+    stacked = q.reshape(len(q), kv_heads, -1, d_k)  # (batch, kv_head, group * query, d_k): one matrix for each key head
     scores = stacked @ k.transpose(-2, -1) / math.sqrt(d_k)
     return (torch.softmax(scores, dim=-1) @ v).reshape(*q.shape[:3], v.shape[-1])
     ### END SOLUTION
@@ -749,7 +749,7 @@ def _(q, k, v):
 
 @grouped.variant
 def _(q, k, v):
-    # einsum, with a letter for the group
+    # einsum, with a separate letter for the group axis
     batch, heads, queries, d_k = q.shape
     groups, rest = divmod(heads, k.shape[1])
     if rest or not groups:
@@ -761,7 +761,7 @@ def _(q, k, v):
 
 @grouped.variant
 def _(q, k, v):
-    # key head by key head, with all queries of its group
+    # one key head at a time, with all queries of its group
     if q.shape[1] % k.shape[1]:
         raise ValueError("heads")
     of_heads = zip(q.chunk(k.shape[1], dim=1), k.unbind(1), v.unbind(1), strict=True)
@@ -969,7 +969,7 @@ def _(w_q, w_k, w_v, w_o, heads, keep):
 
 @keep_heads.variant
 def _(w_q, w_k, w_v, w_o, heads, keep):
-    # a separate head axis, and an index
+    # keep a separate head axis and index into it
     if len(keep) == 0 or not set(keep) <= set(range(heads)):
         raise ValueError(f"keep={keep}")
     picked = [w.unflatten(0, (heads, -1))[keep].flatten(0, 1) for w in (w_q, w_k, w_v)]
@@ -978,7 +978,7 @@ def _(w_q, w_k, w_v, w_o, heads, keep):
 
 @keep_heads.variant
 def _(w_q, w_k, w_v, w_o, heads, keep):
-    # the numbers of the rows to keep, one by one
+    # list the indices of all rows to keep
     for i in keep:
         if i < 0 or i >= heads:
             raise ValueError(f"there is no head {i}")
@@ -1268,7 +1268,7 @@ def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
 
 @many_heads.variant
 def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
-    # einsum, and the softmax by hand
+    # einsum, with the softmax written by hand
     if w_q.size(1) % heads != 0 or w_v.size(1) % heads != 0:
         raise ValueError(f"{heads} heads")
     d_model = x.size(2)
@@ -1283,7 +1283,7 @@ def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
 
 @many_heads.variant
 def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
-    # PyTorch's operator, sequence by sequence
+    # PyTorch's operator, one sequence at a time
     if w_q.shape[1] % heads or w_v.shape[1] % heads:
         raise ValueError("heads")
     out = []

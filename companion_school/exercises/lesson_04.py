@@ -9,14 +9,14 @@ from companion_school.checking.exercise import Case, exercise
 
 
 def _waves(positions, d, base=10000.0):
-    """The rows of equation (4.2) in float64: positions (...) -> (..., d_model)."""
+    """Compute the rows of equation (4.2) in float64: positions (...) -> (..., d_model)."""
     omega = base ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)
     angles = positions.double()[..., None] * omega
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
 
 
 def _shift(k, d, base=10000.0):
-    """Return the matrix that shifts every position by k, with a block (4.5) for each pair."""
+    """Return the matrix that shifts every position by k; it has one block (4.5) for each pair."""
     blocks = []
     for i in range(d // 2):
         c, s = math.cos(k * base ** (-2 * i / d)), math.sin(k * base ** (-2 * i / d))
@@ -43,9 +43,9 @@ EXPONENTIAL = 1e-9  # error of `torch.matrix_exp` near the identity, in float64
     ),
 )
 def entry_of_place_two():
-    """Let $d = 4$, the base be 10,000, and the position be $t = 2$. What is the entry of the wave, equation (4.2), in column 3, counted from
-    0? Return a `float`, rounded to at least four decimals. You can do without a calculator, because $\\cos a \\approx 1 - a^2/2$ for a
-    small angle.
+    """Let $d = 4$, the base be 10,000, and the position be $t = 2$. What is the entry in column 3, counted from 0, of
+    the wave in equation (4.2)? Return a `float` that is accurate to at least four decimal places. You can do without a
+    calculator, because $\\cos a \\approx 1 - a^2/2$ for a small angle.
     """
     ### BEGIN SOLUTION
     angle = 2 / 100  # column 3 is the cosine of pair 1, whose frequency is 10000^(-2/4)
@@ -129,9 +129,10 @@ def _():
     ),
 )
 def shift_matrix(k, d, base):
-    """Write $p_t$ for the wave of position $t$ as a column. Pair $i$ has the frequency $\\omega_i = \\text{base}^{-2i/d}$, with its sine in
-    row $2i$ and its cosine in row $2i + 1$. Return the matrix $M_k$ (d_model, d_model) that satisfies $M_k\\, p_t = p_{t+k}$ at every
-    position $t$. `k` may be negative, and `d` is the width d_model.
+    """Let $p_t$ be the wave of position $t$, written as a column. Pair $i$ has the frequency $\\omega_i =
+    \\text{base}^{-2i/d}$, with its sine in row $2i$ and its cosine in row $2i + 1$. Return the matrix $M_k$ (d_model,
+    d_model) that satisfies $M_k\\, p_t = p_{t+k}$ at every position $t$. `k` may be negative, and `d` is the width
+    d_model.
 
     ```python
     >>> shift_matrix(1, 2, 10000.0)
@@ -256,7 +257,7 @@ def _(k, d, base):
 
 @shift_matrix.variant
 def _(k, d, base):
-    # the power of one step
+    # raise the rotation of one step to the power k
     if d < 2 or d % 2:
         raise ValueError(f"d={d}")
     turn = [complex(math.cos(base ** (-2 * i / d)), math.sin(base ** (-2 * i / d))) ** k for i in range(d // 2)]
@@ -401,7 +402,7 @@ def _(p, q):
 
 @offset_between.variant
 def _(p, q):
-    # each hand as a complex number; the quotient of two unit numbers is the turn from one to the other
+    # represent each hand as a complex number; the quotient of two unit complex numbers is the rotation between them
     if len(p) != len(q):
         raise ValueError(f"{len(p)} is not {len(q)}")
     z = torch.complex(q[1::2], q[0::2]) * torch.complex(p[1::2], -p[0::2])
@@ -413,7 +414,7 @@ def _(p, q):
 
 @offset_between.variant
 def _(p, q):
-    # the slowest hand where it cannot make a full turn, and a search if there is only one hand
+    # use the slowest hand if it cannot make a full turn, and search if there is only one hand
     if p.shape != q.shape:
         raise ValueError("p and q must have the same width")
     last = len(p) // 2 - 1
@@ -480,7 +481,7 @@ def look_back(j, w_k, sharpness):
 
 
 def _invertible(draw, d):
-    """A matrix with singular values between 0.5 and 1.5."""
+    """Draw a matrix with singular values between 0.5 and 1.5."""
     left, right = (torch.linalg.qr(draw.normal(d, d))[0] for _ in range(2))
     return left @ torch.diag(0.5 + draw.uniform(d)) @ right
 
@@ -567,7 +568,7 @@ def _(j, w_k, sharpness):
 
 @look_back.variant
 def _(j, w_k, sharpness):
-    # as a linear system: W_k W_q^T = sharpness sqrt(d) M_j^T
+    # solve a linear system: W_k W_q^T = sharpness sqrt(d) M_j^T
     if j < 0:
         raise ValueError("j must be 0 or more")
     d = w_k.shape[0]
@@ -581,7 +582,7 @@ def _(j, w_k, sharpness):
 
 @look_back.variant
 def _(j, w_k, sharpness):
-    # from positions only: the least-squares solution of P X = the desired queries
+    # from positions only: find the least-squares solution of P X = the desired queries
     if j < 0:
         raise ValueError(f"{j} places")
     d = len(w_k)
@@ -632,7 +633,7 @@ def add_positions(x, lengths):
 
     ★
     - Raise a `ValueError` for a length below 1 or above the number of tokens.
-    - The result has the dtype of `x`. Positions beyond 256 stay different, even in `bfloat16`.
+    - The result has the dtype of `x`. Positions beyond 256 remain distinct, even in `bfloat16`.
     - Do not change the tensor `x`.
     """
     ### BEGIN SOLUTION
@@ -780,7 +781,7 @@ def _(x, lengths):
 
 @add_positions.variant
 def _(x, lengths):
-    # a table that begins with rows of zeros; each row takes its own slice of it
+    # build a table that begins with rows of zeros, and add a different slice of it to each sequence
     n, d = x.shape[1], x.shape[2]
     if lengths.min() < 1 or lengths.max() > n:
         raise ValueError(f"lengths: expected 1 to {n}")
@@ -824,7 +825,7 @@ def sinusoids(positions, d, base, dtype):
 
     ★
     - Raise a `ValueError` if `d` is odd or less than 2.
-    - With `"float64"`, the angles are right even at position one million.
+    - With `"float64"`, the angles are accurate even at position one million.
     """
     ### BEGIN SOLUTION
     if d < 2 or d % 2:
@@ -1013,7 +1014,7 @@ def _(positions, d, base, dtype):
 
 @sinusoids.variant
 def _(positions, d, base, dtype):
-    # a table that is filled column by column, in single precision where that is enough
+    # fill a table one column at a time, in single precision where that is enough
     if d < 2 or d % 2:
         raise ValueError(f"{d=}")
     wide = torch.float64 if dtype == "float64" else torch.float32
@@ -1052,9 +1053,9 @@ def _(positions, d, base, dtype):
 )
 def shift_from_data(before, after):
     """You get a table of positions without its formula. `before` and `after` are `float64` (row, d_model). Row $r$ of `before` is the vector
-    of some position, and row $r$ of `after` is that of the position a fixed number of steps later. One matrix $M$ does the shift: as
-    columns, $\\text{after}_r = M\\, \\text{before}_r$ for every $r$. Return $M$ (d_model, d_model). Rows come in any order, and may occur
-    twice.
+    of some position, and row $r$ of `after` is the vector of the position that comes a fixed number of steps later. One
+    matrix $M$ performs the shift: with the vectors as columns, $\\text{after}_r = M\\, \\text{before}_r$ for every $r$.
+    Return $M$ (d_model, d_model). Rows come in any order, and may occur twice.
 
     ```python
     >>> shift_from_data(torch.eye(2), torch.tensor([[0.0, 1.0], [-1.0, 0.0]]))
@@ -1063,7 +1064,8 @@ def shift_from_data(before, after):
     ```
 
     ★
-    - Raise a `ValueError` if the rows do not determine $M$ because they do not span all dimensions, however long the vectors are.
+    - Raise a `ValueError` if the rows do not determine $M$ because they do not span all dimensions, whatever the norms
+    of the vectors are.
     """
     ### BEGIN SOLUTION
     d = before.shape[1]
@@ -1164,7 +1166,7 @@ def _(before, after):
 
 @shift_from_data.variant
 def _(before, after):
-    # rows are taken one by one, and a dependent one is left out
+    # take the rows one by one, and leave out each row that is linearly dependent on earlier ones
     chosen = []
     for row in range(len(before)):
         if torch.linalg.matrix_rank(before[[*chosen, row]]) == len(chosen) + 1:

@@ -8,7 +8,7 @@ from companion_school.checking.exercise import Case, Group, exercise
 
 
 def _angles(positions, d, base=10000.0):
-    """Equation (5.5) in float64: positions (...) -> (..., pair)."""
+    """Compute the angles of equation (5.5) in float64: positions (...) -> (..., pair)."""
     places = torch.as_tensor(positions, dtype=torch.float64)
     return places[..., None] * base ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)
 
@@ -156,7 +156,7 @@ def _(draw):
     places = draw.shuffled(90)[:tokens].tolist()
     yield Case("positions in any order", (draw.normal(tokens, 2 * half), places, 10000.0))
     yield Case("gradients flow back to x", (draw.normal(3, 4), [5, 0, 2], 10000.0), gradients=True)
-    far = draw.whole(130, 400) * 2 + 1  # odd: bfloat16 has no such number above 256
+    far = draw.whole(130, 400) * 2 + 1  # odd, because bfloat16 has no odd numbers above 256
     low = 1 + draw.uniform(2, 4, dtype=torch.bfloat16)
     yield Case("angles are not rounded to bfloat16", (low, [far, far + 1], 10000.0), tolerance=0.05)
     yield Case("an odd width is rejected", (draw.normal(2, 3), [0, 1], 10000.0), refuse=True)
@@ -351,7 +351,7 @@ def convert_layout(weight, heads):
     """`weight` (heads · d_head, d_model) is the stored weight of a query or key projection, with the rows of head 0 first. It was trained with
     the layout **interleaved**, where the components $2c$ and $2c + 1$ of a head are pair $c$. Return the weight for the layout **half**, where
     the components $c$ and $c + d_k/2$ are pair $c$, with $d_k$ = d_head. Keep the order of the pairs and of the two components in each pair,
-    so that all scores stay the same.
+    so that no score changes.
 
     ```python
     >>> convert_layout(torch.tensor([[0.0], [1.0], [2.0], [3.0]]), 1).flatten()
@@ -440,7 +440,7 @@ def _(weight, heads):
 
 @convert_layout.variant
 def _(weight, heads):
-    # pairs as a separate axis, which is then swapped with the two components of a pair
+    # make the pairs a separate axis, and swap it with the axis of their two components
     rows, d_model = weight.shape
     if rows % (2 * heads):
         raise ValueError(f"{rows} rows do not give pairs for {heads} heads")
@@ -488,8 +488,8 @@ def _(weight, heads):
 )
 def smallest_base(length, d_head, turn):
     """In a context of `length` tokens the slowest of the d_head / 2 pairs rotates by `length` times its frequency, equation (5.5). This angle
-    may be at most the fraction `turn` of a full turn. Return the smallest base that satisfies this, as a `float`. If every base above 1 does,
-    return 1.0.
+    may be at most the fraction `turn` of a full turn. Return the smallest base that satisfies this, as a `float`. If
+    every base above 1 satisfies it, return 1.0.
 
     ```python
     >>> round(smallest_base(100, 4, 1.0), 2)
@@ -615,8 +615,9 @@ def _(length, d_head, turn):
 def next_scores(q, k, kept, base):
     """A decoder generates text. `kept` (head, key, d_head) caches the keys at positions 0, 1, 2, ..., already rotated. It may be empty. The next
     token's query `q` and key `k` (head, d_head) are not rotated yet. Return `(scores, kept)`. The scores (head, key + 1) are those of the new
-    query with all keys, its own key last, divided by $\\sqrt{\\text{d\\_head}}$, and `kept` (head, key + 1, d_head) is the new cache. The layout is half:
-    components $c$ and $c + d_k/2$ are rotated counter-clockwise by position times $\\text{base}^{-2c/d_k}$, where $d_k$ = d_head.
+    query with all keys, its own key last, divided by $\\sqrt{\\text{d\\_head}}$, and `kept` (head, key + 1, d_head) is
+    the new cache. The layout is `half`: components $c$ and $c + d_k/2$ form a pair, which is rotated counter-clockwise
+    by the position times $\\text{base}^{-2c/d_k}$, where $d_k$ = d_head.
 
     ```python
     >>> next_scores(torch.ones(1, 2), torch.ones(1, 2), torch.zeros(1, 1, 2), 10000.0)[0]
@@ -773,7 +774,7 @@ def _(q, k, kept, base):
 
 @next_scores.variant
 def _(q, k, kept, base):
-    # with a rotation matrix, one head after the other
+    # with a rotation matrix, one head at a time
     heads, n, d = kept.shape
     r = torch.zeros(d, d, dtype=torch.float64)
     for j in range(d // 2):
@@ -816,9 +817,10 @@ def _(q, k, kept, base):
 )
 def rotary_attention(x, w_q, w_k, w_v, heads, positions, base):
     """Compute multi-head attention with rotary positions, without a mask or an output matrix. `x` is (batch, token, d_model), `w_q` and `w_k`
-    (d_model, heads · d_head), `w_v` (d_model, heads · d_v). Head $h$, counted from 0, owns block $h$ of the columns. `positions` (batch, token)
-    are `int64`. In each head, components $c$ and $c + d_k/2$ of a query or key are rotated counter-clockwise by position times
-    $\\text{base}^{-2c/d_k}$, where $d_k$ = d_head. Divide the scores by $\\sqrt{d_k}$. Return (batch, token, heads · d_v).
+    (d_model, heads · d_head), `w_v` (d_model, heads · d_v). Head $h$, counted from 0, uses block $h$ of each matrix's
+    columns. `positions` (batch, token) are `int64`. In each head, components $c$ and $c + d_k/2$ of a query or key form
+    a pair, which is rotated counter-clockwise by the position times $\\text{base}^{-2c/d_k}$, where $d_k$ = d_head.
+    Divide the scores by $\\sqrt{d_k}$. Return (batch, token, heads · d_v).
 
     ```python
     >>> x, eye = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]]), torch.eye(2)
@@ -829,7 +831,7 @@ def rotary_attention(x, w_q, w_k, w_v, heads, positions, base):
 
     ★
     - Raise a `ValueError` if the columns of `w_q` cannot be divided among the `heads`, or if d_head is odd.
-    - Compute angles in `float64`, so that a position of one million is as exact as a small one.
+    - Compute angles in `float64`, so that a position of one million gives as exact a result as a small one.
     """
     ### BEGIN SOLUTION
     width = w_q.shape[1]
@@ -838,10 +840,10 @@ def rotary_attention(x, w_q, w_k, w_v, heads, positions, base):
     d = width // heads
 
     def split(y):
-        return y.unflatten(-1, (heads, -1)).transpose(1, 2)  # (batch, head, token, width of one)
+        return y.unflatten(-1, (heads, -1)).transpose(1, 2)  # (batch, head, token, width of a head)
 
     theta = base ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)
-    angle = (positions[..., None] * theta)[:, None]  # (batch, 1, token, pair): all heads alike
+    angle = (positions[..., None] * theta)[:, None]  # (batch, 1, token, pair): the same for all heads
     cos, sin = angle.cos(), angle.sin()
 
     def rotated(y):
@@ -1048,7 +1050,7 @@ def _(x, w_q, w_k, w_v, heads, positions, base):
 
 @rotary_attention.variant
 def _(x, w_q, w_k, w_v, heads, positions, base):
-    # loops over rows of the batch and heads, each score rotated by the distance only, (5.6)
+    # loop over the rows of the batch and the heads; rotate by the distance only, as in (5.6)
     d = w_q.shape[1] // heads
     if d * heads != w_q.shape[1] or d % 2:
         raise ValueError(f"{w_q.shape[1]} columns for {heads} heads")
@@ -1068,7 +1070,7 @@ def _(x, w_q, w_k, w_v, heads, positions, base):
 
 @rotary_attention.variant
 def _(x, w_q, w_k, w_v, heads, positions, base):
-    # (batch, token, head, d_head) throughout, and PyTorch's operator
+    # rotate in the shape (batch, token, head, d_head), then use PyTorch's operator
     batch, tokens, _ = x.shape
     width = w_q.shape[1]
     if width % (2 * heads) != 0:
@@ -1107,10 +1109,11 @@ def _(x, w_q, w_k, w_v, heads, positions, base):
     ),
 )
 def key_with_peak(q, distance, base):
-    """A query `q` (d_head), not yet rotated, is at some position. Of all keys as long as `q`, find the one whose score with it is largest
-    when the key is `distance` positions **before** the query and both are rotated. Return that key before rotation. Pair $c$, the
-    components $c$ and $c + d_k/2$ (layout half), is rotated counter-clockwise by position times $\\text{base}^{-2c/d_k}$, where $d_k$ =
-    d_head. If `distance` is negative, the key comes after the query.
+    """A query `q` (d_head), not yet rotated, is at some position. Among all keys with the same norm as `q`, find the
+    one whose score with `q` is largest when the key is `distance` positions **before** the query and both are rotated.
+    Return that key before rotation. Pair $c$ consists of the components $c$ and $c + d_k/2$ (layout `half`) and is
+    rotated counter-clockwise by the position times $\\text{base}^{-2c/d_k}$, where $d_k$ = d_head. If `distance` is
+    negative, the key comes after the query.
 
     ```python
     >>> key_with_peak(torch.tensor([1.0, 0.0]), 0, 10000.0)
@@ -1119,7 +1122,7 @@ def key_with_peak(q, distance, base):
 
     ★
     - Raise a `ValueError` if d_head is odd.
-    - A distance of several thousand is as exact as a distance of 1. `q` is not zero.
+    - A distance of several thousand gives as exact a result as a distance of 1. `q` is not zero.
     """
     ### BEGIN SOLUTION
     d = len(q)
@@ -1214,7 +1217,7 @@ def _(q, distance, base):
 
 @key_with_peak.variant
 def _(q, distance, base):
-    # the score is linear in the key: its gradient, cut to the length of q
+    # the score is linear in the key, so the best key is the gradient, rescaled to the norm of q
     d = len(q)
     if d % 2 == 1:
         raise ValueError(f"{d} components do not form pairs")

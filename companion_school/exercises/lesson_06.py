@@ -25,8 +25,8 @@ from companion_school.checking.exercise import Case, Group, exercise
     ),
 )
 def first_normed_entry():
-    """What is the first entry of the LayerNorm of $[4, 2, 0, 2]$, with $\\varepsilon = 0$, gain 1 and bias 0? Return a `float`, rounded to at
-    least four decimals.
+    """What is the first entry of the LayerNorm of $[4, 2, 0, 2]$, with $\\varepsilon = 0$, gain 1 and bias 0? Return a
+    `float` that is accurate to at least four decimal places.
     """
     ### BEGIN SOLUTION
     mean_of_squares = (2**2 + 0**2 + 2**2 + 0**2) / 4  # the deviations are 2, 0, -2, 0
@@ -206,7 +206,7 @@ def _(d_model, ratio, multiple):
 
 @gated_width.variant
 def _(d_model, ratio, multiple):
-    # exact fractions, and a division that rounds up
+    # use exact fractions, and a division that rounds up
     if d_model < 1 or not ratio > 0 or multiple < 1:
         raise ValueError(f"{d_model=}, {ratio=}, {multiple=}")
     wanted = Fraction(ratio) * d_model * 2 / 3
@@ -237,8 +237,8 @@ def _(d_model, ratio, multiple):
 )
 def rms_backward(x, gain, eps, g):
     """Return `(dx, dgain)`, the gradients of a loss $\\mathcal L$ with respect to `x` (batch, token, d_model) and `gain` (d_model), through
-    RMSNorm, equation (6.13), with the number `eps`. `g` has the shape of `x` and is $\\partial \\mathcal L / \\partial
-    \\operatorname{RMS}(x)$. Do it without autograd (`torch.autograd`, `torch.func`, `backward`).
+    RMSNorm, equation (6.13), with the constant `eps`. `g` has the shape of `x` and is $\\partial \\mathcal L /
+    \\partial \\operatorname{RMS}(x)$. Do not use autograd (`torch.autograd`, `torch.func`, `backward`).
 
     ```python
     >>> rms_backward(torch.tensor([[[1.0, -1.0]]]), torch.ones(2), 0.0, torch.tensor([[[1.0, 0.0]]]))
@@ -378,7 +378,7 @@ def _(x, gain, eps, g):
 
 @rms_backward.variant
 def _(x, gain, eps, g):
-    # token by token, with the Jacobian (D6.11) written out
+    # one token at a time, with the Jacobian (D6.11) written out
     if g.shape != x.shape:
         raise ValueError("x and g must have the same shape")
     d = len(gain)
@@ -430,10 +430,11 @@ def _(x, gain, eps, g):
     ),
 )
 def pre_norm_stack(x, branches, gains, last_gain, eps):
-    """Return the output of a pre-norm stack, equation (6.2), including the last norm, for `x` (batch, token, d_model). `branches` is a list of
-    pairs `(w_1, w_2)`, (d_model, d_ff) and (d_ff, d_model), each with its own d_ff. Branch $k$ is
-    $F_k(h) = \\operatorname{ReLU}(h\\, W_1)\\, W_2$. `gains` lists the gains (d_model) of the norms on the branches, and `last_gain` (d_model)
-    belongs to the last norm. Every norm is RMSNorm, (6.13), with `eps`. The lists may be empty.
+    """Return the output of a pre-norm stack, equation (6.2), including the last norm, for `x` (batch, token, d_model).
+    `branches` is a list of pairs `(w_1, w_2)` of matrices (d_model, d_ff) and (d_ff, d_model); each pair has its own
+    d_ff. Branch $k$ is $F_k(h) = \\operatorname{ReLU}(h\\, W_1)\\, W_2$. `gains` lists the gains (d_model) of the norms
+    on the branches, and `last_gain` (d_model) belongs to the last norm. Every norm is an RMSNorm, (6.13), with the
+    constant `eps`. The lists may be empty.
 
     ```python
     >>> pre_norm_stack(torch.tensor([[[3.0, 4.0]]]), [], [], torch.ones(2), 0.0)
@@ -442,7 +443,7 @@ def pre_norm_stack(x, branches, gains, last_gain, eps):
 
     ★
     - Raise a `ValueError` if the lists have different lengths.
-    - A stream of one million is as exact as a stream of 1.
+    - Stream entries of one million give as exact a result as entries of 1.
     """
     ### BEGIN SOLUTION
     if len(branches) != len(gains):
@@ -613,7 +614,7 @@ def _(x, branches, gains, last_gain, eps):
 
 @pre_norm_stack.variant
 def _(x, branches, gains, last_gain, eps):
-    # from the top: the output of k branches is that of k - 1 plus one more; with PyTorch's norm
+    # recursion: the stream after k branches is the stream after k - 1 plus the output of the next; with PyTorch's norm
     if len(branches) != len(gains):
         raise ValueError("expected as many gains as branches")
 
@@ -630,7 +631,7 @@ def _(x, branches, gains, last_gain, eps):
 
 @pre_norm_stack.variant
 def _(x, branches, gains, last_gain, eps):
-    # one token at a time, the writes collected in a list and added up as in (6.5)
+    # one token at a time, collecting the writes in a list and adding them up as in (6.5)
     if not len(gains) == len(branches):
         raise ValueError(f"{len(gains)} gains, {len(branches)} branches")
     tokens = []
@@ -662,9 +663,9 @@ def _(x, branches, gains, last_gain, eps):
     ),
 )
 def write_scale(count, v, keep):
-    """A post-norm stack has `count` sub-layers, and each would write with mean square `v` into a stream of mean square 1. What positive
-    number must all writing matrices $W_2$ be multiplied by, so that the mean square along the identity path, (D6.19) in the deeper
-    notebook, is exactly `keep` at the bottom? Return a `float`.
+    """A post-norm stack has `count` sub-layers, and each of them would write an output of mean square `v` into a stream
+    of mean square 1. What positive number must all writing matrices $W_2$ be multiplied by so that the mean square
+    along the identity path, (D6.19) in the deeper notebook, is exactly `keep` at the bottom? Return a `float`.
 
     ```python
     >>> write_scale(1, 3.0, 0.25)
@@ -990,9 +991,10 @@ def _(x, gate, inner, outer):
     ),
 )
 def careful_layer_norm(x, gain, bias, eps):
-    """Return the LayerNorm (6.11) of `x` (..., d_model), a tensor with any number of leading axes or none. The result has the same shape and
-    dtype. `gain` and `bias` are (d_model), and `eps` is above 0. The difficulty is half precision: if `x` is `float16`, compute in `float32` or
-    wider and round last, so that entries of 10,000 cause no problem. Do not use PyTorch's own norms.
+    """Return the LayerNorm (6.11) of `x` (..., d_model), a tensor with any number of leading axes, including none. The
+    result has the same shape and dtype. `gain` and `bias` are (d_model), and `eps` is above 0. The difficulty is half
+    precision: if `x` is `float16`, compute in `float32` or wider and round last, so that entries of 10,000 cause no
+    problem. Do not use PyTorch's own norms.
 
     ```python
     >>> careful_layer_norm(torch.tensor([30000.0, -30000.0], dtype=torch.float16), torch.ones(2).half(), torch.zeros(2).half(), 1e-5)
@@ -1149,14 +1151,14 @@ def _(x, gain, bias, eps):
 
 @careful_layer_norm.variant
 def _(x, gain, bias, eps):
-    # everything in double precision, and PyTorch's own variance
+    # compute everything in double precision, with PyTorch's own variance
     variance, mean = torch.var_mean(x.double(), dim=-1, correction=0, keepdim=True)
     return torch.addcmul(bias.double(), (x.double() - mean) * torch.rsqrt(variance + eps), gain.double()).to(x.dtype)
 
 
 @careful_layer_norm.variant
 def _(x, gain, bias, eps):
-    # token by token; the matrix I - 11^T / d subtracts the mean, and rounding comes last
+    # one token at a time; the matrix I - 11^T / d subtracts the mean, and rounding comes last
     d = x.shape[-1]
     dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
     centre = torch.eye(d, dtype=dtype) - 1 / d

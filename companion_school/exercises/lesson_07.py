@@ -24,14 +24,15 @@ from companion_school.checking.exercise import Case, Group, exercise
     ),
 )
 def shown_wrongly():
-    """A text has 10,000 tokens, and the vocabulary has 10. BERT's rule is applied, which chooses 15 % of the tokens. Of these, 80 % become
-    `[MASK]`, which is not one of the 10; 10 % become a random token of the vocabulary, which may be the original one; and 10 % do not change.
-    How many tokens do you expect to be *shown as a different token*? Return a number that is right to one decimal.
+    """A text has 10,000 tokens, and the vocabulary has 10. You apply BERT's rule, which chooses 15 % of the tokens. Of
+    these, 80 % become `[MASK]`, which is not one of the 10; 10 % become a random token of the vocabulary, which may be
+    the original one; and 10 % do not change. How many tokens do you expect to be *shown as a different token*? Return a
+    number that is accurate to one decimal place.
     """
     ### BEGIN SOLUTION
     chosen = 0.15 * 10_000
     masked = 0.8 * chosen
-    random_and_wrong = 0.1 * chosen * 9 / 10  # one random token in ten is the right one
+    random_and_wrong = 0.1 * chosen * 9 / 10  # one random token in ten is the original one
     return masked + random_and_wrong
     ### END SOLUTION
 
@@ -121,10 +122,10 @@ def _():
     ),
 )
 def encoder_size(vocab, context, d_model, layers, d_ff, shared):
-    """Return the number of parameters of an encoder. It has a table of `vocab` tokens, a table of `context` learned positions, one norm
-    after their sum, and `layers` post-norm layers, equations (7.1) and (7.2). All matrices have biases, and all norms have a gain and a
-    bias. The tables are `d_model` wide and have no biases. There is no pooler and no output head. With `shared=True` all layers share
-    *one* set of weights.
+    """Return the number of parameters of an encoder. It has a table of `vocab` token embeddings, a table of `context`
+    learned position embeddings, one norm after their sum, and `layers` post-norm layers, equations (7.1) and (7.2). All
+    matrices have biases, and all norms have a gain and a bias. The tables are `d_model` wide and have no biases. There
+    is no pooler and no output head. With `shared=True` all layers share *one* set of weights.
 
     ```python
     >>> encoder_size(1, 1, 1, 1, 1, False)
@@ -236,7 +237,7 @@ def _(vocab, context, d_model, layers, d_ff, shared):
 
 @encoder_size.variant
 def _(vocab, context, d_model, layers, d_ff, shared):
-    # build it on a device that stores no data
+    # build the encoder on the meta device, which stores no data
     if min(vocab, context, d_model, layers, d_ff) < 1:
         raise ValueError("expected sizes of at least 1")
     nn = torch.nn
@@ -282,9 +283,9 @@ def _(vocab, context, d_model, layers, d_ff, shared):
     ),
 )
 def mean_of_real(stream, real):
-    """`stream` (batch, token, d_model) holds the states of several sequences. `real` (batch, token) is boolean: True is a real token, and
-    False is padding, which may be anywhere. Return one vector for each sequence, (batch, d_model): the mean of its real rows. The
-    contents of padding rows must not matter.
+    """`stream` (batch, token, d_model) holds the states of several sequences. `real` (batch, token) is boolean: True
+    marks a real token, and False marks padding, which may be anywhere. Return one vector for each sequence, (batch,
+    d_model): the mean of its real rows. The contents of padding rows must not matter.
 
     ```python
     >>> mean_of_real(torch.tensor([[[1.0], [9.0], [3.0]]]), torch.tensor([[True, False, True]]))
@@ -411,7 +412,7 @@ def _(stream, real):
 
 @mean_of_real.variant
 def _(stream, real):
-    # one sequence after the other, only over its real rows
+    # one sequence at a time, over its real rows only
     if real.shape != stream.shape[:2] or (real.sum(dim=1) == 0).any():
         raise ValueError("real: expected (batch, token) with a True in every row")
     means = [rows[keep].mean(dim=0, dtype=torch.float64) for rows, keep in zip(stream, real, strict=True)]
@@ -420,7 +421,7 @@ def _(stream, real):
 
 @mean_of_real.variant
 def _(stream, real):
-    # weights that add up to one
+    # a weighted sum, with weights that add up to one
     if real.shape != stream.shape[:2] or not all(row.any() for row in real):
         raise ValueError("bad mask")
     shares = real.double()
@@ -493,7 +494,7 @@ def _(draw):
     yield Case("one token of each kind", (tokens, real, mask_id, lots, how, anything))
     lots_met, how_met = (torch.tensor(numbers, dtype=torch.float64) for numbers in _MET)
     yield Case("numbers that are exactly on a bound", (tokens, real, mask_id, lots_met, how_met, anything))
-    # twelve columns with two of every kind, shuffled, and three without a choice
+    # twelve columns of chosen tokens, in four kinds, and three of tokens that are not chosen, all shuffled
     width = 15
     order = draw.shuffled(width)
     lots = 0.01 + 0.13 * draw.uniform(3, width)
@@ -612,7 +613,7 @@ def _(tokens, real, mask_id, lots, how, anything):
 
 @cloze.variant
 def _(tokens, real, mask_id, lots, how, anything):
-    # the three candidates side by side, and an index that selects one
+    # stack the three candidates, and select one of them by its index
     if list(tokens.shape) != list(real.shape):
         raise ValueError("shapes differ")
     chosen = real.logical_and(lots.lt(0.15))
@@ -656,9 +657,10 @@ def _(tokens, real, mask_id, lots, how, anything):
 def pre_layer(X, p, heads, real):
     """Compute one **pre-norm** encoder layer: $X \\leftarrow X + \\operatorname{MultiHead}(\\operatorname{LN}_1(X))$, then
     $X \\leftarrow X + \\operatorname{FFN}(\\operatorname{LN}_2(X))$, with a ReLU and $\\varepsilon = 10^{-5}$. `X` is (batch, token, d_model).
-    `real` (batch, token), boolean, hides padding *keys* from every query, but padding rows are computed like the others. `p` holds, by name,
-    `"W_q"`, `"W_k"`, `"W_v"`, `"W_o"`, `"W_1"`, `"W_2"` (used as `x @ W + b`, head after head), `"b_q"` to `"b_2"`, and `"gain_1"`, `"bias_1"`,
-    `"gain_2"`, `"bias_2"`. Do not use PyTorch's attention.
+    `real` (batch, token), boolean, hides padding *keys* from every query, but padding rows are computed like the
+    others. `p` is a dict with the entries `"W_q"`, `"W_k"`, `"W_v"`, `"W_o"`, `"W_1"`, `"W_2"` (used as `x @ W + b`,
+    with the heads one after the other), `"b_q"` to `"b_2"`, and `"gain_1"`, `"bias_1"`, `"gain_2"`, `"bias_2"`. Do not
+    use PyTorch's attention.
 
     ```python
     >>> ones = dict.fromkeys("b_q b_k b_v b_o b_1 b_2 gain_1 bias_1 gain_2 bias_2".split(), torch.ones(2))
@@ -725,7 +727,7 @@ def _norm(x, p, number, eps=1e-5):
 
 
 def _attention(x, p, heads, may_look, values=None, scale=None, split=None, merge=None, project=True):
-    """Compute attention with the given mistakes; `may_look` has four axes."""
+    """Compute attention the wrong way, making the given mistakes; `may_look` has four axes."""
 
     def part(t):
         return t.unflatten(-1, (heads, -1)).transpose(1, 2)
@@ -820,7 +822,7 @@ def _(X, p, heads, real):
 
 @pre_layer.variant
 def _(X, p, heads, real):
-    # sequence by sequence and head by head, only over real keys
+    # one sequence and one head at a time, over the real keys only
     width = X.shape[-1]
     if heads < 1 or width % heads != 0:
         raise ValueError("heads must divide d_model")
@@ -843,7 +845,7 @@ def _(X, p, heads, real):
 
 @pre_layer.variant
 def _(X, p, heads, real):
-    # einsum, with the head axis in the weights
+    # einsum, with a separate head axis in the weights
     batch, token, width = X.shape
     if width % heads:
         raise ValueError(f"{heads} heads for {width} numbers")

@@ -23,10 +23,10 @@ from companion_school.checking.exercise import Case, exercise
     ),
 )
 def weight_beside_filler():
-    """A careless batch appends two padding tokens to the source of the pencil example. Their rows of the memory are all zeros, so their keys are
-    zeros too, and no mask hides them. What weight does the slot that reads `one` now give to the source's `<end>`? Without the padding its
-    scores were $(1, 0, 1, 4)$, already divided by $\\sqrt{d_k}$, and the last one belongs to `<end>`. Return a `float`, rounded to four
-    decimals or better.
+    """A careless batch appends two padding tokens to the source of the pencil example. Their rows in the memory are all
+    zeros, so their keys are zeros too, and no mask hides them. What weight does the slot that reads `one` now give to
+    the source's `<end>`? Without the padding its scores were $(1, 0, 1, 4)$, already divided by $\\sqrt{d_k}$, and the
+    last one belongs to `<end>`. Return a `float` that is accurate to at least four decimal places.
     """
     ### BEGIN SOLUTION
     scores = [1, 0, 1, 4, 0, 0]  # a key of zeros scores 0, and e^0 is 1
@@ -114,7 +114,7 @@ def shift_right(targets, start):
 
     ★
     - Raise a `ValueError` if `targets` does not have two axes, or if `start` occurs in it, because a start token is never a target.
-    - Do not change `targets`. Ids may have more than 32 bits.
+    - Do not change `targets`. Ids may need more than 32 bits.
     """
     ### BEGIN SOLUTION
     if targets.ndim != 2:
@@ -391,7 +391,7 @@ def _(y, x, W_q, W_k, W_v, real):
 
 @cross_head.variant
 def _(y, x, W_q, W_k, W_v, real):
-    # slot by slot, over the real tokens only
+    # one slot at a time, over the real tokens only
     if real.ndim != 1 or len(real) != len(x) or real.sum() == 0:
         raise ValueError("real: expected one entry for each source token, one of them True")
     kept = real.nonzero()[:, 0]
@@ -406,7 +406,7 @@ def _(y, x, W_q, W_k, W_v, real):
 
 @cross_head.variant
 def _(y, x, W_q, W_k, W_v, real):
-    # W_q W_k^T as one matrix, and a penalty that is added
+    # W_q W_k^T as one matrix, with the mask added as 0 or minus infinity
     if tuple(real.shape) != (x.shape[0],) or not bool(real.any()):
         raise ValueError("bad mask")
     z = torch.einsum("id,de,je->ij", y, W_q @ W_k.T, x) * W_k.shape[1] ** -0.5
@@ -439,8 +439,9 @@ def _(y, x, W_q, W_k, W_v, real):
 def leaks(before, after, real):
     """Does a decoder see exactly what it should? `before` (slot, vocab) holds its logits for a text, with the inputs shifted, so slot $i$ predicts
     target $i$. `after` is (target, slot, vocab), and `after[j]` holds all logits when only target $j$ is replaced. A slot *depends* on a target
-    if one of its logits changes by more than `1e-9`. It should depend on exactly those targets before its own that the boolean `real` (target)
-    marks True. List all pairs `(slot, target)` that violate this, sorted by slot and then by target.
+    if one of its logits changes by more than `1e-9`. It should depend on exactly those targets before its own that are
+    True in the boolean `real` (target). List all pairs `(slot, target)` that violate this, sorted by slot, then by
+    target.
 
     ```python
     >>> leaks(torch.zeros(2, 1), torch.tensor([[[0.0], [3.0]], [[2.0], [0.0]]]), torch.tensor([True, True]))
@@ -456,7 +457,7 @@ def leaks(before, after, real):
     if after.shape != (slots, slots, vocab) or real.shape != (slots,):
         shapes = tuple(after.shape), tuple(real.shape)
         raise ValueError(f"after, real: expected shapes {(slots, slots, vocab)} and {(slots,)}, got {shapes}")
-    moved = torch.where(after == before, 0.0, (after - before).abs())  # minus infinity that stays is no change
+    moved = torch.where(after == before, 0.0, (after - before).abs())  # -inf before and after is no change
     depends = moved.amax(dim=-1).T > 1e-9  # (slot, target)
     should = torch.ones_like(depends).tril(-1) & real
     return [(slot, target) for slot, target in (depends != should).nonzero().tolist()]
@@ -778,7 +779,7 @@ def _(y, x, W_q, W_k, W_v, g):
 
 @memory_gradient.variant
 def _(y, x, W_q, W_k, W_v, g):
-    # slot by slot, with the Jacobian written out
+    # one slot at a time, with the Jacobian written out
     total, root = torch.zeros_like(x), W_k.shape[1] ** 0.5
     for row, upper in zip(y, g, strict=True):
         query = row @ W_q
@@ -790,8 +791,8 @@ def _(y, x, W_q, W_k, W_v, g):
 
 @memory_gradient.variant
 def _(y, x, W_q, W_k, W_v, g):
-    # the two bilinear forms, each as one matrix seen from the source
-    asks, hears = y @ W_q @ W_k.T / math.sqrt(W_k.shape[1]), g @ W_v.T  # (target token, d_model), both
+    # write both bilinear forms as one matrix each, which is multiplied by the source
+    asks, hears = y @ W_q @ W_k.T / math.sqrt(W_k.shape[1]), g @ W_v.T  # both (target token, d_model)
     z = torch.einsum("id,jd->ij", asks, x)
     e = torch.exp(z - z.amax(1, keepdim=True))
     a = e / e.sum(1, keepdim=True)

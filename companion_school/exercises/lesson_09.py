@@ -23,8 +23,9 @@ from companion_school.checking.exercise import Case, exercise
     ),
 )
 def rate_of_2017():
-    """A model has width $d = 16$, and its warm-up takes $w = 100$ updates. What is the learning rate of 2017, equation (D9.6) of the deeper notebook,
-    at update 400? Return a `float`, rounded to five decimals or better.
+    """A model has width $d = 16$, and its warm-up takes $w = 100$ updates. What is the learning rate of the 2017
+    schedule, equation (D9.6) of the deeper notebook, at update 400? Return a `float` that is accurate to at least five
+    decimal places.
     """
     ### BEGIN SOLUTION
     peak = 1 / math.sqrt(16 * 100)
@@ -235,7 +236,7 @@ def _(rows, bos, eos, pad, ignore):
 
 @pairs_of.variant
 def _(rows, bos, eos, pad, ignore):
-    # write each row into tensors full of padding
+    # write each row into tensors filled with padding
     if len(rows) == 0 or bos == eos or eos == pad or pad == bos:
         raise ValueError("expected at least one row, and three different special ids")
     shape = len(rows), 1 + max(len(row) for row in rows)
@@ -286,9 +287,10 @@ def _(rows, bos, eos, pad, ignore):
     ),
 )
 def loss_gradient(logits, targets, e):
-    """Return the gradient of the loss **per token**, (9.4), with respect to `logits` (batch, token, vocab), in their shape. The targets are smoothed
-    as in (D9.3) of the deeper notebook, and `e` is the share of label smoothing. `targets` (batch, token) is `int64` and has -100 for padding,
-    whose gradient is exactly 0. Do it without autograd.
+    """Return the gradient of the loss **per token**, (9.4), with respect to `logits` (batch, token, vocab), as a tensor
+    of the same shape. The targets are smoothed as in (D9.3) of the deeper notebook, and `e` is the amount of label
+    smoothing. `targets` (batch, token) is `int64` and has -100 for padding, whose gradient is exactly 0. Do it without
+    autograd.
 
     ```python
     >>> loss_gradient(torch.zeros(1, 2, 2), torch.tensor([[1, -100]]), 0.0)
@@ -298,7 +300,7 @@ def loss_gradient(logits, targets, e):
 
     ★
     - Raise a `ValueError` unless $0 \\le e < 1$ and at least one target counts.
-    - Logits of 1,000 do not overflow, and NaN in a slot that counts shows in the result.
+    - Logits of 1,000 do not overflow, and a NaN in a slot that counts shows up in the result.
     """
     ### BEGIN SOLUTION
     counts = targets != -100
@@ -441,7 +443,7 @@ def _(logits, targets, e):
 
 @loss_gradient.variant
 def _(logits, targets, e):
-    # slot by slot and token by token
+    # one slot and one token of the vocabulary at a time
     _refuse(targets, e)
     batch, slots, vocab = logits.shape
     tokens = sum(id != -100 for row in targets.tolist() for id in row)
@@ -460,7 +462,7 @@ def _(logits, targets, e):
 
 @loss_gradient.variant
 def _(logits, targets, e):
-    # only over the slots that count
+    # compute the gradient only for the slots that count
     here = targets.ne(-100)
     if not (e >= 0 and e < 1) or here.sum() == 0:
         raise ValueError(f"{e=}")
@@ -493,10 +495,11 @@ def _(logits, targets, e):
     ),
 )
 def first_mistakes(forced, written, targets):
-    """Apply the test of (9.6) to any model. All three arguments are `int64` (batch, token). `forced` holds the most probable tokens with teacher
-    forcing, `written` those of free running, and `targets` has -100 for padding, which is never a mistake. For each row, return the slot of its
-    first mistake, counted from 0, or `None`. If `forced` and `written` make their first mistake in different slots of a row, or only one of them
-    makes any, raise a `ValueError`, because something leaks. After the first mistake the two may differ.
+    """Apply the test of (9.6) to any model. All three arguments are `int64` (batch, token). `forced` holds the most
+    probable tokens with teacher forcing, and `written` those of free running. `targets` has -100 for padding, which is
+    never a mistake. For each row, return the slot of its first mistake, counted from 0, or `None`. If `forced` and
+    `written` make their first mistake in different slots of a row, or only one makes a mistake, raise a `ValueError`,
+    because something leaks. After the first mistake the two may differ.
 
     ```python
     >>> first_mistakes(torch.tensor([[5, 9, 7], [5, 6, 7]]), torch.tensor([[5, 9, 8], [5, 6, 7]]), torch.tensor([[5, 6, 7], [5, 6, -100]]))
@@ -504,7 +507,7 @@ def first_mistakes(forced, written, targets):
     ```
 
     ★
-    - The message names the row.
+    - The error message names the row.
     - Raise a `ValueError` if the three shapes are not equal.
     """
     ### BEGIN SOLUTION
@@ -659,7 +662,7 @@ def _(forced, written, targets):
 
 @first_mistakes.variant
 def _(forced, written, targets):
-    # slot by slot, both at once
+    # one slot at a time, checking both tensors together
     if forced.shape != targets.shape or written.shape != targets.shape:
         raise ValueError("unequal shapes")
     result = []
@@ -679,7 +682,7 @@ def _(forced, written, targets):
 
 @first_mistakes.variant
 def _(forced, written, targets):
-    # the number of slots before the first mistake, by a running product
+    # count the slots before the first mistake with a running product
     if len({forced.shape, written.shape, targets.shape}) > 1:
         raise ValueError("unequal shapes")
     right = torch.stack([(says == targets) | (targets == -100) for says in (forced, written)])

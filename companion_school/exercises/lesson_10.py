@@ -27,8 +27,9 @@ from companion_school.checking.exercise import Case, Group, exercise
     ),
 )
 def cache_size_in_bytes(layers, heads, kv_heads, d_k, d_v, batch, tokens, number):
-    """Return the bytes that the keys and values in a model's cache take: `layers` layers, `heads` query heads, `kv_heads` key-value heads, keys
-    of width `d_k` and values of width `d_v` per head, for `batch` texts of `tokens` tokens each, where an element takes `number` bytes.
+    """Return the number of bytes that the keys and values in a model's cache take. The model has `layers` layers,
+    `heads` query heads and `kv_heads` key-value heads, with keys of width `d_k` and values of width `d_v` per head. The
+    cache holds `batch` texts of `tokens` tokens each, and an element takes `number` bytes.
 
     ```python
     >>> cache_size_in_bytes(2, 4, 1, 8, 8, 1, 10, 2)
@@ -118,7 +119,7 @@ def _(layers, heads, kv_heads, d_k, d_v, batch, tokens, number):
 
 @cache_size_in_bytes.variant
 def _(layers, heads, kv_heads, d_k, d_v, batch, tokens, number):
-    # create the tensors without memory and read their sizes
+    # create the tensors on the meta device, which stores no data, and read their sizes
     if heads % kv_heads != 0:
         raise ValueError("query heads cannot be divided evenly")
     shapes = [(batch, kv_heads, tokens, width) for _ in range(layers) for width in (d_k, d_v)]
@@ -155,10 +156,10 @@ def _(layers, heads, kv_heads, d_k, d_v, batch, tokens, number):
     ),
 )
 def cached_step(x, w_q, w_k, w_v, keys, values):
-    """One step of one attention layer: return `(out, keys, values)`, which are $o_i$, $K$ and $V$ of (10.1) and (10.2). `x` (batch, 1, d_model)
-    is the newest slot; `w_q`, `w_k` are (head, d_model, d_k), `w_v` (head, d_model, d_v). `keys` (batch, head, slot, d_k) and `values`
-    (batch, head, slot, d_v) are the cache, and slot may be 0. The newest slot comes last. `out` is (batch, head, 1, d_v), because heads are not
-    merged. Nothing is rotated.
+    """Compute one step of one attention layer, and return `(out, keys, values)`, which are $o_i$, $K$ and $V$ of (10.1)
+    and (10.2). `x` (batch, 1, d_model) is the newest slot; `w_q`, `w_k` are (head, d_model, d_k), `w_v` (head, d_model,
+    d_v). `keys` (batch, head, slot, d_k) and `values` (batch, head, slot, d_v) are the cache, and slot may be 0. The
+    newest slot comes last. `out` is (batch, head, 1, d_v), because heads are not merged. Nothing is rotated.
 
     ```python
     >>> cached_step(torch.tensor([[[1.0]]]), *[torch.tensor([[[2.0]]])] * 3, torch.zeros(1, 1, 0, 1), torch.zeros(1, 1, 0, 1))
@@ -328,7 +329,7 @@ def _(x, w_q, w_k, w_v, keys, values):
 
 @cached_step.variant
 def _(x, w_q, w_k, w_v, keys, values):
-    # a preallocated cache that is filled, and PyTorch's operator without its causal flag
+    # fill a preallocated cache, and use PyTorch's operator without its causal flag
     batch, heads, slots, d_k = keys.shape
     if values.shape[2] != slots:
         raise ValueError("expected as many keys as values")
@@ -343,7 +344,7 @@ def _(x, w_q, w_k, w_v, keys, values):
 
 @cached_step.variant
 def _(x, w_q, w_k, w_v, keys, values):
-    # text by text and head by head; slot by slot over the values
+    # one text and one head at a time, adding up the values slot by slot
     if keys.shape[-2] != values.shape[-2]:
         raise ValueError(f"{keys.shape} and {values.shape}")
     outs, all_keys, all_values = [], [], []
@@ -390,9 +391,9 @@ def _(x, w_q, w_k, w_v, keys, values):
     ),
 )
 def min_p(logits, m):
-    """Min-p keeps the tokens whose probability is at least `m` times that of the *most probable* token, and scales them up to a sum of 1, as
-    (10.4) does. Return the probabilities for `logits` (vocab), with the same shape and with exact zeros for the tokens
-    that are cut.
+    """Min-p keeps the tokens whose probability is at least `m` times that of the *most probable* token, and rescales
+    them to a sum of 1, as (10.4) does. Return the probabilities for `logits` (vocab), with the same shape and with
+    exact zeros for the tokens that are cut.
 
     ```python
     >>> min_p(torch.tensor([0.5, 0.3, 0.2]).log(), 0.5)
@@ -401,7 +402,7 @@ def min_p(logits, m):
 
     ★
     - Raise a `ValueError` unless `0 < m <= 1`.
-    - Logits of 1,000 do not overflow; a token that meets the bound exactly stays.
+    - Logits of 1,000 do not overflow; a token that meets the bound exactly is not cut.
     """
     ### BEGIN SOLUTION
     if not 0 < m <= 1:
@@ -509,7 +510,7 @@ def _(logits, m):
 
 @min_p.variant
 def _(logits, m):
-    # on the logits: p_i >= m p_max is z_i >= z_max + ln m
+    # compare logits: p_i >= m p_max is equivalent to z_i >= z_max + ln m
     if not m > 0 or not m <= 1:
         raise ValueError("m must be a share")
     return torch.softmax(logits.masked_fill(logits < logits.max() + math.log(m), -math.inf), dim=0)
@@ -517,7 +518,7 @@ def _(logits, m):
 
 @min_p.variant
 def _(logits, m):
-    # with lists, one by one
+    # with lists, one token at a time
     if not (m > 0 and m <= 1):
         raise ValueError(f"{m=}")
     z = logits.tolist()
@@ -545,10 +546,12 @@ def _(logits, m):
     ),
 )
 def shift_keys(keys, by, base):
-    """A full cache drops its oldest `by` tokens. The keys that remain were rotated to positions `by`, `by + 1`, ..., and must move to the positions
-    0, 1, .... Return the keys rotated to these positions, *without* knowing the unrotated keys. `keys` is (batch, kv_head, slot, d_head), and slot
-    may be 0. The layout is half: at position $n$ the pair $(a, b)$ of components $i$ and $i + d_{head}/2$ became $(a \\cos \\alpha - b \\sin
-    \\alpha,\\ a \\sin \\alpha + b \\cos \\alpha)$ with $\\alpha = n \\cdot \\text{base}^{-2i/d_{head}}$.
+    """A full cache drops its `by` oldest tokens. The keys that remain were rotated to positions `by`, `by + 1`, ...,
+    and must move to the positions 0, 1, .... Return the keys rotated to these positions, *without* knowing the
+    unrotated keys. `keys` is (batch, kv_head, slot, d_head), and slot may be 0. The layout is `half`: at position
+    $n$ the pair $(a, b)$ of components $i$ and $i + d_{head}/2$ became
+    $(a \\cos \\alpha - b \\sin \\alpha,\\ a \\sin \\alpha + b \\cos \\alpha)$ with
+    $\\alpha = n \\cdot \\text{base}^{-2i/d_{head}}$.
 
     ```python
     >>> shift_keys(torch.tensor([[[[math.cos(3), math.sin(3)]]]]), 3, 10000.0).round(decimals=4).abs()
@@ -664,7 +667,7 @@ def _(keys, by, base):
 
 @shift_keys.variant
 def _(keys, by, base):
-    # complex numbers: a pair is a + ib, a rotation a factor of size one
+    # with complex numbers: a pair is a + ib, and a rotation is multiplication by a number of modulus one
     if by < 0:
         raise ValueError("by must be at least 0")
     half = keys.shape[3] // 2
@@ -874,7 +877,7 @@ def _(logits, temperature, share):
 
 @temperature_top_p.variant
 def _(logits, temperature, share):
-    # without sorting: the more probable tokens come before it
+    # without sorting: for each token, `before` is the total probability of the more probable ones
     if not temperature > 0:
         raise ValueError(f"{temperature=}")
     if not 0 < share <= 1:
@@ -925,8 +928,9 @@ def _(logits, temperature, share):
 def ragged_step(q, k, v, keys, values, lengths, base):
     """Texts of different lengths share one cache. `q`, `k` (batch, head, token, d_head) and `v` (batch, head, token, d_v) belong to this call's
     tokens, **not yet rotated**. In row `b` of `keys` (batch, head, slot, d_head) and `values` (batch, head, slot, d_v), the first
-    `lengths[b]` slots are filled; the others hold garbage. Write the tokens into the next free slots, rotated as in 10.4, and attend
-    causally, each row by itself, with scores divided by $\\sqrt{d_{head}}$. Return `(out, keys, values, lengths)` after the call.
+    `lengths[b]` slots are filled; the others hold garbage. Write the tokens into the next free slots, rotated as in
+    10.4, and attend causally within each row, with scores divided by $\\sqrt{d_{head}}$. Return `(out, keys, values,
+    lengths)` after the call.
 
     ```python
     >>> ragged_step(*[torch.ones(1, 1, 1, 2)] * 3, torch.zeros(1, 1, 1, 2), torch.zeros(1, 1, 1, 2), torch.tensor([0]), 10000.0)
@@ -945,7 +949,7 @@ def ragged_step(q, k, v, keys, values, lengths, base):
         raise ValueError(f"{tokens} tokens do not fit after {int(lengths.max())} cached ones into {slots} slots")
     positions = lengths[:, None] + torch.arange(tokens)  # (batch, token)
     frequencies = base ** (-torch.arange(0, d_head, 2, dtype=q.dtype) / d_head)
-    angles = positions[:, None, :, None] * frequencies  # (batch, 1, token, pair): all heads of a row rotate alike
+    angles = positions[:, None, :, None] * frequencies  # (batch, 1, token, pair): the same for all heads of a row
     cos, sin = angles.cos(), angles.sin()
 
     def rotate(x):
@@ -960,7 +964,7 @@ def ragged_step(q, k, v, keys, values, lengths, base):
     scores = q @ keys.transpose(2, 3) / math.sqrt(d_head)
     weights = torch.softmax(scores.masked_fill(~may_look[:, None], -math.inf), dim=-1)
     filled = torch.arange(slots) < (lengths + tokens)[:, None]  # (batch, slot)
-    seen = values.masked_fill(~filled[:, None, :, None], 0.0)  # zero times NaN is NaN: garbage is replaced
+    seen = values.masked_fill(~filled[:, None, :, None], 0.0)  # zero times NaN is NaN, so replace garbage
     return weights @ seen, keys, values, lengths + tokens
     ### END SOLUTION
 
@@ -1218,7 +1222,7 @@ def _(q, k, v, keys, values, lengths, base):
 
 @ragged_step.variant
 def _(q, k, v, keys, values, lengths, base):
-    # text by text and token by token, each by itself, without a mask
+    # one text and one token at a time, without a mask
     batch, _, tokens, d = q.shape
     if any(length + tokens > keys.shape[2] for length in lengths.tolist()):
         raise ValueError("the cache is full")
@@ -1242,7 +1246,7 @@ def _(q, k, v, keys, values, lengths, base):
 
 @ragged_step.variant
 def _(q, k, v, keys, values, lengths, base):
-    # complex rotation, scatter, PyTorch's attention with a boolean mask
+    # rotate complex numbers, scatter, and use PyTorch's attention with a boolean mask
     (_, heads, tokens, d), slots = q.shape, keys.shape[2]
     if (lengths + tokens > slots).any():
         raise ValueError(f"{lengths.tolist()} + {tokens} tokens, {slots} slots")
@@ -1291,10 +1295,11 @@ def _(q, k, v, keys, values, lengths, base):
     ),
 )
 def extend_beams(scores, log_probabilities, width):
-    """`scores` (beam) are the log-probabilities of the current texts, the logarithm of (10.5). `log_probabilities` (beam, vocab) holds the
-    log-probability of each next token after each text, $-\\infty$ where it is impossible. Extend each text by every token and keep the `width`
-    best. Return `(scores, beams, tokens)`, each (width), **best first**: the log-probability of the longer text, the index of the old text, and
-    the new token. `width` need not be the number of old beams. No two of the best are equally probable.
+    """`scores` (beam) are the log-probabilities of the current texts, the logarithms of (10.5). `log_probabilities`
+    (beam, vocab) holds the log-probability of each next token after each text, $-\\infty$ where it is impossible.
+    Extend each text by every token, and keep the `width` best continuations. Return `(scores, beams, tokens)`, each
+    (width), **best first**: the log-probability of the longer text, the index of the old text, and the new token. `width`
+    need not be the number of old beams. No two of the best continuations are equally probable.
 
     ```python
     >>> extend_beams(torch.tensor([-1.0, -2.0]), torch.tensor([[-3.0, -0.5], [-0.1, -4.0]]), 2)
@@ -1441,7 +1446,7 @@ def _(scores, log_probabilities, width):
 
 @extend_beams.variant
 def _(scores, log_probabilities, width):
-    # a list of all continuations, sorted
+    # sort a list of all continuations
     continuations = [
         (score + log_p, beam, token)
         for beam, score in enumerate(scores.tolist())
@@ -1458,7 +1463,7 @@ def _(scores, log_probabilities, width):
 
 @extend_beams.variant
 def _(scores, log_probabilities, width):
-    # first the best of each beam, because at most `width` of one beam can be among the best overall
+    # find the best of each beam first, because at most `width` of one beam can be among the best overall
     if not 0 < width <= log_probabilities.numel():
         raise ValueError(f"{width=}")
     each = min(width, log_probabilities.shape[1])
