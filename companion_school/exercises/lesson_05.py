@@ -817,10 +817,10 @@ def _(q, k, kept, base):
 )
 def rotary_attention(x, w_q, w_k, w_v, heads, positions, base):
     """Compute multi-head attention with rotary positions, without a mask or an output matrix. `x` is (batch, token, d_model), `w_q` and `w_k`
-    (d_model, heads · d_head), `w_v` (d_model, heads · d_v). Head $h$, counted from 0, uses block $h$ of each matrix's
-    columns. `positions` (batch, token) are `int64`. In each head, components $c$ and $c + d_k/2$ of a query or key form
-    a pair, which is rotated counter-clockwise by the position times $\\text{base}^{-2c/d_k}$, where $d_k$ = d_head.
-    Divide the scores by $\\sqrt{d_k}$. Return (batch, token, heads · d_v).
+    (d_model, heads · d_head), `w_v` (d_model, heads · d_v). Head $h$, counted from 0, uses block $h$ of the columns.
+    `positions` (batch, token) are `int64`. In each head, components $c$ and $c + d_k/2$ of a query or key form a pair,
+    which is rotated counter-clockwise by the position times $\\text{base}^{-2c/d_k}$, where $d_k$ = d_head. Divide the
+    scores by $\\sqrt{d_k}$. Return (batch, token, heads · d_v).
 
     ```python
     >>> x, eye = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]]), torch.eye(2)
