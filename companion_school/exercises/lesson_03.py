@@ -277,7 +277,7 @@ def to_heads(x, heads):
 
     ★
     - Raise a `ValueError` if `heads` does not divide the last axis.
-    - Every dtype works, and gradients flow.
+    - Every dtype works, and gradients flow back to `x`.
     """
     ### BEGIN SOLUTION
     batch, tokens, wide = x.shape
@@ -436,7 +436,7 @@ def from_heads(x):
 
     ★
     - Raise a `ValueError` if `x` does not have four axes.
-    - Every dtype works, and gradients flow.
+    - Every dtype works, and gradients flow back to `x`.
     """
     ### BEGIN SOLUTION
     if x.ndim != 4:

@@ -613,11 +613,11 @@ def _(length, d_head, turn):
     ),
 )
 def next_scores(q, k, kept, base):
-    """A decoder generates text. `kept` (head, key, d_head) caches the keys at positions 0, 1, 2, ..., already rotated. It may be empty. The next
-    token's query `q` and key `k` (head, d_head) are not rotated yet. Return `(scores, kept)`. The scores (head, key + 1) are those of the new
-    query with all keys, its own key last, divided by $\\sqrt{\\text{d\\_head}}$, and `kept` (head, key + 1, d_head) is
-    the new cache. The layout is `half`: components $c$ and $c + d_k/2$ form a pair, which is rotated counter-clockwise
-    by the position times $\\text{base}^{-2c/d_k}$, where $d_k$ = d_head.
+    """A decoder generates text. `kept` (head, key, d_head) caches the rotated keys at positions 0, 1, 2, .... It may be
+    empty. The next token's query `q` and key `k` (head, d_head) are not rotated yet. Return `(scores, kept)`. The
+    scores (head, key + 1) of the new query with all keys, its own key last, are divided by $\\sqrt{\\text{d\\_head}}$,
+    and `kept` (head, key + 1, d_head) is the new cache. The layout is `half`: components $c$ and $c + d_k/2$ form a
+    pair, which is rotated counter-clockwise by the position times $\\text{base}^{-2c/d_k}$, where $d_k$ = d_head.
 
     ```python
     >>> next_scores(torch.ones(1, 2), torch.ones(1, 2), torch.zeros(1, 1, 2), 10000.0)[0]
@@ -817,10 +817,10 @@ def _(q, k, kept, base):
 )
 def rotary_attention(x, w_q, w_k, w_v, heads, positions, base):
     """Compute multi-head attention with rotary positions, without a mask or an output matrix. `x` is (batch, token, d_model), `w_q` and `w_k`
-    (d_model, heads · d_head), `w_v` (d_model, heads · d_v). Head $h$, counted from 0, uses block $h$ of the columns.
-    `positions` (batch, token) are `int64`. In each head, components $c$ and $c + d_k/2$ of a query or key form a pair,
-    which is rotated counter-clockwise by the position times $\\text{base}^{-2c/d_k}$, where $d_k$ = d_head. Divide the
-    scores by $\\sqrt{d_k}$. Return (batch, token, heads · d_v).
+    (d_model, heads · d_head), `w_v` (d_model, heads · d_v). Head $h$, counted from 0, uses block $h$ of the columns of
+    each matrix. `positions` (batch, token) are `int64`. In each head, components $c$ and $c + d_k/2$ of a query or key
+    form a pair, which is rotated counter-clockwise by the position times $\\text{base}^{-2c/d_k}$, where $d_k$ =
+    d_head. Divide the scores by $\\sqrt{d_k}$. Return (batch, token, heads · d_v).
 
     ```python
     >>> x, eye = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]]), torch.eye(2)

@@ -171,7 +171,7 @@ def _layer(d_model, d_ff):
 
 
 def _encoder(vocab, context, d_model, layers, d_ff, shared, less=0):
-    """Return the right count with `less` fewer parameters in each layer."""
+    """Return the correct count, but with `less` fewer parameters in each layer."""
     return (vocab + context + 2) * d_model + (1 if shared else layers) * (_layer(d_model, d_ff) - less)
 
 

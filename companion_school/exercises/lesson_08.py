@@ -104,8 +104,8 @@ def _():
     ),
 )
 def shift_right(targets, start):
-    """Return the decoder's inputs for `targets`, `int64` (batch, token). They have the same shape. Slot $i$ reads target $i - 1$, and the first
-    slot reads `start`.
+    """Return the decoder's inputs for `targets`, `int64` (batch, token). The inputs have the same shape. Slot $i$ reads
+    target $i - 1$, and the first slot reads `start`.
 
     ```python
     >>> shift_right(torch.tensor([[5, 6, 7]]), 1)
@@ -272,7 +272,7 @@ def cross_head(y, x, W_q, W_k, W_v, real):
     ```
 
     ★
-    - Raise a `ValueError` if the shape of `real` is not (source token), or if it has no True.
+    - Raise a `ValueError` if the shape of `real` is not (source token), or if none of its entries is True.
     - Results are right even if all real scores are far below zero and the padding's scores are higher. A NaN in a real token must show up in the result.
     """
     ### BEGIN SOLUTION
