@@ -16,7 +16,7 @@ _LESSON = re.compile(r"lesson_(\d\d)\.py")
 
 @cache
 def exercises() -> dict[str, Exercise]:
-    """Return every exercise by its number, in the order of the course."""
+    """Return a dictionary of all exercises by number, in the order of the course."""
     found: dict[str, Exercise] = {}
     for file in sorted(Path(__file__).parent.iterdir()):
         if not _LESSON.fullmatch(file.name):

@@ -1,5 +1,5 @@
-"""Functions that a reader calls in a notebook: `check("2.3")`, `hint("2.3")`, `solution("2.3")`, `progress()`; and
-`take_over("2.3")`, if the answer is a part of the reader's own transformer."""
+"""Functions that a reader calls in a notebook: `check("2.3")`, `hint("2.3")`, `solution("2.3")`, `progress()` and, for
+an answer that is part of the reader's own transformer, `take_over("2.3")`."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from companion_school.exercises.catalogue import find_exercise
 
 
 def check(id: str | float, answer: Callable[..., Any] | None = None) -> None:
-    """Check your answer to an exercise; if it is right, print so, and the next thing that would make it robust.
+    """Check your answer to an exercise. If it is right, print that, and the next thing that would make it robust.
 
     Args:
         id: Number of the exercise, as in "2.3", or a stage of your own transformer, as in "build.5".
         answer: Your function (default: the function in your notebook that has the name the exercise asks for).
 
     Raises:
-        NotYet: The answer is not right. The message names the property that fails, the smallest input that shows it,
-            what was expected and what came, and the most likely mistake.
+        NotYet: The answer is not right. The message names the property that fails, the smallest input that shows the
+            failure, the expected and the actual result, and the most likely mistake.
         ValueError: There is no such exercise.
     """
     if str(id).startswith("build."):
@@ -61,7 +61,7 @@ def check(id: str | float, answer: Callable[..., Any] | None = None) -> None:
 
 
 def take_over(id: str | float) -> None:
-    """Write your answer to an exercise into the file of your own transformer that it belongs to.
+    """Write your answer to an exercise into the file of your own transformer where it belongs.
 
     The answer is checked first, and nothing that you have written is overwritten.
 
@@ -70,8 +70,8 @@ def take_over(id: str | float) -> None:
 
     Raises:
         NotYet: The answer is not right.
-        ValueError: The exercise belongs to no stage, the file has its own version already, or the answer does not work
-            there.
+        ValueError: The exercise does not belong to a stage, the file already has its own version, or the answer does
+            not work there.
     """
     exercise = find_exercise(id)
     bridge = BRIDGES.get(exercise.id)
@@ -89,7 +89,7 @@ def take_over(id: str | float) -> None:
 
 
 def hint(id: str | float) -> None:
-    """Print the next hint for an exercise; the last one is repeated."""
+    """Print the next hint for an exercise. After the last hint, print it again."""
     exercise = find_exercise(id)
     number = kept.note_hint(exercise.id)
     print(f"{exercise.id}, hint {number} of {len(exercise.hints)}: {exercise.hints[number - 1]}")
@@ -105,7 +105,7 @@ def solution(id: str | float) -> None:
 
 
 def progress(lesson: int | str | None = None) -> None:
-    """Show what you have done so far, in this course and on this machine.
+    """Show what you have done so far in this course on this machine.
 
     Args:
         lesson: Number of the lesson whose exercises are listed, as in `progress(2)`; "all" lists the exercises of every

@@ -23,9 +23,9 @@ from companion_school.checking.exercise import Case, exercise
     ),
 )
 def two_gates():
-    """A token's scores are $(0, \\ln 3, \\ln 6, \\ln 2)$, and it visits two experts. What is the share of the best one if shares are renormalised,
-    as in `topk_softmax`, and what if they are raw, as in `softmax_topk` (11.3)? Return a pair of `float`s, the renormalised one first,
-    rounded to four decimals or better.
+    """A token's scores are $(0, \\ln 3, \\ln 6, \\ln 2)$, and it visits two experts. What is the best expert's share if
+    shares are renormalised, as in `topk_softmax`, and what is it if they are raw, as in `softmax_topk` (11.3)? Return a
+    pair of `float`s, the renormalised share first, accurate to at least four decimal places.
     """
     ### BEGIN SOLUTION
     chosen, everyone = 6 + 3, 1 + 3 + 6 + 2
@@ -105,9 +105,10 @@ def _():
     ),
 )
 def expert_layer_cost(d, d_ff, experts, top_k, shared):
-    """Return `(total, active, flops)` of a layer: all parameters, the active ones, and the FLOPs of one token's forward pass. The layer has
-    `experts` gated experts (a token visits `top_k` of them) and `shared` experts that every token visits. Each has three matrices of `d` x
-    `d_ff`. Its router has no bias. Count a multiplication and an addition as two FLOPs, and matrix products only.
+    """Return `(total, active, flops)` for a layer: the number of all parameters, the number of active parameters, and
+    the FLOPs of one token's forward pass. The layer has `experts` gated experts (a token visits `top_k` of them) and
+    `shared` experts that every token visits. Each expert has three matrices of `d` x `d_ff`, and the router has no
+    bias. Count only matrix products, with a multiplication and an addition as two FLOPs.
 
     ```python
     >>> expert_layer_cost(2, 3, 4, 1, 0)
@@ -116,7 +117,7 @@ def expert_layer_cost(d, d_ff, experts, top_k, shared):
 
     ★
     - Raise a `ValueError` unless `1 <= top_k <= experts` and `shared >= 0`.
-    - Return three `int`, exact beyond $2^{53}$.
+    - Return three `int`s that are exact beyond $2^{53}$.
     """
     ### BEGIN SOLUTION
     if not 1 <= top_k <= experts or shared < 0:
@@ -230,7 +231,7 @@ def _(d, d_ff, experts, top_k, shared):
 
 @expert_layer_cost.variant
 def _(d, d_ff, experts, top_k, shared):
-    # matrix by matrix
+    # Count one matrix at a time
     if top_k < 1 or top_k > experts or shared < 0:
         raise ValueError("bad sizes")
     total = active = d * experts
@@ -277,10 +278,11 @@ def _(d, d_ff, experts, top_k, shared):
     ),
 )
 def dispatch(x, logits, inner, outer, k):
-    """Compute a layer of experts, (11.2). `x` is (token, d_model), and `logits` (token, expert) are the router's scores. Expert $e$ is
-    `relu(row @ inner[e]) @ outer[e]`, with `inner` (expert, d_model, d_ff) and `outer` (expert, d_ff, d_model). Return (token, d_model): for
-    each token the sum of the outputs of its `k` best experts, weighted with renormalised shares, `topk_softmax`. No residual is added. No two
-    scores of a token are equal. Try to compute each expert once, with all rows that chose it.
+    """Compute the output of a layer of experts, (11.2). `x` is (token, d_model), and `logits` (token, expert) are the
+    router's scores. Expert $e$ is `relu(row @ inner[e]) @ outer[e]`, with `inner` (expert, d_model, d_ff) and `outer`
+    (expert, d_ff, d_model). Return a tensor (token, d_model): for each token, the sum of the outputs of its `k` best
+    experts, weighted with renormalised shares, as in `topk_softmax`. No residual is added. No two scores of a token are
+    equal. Try to run each expert only once, on all rows that chose it.
 
     ```python
     >>> dispatch(torch.tensor([[1.0]]), torch.tensor([[0.0, 2.0]]), torch.ones(2, 1, 1), torch.tensor([[[3.0]], [[5.0]]]), 1)
@@ -423,7 +425,7 @@ def _(x, logits, inner, outer, k):
 
 @dispatch.variant
 def _(x, logits, inner, outer, k):
-    # token by token, straight from (11.2)
+    # Process one token at a time, exactly as in (11.2)
     if k < 1 or k > len(inner):
         raise ValueError(f"{k=}: expected 1 to the number of experts")
     out = []
@@ -437,7 +439,7 @@ def _(x, logits, inner, outer, k):
 
 @dispatch.variant
 def _(x, logits, inner, outer, k):
-    # dense and masked, (11.6)
+    # Compute every expert on every token and mask the shares, (11.6)
     if not 1 <= k <= logits.shape[1]:
         raise ValueError(f"{k=}: expected 1 to the number of experts")
     least = logits.sort(dim=1, descending=True).values[:, k - 1 : k]
@@ -487,9 +489,9 @@ def _(x, logits, inner, outer, k):
 )
 def balance_gradient(logits, real, k):
     """Return $\\partial L_{bal} / \\partial z$ of the balancing loss (11.8) with respect to `logits` (token, expert), when each token visits its
-    `k` best experts. The deeper notebook derives it, (D11.10). `real` (token) is boolean, and False for padding. Padding is not counted in the
-    load $f$, which is each expert's share of all visits of real tokens, nor in $P$, the mean of the router's probabilities, and it gets a
-    gradient of exactly 0. Do it without autograd.
+    `k` best experts. The deeper notebook derives this gradient, (D11.10). `real` (token) is a boolean tensor that is
+    False for padding. Padding counts neither in the load $f$, which is each expert's share of all visits by real
+    tokens, nor in $P$, the mean of the router's probabilities, and its gradient is exactly 0. Do it without autograd.
 
     ```python
     >>> balance_gradient(torch.tensor([[1.0, 0.0], [5.0, 0.0]]).double(), torch.tensor([True, False]), 1)
@@ -499,7 +501,7 @@ def balance_gradient(logits, real, k):
 
     ★
     - Raise a `ValueError` if the batch is all padding.
-    - Scores of 1,000 do not overflow. NaN in a real token shows in the result.
+    - Scores of 1,000 do not overflow. A NaN in a real token must appear in the result.
     """
     ### BEGIN SOLUTION
     tokens, experts = int(real.sum()), logits.shape[-1]
@@ -543,7 +545,7 @@ def _(draw):
 
 
 def _balance(logits, real, k):
-    """Return the correct (p, f, number of real tokens)."""
+    """Return the correct p and f, and the number of real tokens."""
     if not real.any():
         raise ValueError("real: expected at least one token that is not padding")
     chosen = torch.zeros_like(logits).scatter(1, logits.topk(k).indices, 1.0)[real]
@@ -629,7 +631,7 @@ def _(logits, real, k):
 
 @balance_gradient.variant
 def _(logits, real, k):
-    # with the Jacobian of each token's softmax
+    # Use the Jacobian of each token's softmax
     rows = real.nonzero().flatten().tolist()
     if not rows:
         raise ValueError("real: expected at least one token that is not padding")
@@ -648,7 +650,7 @@ def _(logits, real, k):
 
 @balance_gradient.variant
 def _(logits, real, k):
-    # on the real rows only
+    # Compute only the rows of real tokens
     z = logits[real]
     if z.numel() == 0:
         raise ValueError("real: expected at least one token that is not padding")
@@ -679,10 +681,11 @@ def _(logits, real, k):
     ),
 )
 def stays(chosen, experts, capacity):
-    """`chosen`, `int64` (token, top_k), holds the experts that each token chose, from 0 to `experts - 1`, all different within a row. Each
-    expert has $\\lceil \\text{capacity} \\cdot N k / n \\rceil$ slots, (D11.17) of the deeper notebook, with $N$ tokens, $k$ columns and $n$ =
-    `experts`. Slots are assigned token by token in order, and column by column within a token. Which visits take place? Return booleans (token,
-    top_k), True for a visit that stays. You may use a Python loop.
+    """`chosen` (token, top_k) is an `int64` tensor with the indices of the experts that each token chose, from 0 to
+    `experts - 1` and all different within a row. Each expert has $\\lceil \\text{capacity} \\cdot N k / n \\rceil$
+    slots, (D11.17) of the deeper notebook, with $N$ tokens, $k$ columns and $n$ = `experts`. Slots are assigned token
+    by token in order, and column by column within a token. Which visits take place? Return a boolean tensor (token,
+    top_k) that is True where a visit gets a slot and stays. You may use a Python loop.
 
     ```python
     >>> stays(torch.tensor([[0], [0], [1], [0]]), 2, 1.0)
@@ -709,7 +712,8 @@ def stays(chosen, experts, capacity):
 
 @stays.cases
 def _(draw):
-    # numbers of experts that are powers of two, and capacities in quarters, so that the number of slots has no rounding error
+    # Use powers of two for the number of experts and multiples of 1/4 for the capacity, so that the number of slots has
+    # no rounding error
     yield Case("one expert for each token", (torch.tensor([[0], [0], [1], [0]]), 2, 1.0))
     chosen = torch.tensor([[0, 1], [0, 2], [0, 1], [1, 0], [0, 3]])
     yield Case("two experts for each token", (chosen, 4, 1.0))
@@ -717,7 +721,7 @@ def _(draw):
     yield Case("slots for all visits", (chosen, 4, 2.0))
     tokens, k = draw.whole(9, 15), draw.whole(2, 3)
     crowd = draw.uniform(tokens, 8)
-    crowd[:, :2] += 0.5  # two experts are in demand
+    crowd[:, :2] += 0.5  # many tokens want the first two experts
     yield Case("any choices", (crowd.argsort(dim=1, descending=True)[:, :k], 8, draw.whole(2, 4) / 4))
     yield Case("a capacity of 0 is rejected", (chosen, 4, 0.0), refuse=True)
     yield Case("a capacity below 0 is rejected", (chosen, 4, -1.0), refuse=True)
@@ -808,7 +812,7 @@ def _(chosen, experts, capacity):
 
 @stays.variant
 def _(chosen, experts, capacity):
-    # the number of earlier visits to the same expert, by a running sum
+    # Number the visits to the same expert with a running sum
     if not capacity > 0:
         raise ValueError("bad capacity")
     tokens, k = chosen.shape
@@ -819,7 +823,7 @@ def _(chosen, experts, capacity):
 
 @stays.variant
 def _(chosen, experts, capacity):
-    # expert by expert
+    # Process one expert at a time
     if not capacity > 0:
         raise ValueError("bad capacity")
     places = math.ceil(capacity * (chosen.shape[0] * chosen.shape[1] / experts))

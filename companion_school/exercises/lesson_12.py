@@ -26,8 +26,8 @@ from companion_school.checking.exercise import Case, exercise
 def lengths_of_balance():
     """A layer has width $d = 512$, four projections of $d$ by $d$, and a feed-forward network of two matrices with $d_{ff} = 4d$. Nothing is
     masked, and a multiplication and an addition count as two FLOPs. At how many tokens do $QK^\\top$ and $AV$ together cost as many FLOPs as
-    the four projections? At how many do they cost as many as the projections and the feed-forward network together? Return the two numbers as
-    a pair of `int`s, in this order.
+    the four projections? At how many tokens do they cost as many FLOPs as the projections and the feed-forward network
+    together? Return the two numbers as a pair of `int`s, in this order.
     """
     ### BEGIN SOLUTION
     d = 512
@@ -101,9 +101,10 @@ def _():
     ),
 )
 def strided_mask(tokens, stride):
-    """The strided pattern of Child et al. (2019), with the patterns of both of its heads in one mask. Query $i$ may look at key $j \\le i$ if
-    $j$ is one of the last `stride` tokens up to and including $i$, or if $i - j$ is a multiple of `stride`. Return booleans of shape
-    (query, key), where both axes have length `tokens` and True means that the query may look.
+    """Build one mask that combines both patterns of strided attention (Child et al., 2019). Query $i$ may attend to key
+    $j \\le i$ if $j$ is one of the last `stride` tokens up to and including $i$, or if $i - j$ is a multiple of
+    `stride`. Return a boolean tensor (query, key), where both axes have length `tokens` and True means that the query
+    may attend to the key.
 
     ```python
     >>> strided_mask(4, 2).int()
@@ -252,11 +253,11 @@ def _(tokens, stride):
     forbidden=("softmax", "log_softmax", "logsumexp", "logcumsumexp", "logaddexp"),
 )
 def absorb(largest, total, mixture, scores, values):
-    """One step of the online softmax. The tiles so far have left three results for each row: `largest` (query), the largest score $m$; `total`
-    (query), $\\sum_j e^{z_j - m}$; and `mixture` (query, d_v), $\\sum_j e^{z_j - m} v_j$, not divided by the total. Before the
-    first tile they are $-\\infty$, 0 and 0. Add one more tile with `scores` (query, key), $-\\infty$ where a key is
-    hidden, and `values` (key, d_v). Return the three results in the same form. A row without any key keeps $-\\infty$, 0 and 0.
-    Scores may be as large as 1,000.
+    """Perform one step of the online softmax. The tiles so far have left three results for each row: `largest` (query),
+    the largest score $m$; `total` (query), $\\sum_j e^{z_j - m}$; and `mixture` (query, d_v),
+    $\\sum_j e^{z_j - m} v_j$, not divided by the total. Before the first tile they are $-\\infty$, 0 and 0. Add one
+    more tile, with `scores` (query, key), which are $-\\infty$ for hidden keys, and `values` (key, d_v). Return the
+    results in the same form. A row without any visible key keeps $-\\infty$, 0 and 0. Scores may be as large as 1,000.
 
     ```python
     >>> absorb(torch.tensor([0.0]), torch.tensor([1.0]), torch.tensor([[2.0]]), torch.tensor([[0.0]]), torch.tensor([[4.0]]))
@@ -269,7 +270,7 @@ def absorb(largest, total, mixture, scores, values):
     """
     ### BEGIN SOLUTION
     new = torch.maximum(largest, scores.amax(dim=1))
-    zero = torch.where(new.isinf(), 0.0, new)  # a row without a key: exp(-inf - 0) = 0
+    zero = torch.where(new.isinf(), 0.0, new)  # in a row without a key, exp(-inf - 0) = 0
     shrink = torch.exp(largest - zero)
     weights = torch.exp(scores - zero[:, None])
     return new, shrink * total + weights.sum(dim=1), shrink[:, None] * mixture + weights @ values
@@ -290,7 +291,8 @@ def _(draw):
         return absorb.reference(*_start(len(scores), values.shape[1]), scores, values)
 
     first = draw.normal(query, key), draw.normal(key, d_v)
-    # The second tile is one key longer. Its first row has a larger maximum than before, its second a smaller one.
+    # The second tile is one key longer. In its first row the maximum is larger than before, and in its second row it is
+    # smaller.
     second = draw.normal(query, key + 1), draw.normal(key + 1, d_v)
     higher, lower = second[0].clone(), second[0].clone()
     higher += 4
@@ -394,7 +396,7 @@ def _(largest, total, mixture, scores, values):
 
 @absorb.variant
 def _(largest, total, mixture, scores, values):
-    # key by key, and row by row
+    # Process one row at a time, and one key at a time within each row
     rows = []
     for m, whole, mixed, row in zip(largest.tolist(), total.tolist(), mixture, scores.tolist(), strict=True):
         for s, v in zip(row, values, strict=True):
@@ -411,7 +413,7 @@ def _(largest, total, mixture, scores, values):
 
 @absorb.variant
 def _(largest, total, mixture, scores, values):
-    # the past as one more column of scores, which carries its total and its mixture
+    # Treat the past as one more column of scores, which stands for the old total and mixture
     columns = torch.cat((largest[:, None], scores), dim=1)
     new = columns.max(dim=1).values
     e = torch.nan_to_num(torch.exp(columns - new[:, None]), nan=0.0)
@@ -445,11 +447,13 @@ def _(largest, total, mixture, scores, values):
     forbidden=("softmax", "scaled_dot_product_attention"),
 )
 def causal_linear_attention(q, k, v):
-    """Causal linear attention (Katharopoulos et al., 2020), with $\\phi(x) = \\operatorname{elu}(x) + 1$ in each component:
+    """Compute causal linear attention (Katharopoulos et al., 2020), where $\\phi(x) = \\operatorname{elu}(x) + 1$ is
+    applied to each component:
 
     $o_i = \\dfrac{\\sum_{j \\le i} \\phi(q_i) \\cdot \\phi(k_j) \\, v_j}{\\sum_{j \\le i} \\phi(q_i) \\cdot \\phi(k_j)}$
 
-    `q` and `k` are (token, d_k), `v` is (token, d_v); return (token, d_v). Nothing is divided by $\\sqrt{d_k}$.
+    `q` and `k` are (token, d_k), and `v` is (token, d_v). Return the outputs, (token, d_v). The dot products are not
+    divided by $\\sqrt{d_k}$.
 
     ```python
     >>> causal_linear_attention(torch.zeros(2, 1), torch.zeros(2, 1), torch.tensor([[2.0], [4.0]]))
@@ -578,7 +582,7 @@ def _(q, k, v):
 
 @causal_linear_attention.variant
 def _(q, k, v):
-    # as a recurrent network: two states, one token at a time
+    # Compute it as a recurrent network that updates two states, one token at a time
     if q.shape != k.shape or k.shape[0] != v.shape[0]:
         raise ValueError("shapes")
     s = torch.zeros(k.shape[1], v.shape[1], dtype=v.dtype)
@@ -595,7 +599,7 @@ def _(q, k, v):
 
 @causal_linear_attention.variant
 def _(q, k, v):
-    # with the quadratic table
+    # Use the full (query, key) table
     if q.shape != k.shape or k.shape[0] != v.shape[0]:
         raise ValueError("shapes")
     weights = torch.einsum("id,jd->ij", F.elu(q) + 1, F.elu(k) + 1) * torch.ones(len(q), len(k), dtype=q.dtype).tril()

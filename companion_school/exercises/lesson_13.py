@@ -114,9 +114,10 @@ def _():
     ),
 )
 def llama_parameters(vocab, d, layers, heads, kv_heads, d_ff, tied):
-    """Return the number of parameters of a decoder of width `d` in LLaMA's layout. It has no biases, and its rotary positions have no
-    parameters. Each block has two RMSNorms, grouped queries with `kv_heads` key-value heads, and a SwiGLU network of width `d_ff`. One more
-    RMSNorm comes after the last block. There is a table of `vocab` rows and an output head, which is the same table if `tied` is True.
+    """Return the number of parameters of a decoder of width `d` in LLaMA's layout. The decoder has no biases, and its
+    rotary position embeddings have no parameters. Each block has two RMSNorms, grouped-query attention with `kv_heads`
+    key-value heads, and a SwiGLU network of width `d_ff`. One more RMSNorm comes after the last block. There is an
+    embedding table with `vocab` rows and an output head, which shares this table if `tied` is True.
 
     ```python
     >>> llama_parameters(1, 2, 1, 1, 1, 1, True)
@@ -234,7 +235,7 @@ def _(vocab, d, layers, heads, kv_heads, d_ff, tied):
 
 @llama_parameters.variant
 def _(vocab, d, layers, heads, kv_heads, d_ff, tied):
-    # by building the model without memory
+    # Create all tensors on the meta device, where they take no memory
     if d % heads != 0 or heads % kv_heads != 0:
         raise ValueError("d must be divisible by heads, and heads by kv_heads")
     narrow = d // heads * kv_heads
@@ -271,10 +272,10 @@ def _(vocab, d, layers, heads, kv_heads, d_ff, tied):
     ),
 )
 def half_from_interleaved_rows(weight, heads):
-    """A published checkpoint stores the matrix of the queries, `weight` (heads · d_head, d_model), as `nn.Linear` does. It is made for the
-    interleaved rotary layout, where rows $2j$ and $2j + 1$ of each head are pair $j$. Your model rotates in the half layout, where rows $j$
-    and $j + d_k/2$ of a head's $d_k$ rows are pair $j$. Return the matrix with its rows reordered, so that your model computes the same
-    scores as the published one.
+    """A published checkpoint stores the query matrix, `weight` (heads · d_head, d_model), as `nn.Linear` does. It uses
+    the interleaved rotary layout, where rows $2j$ and $2j + 1$ of each head form pair $j$. Your model uses the half
+    layout, where rows $j$ and $j + d_k/2$ of each head's $d_k$ rows form pair $j$. Return the matrix with its rows
+    reordered, so that your model computes the same scores as the published one.
 
     ```python
     >>> half_from_interleaved_rows(torch.tensor([[0.0], [1.0], [2.0], [3.0]]), 1).flatten()
@@ -391,7 +392,7 @@ def _(weight, heads):
 
 
 def _bounds(memory, parameters, layers, kv_heads, d_head, batch, number):
-    """Return the bytes of the weights, and of the weights plus a cache of three tokens per text."""
+    """Return two sizes in bytes: that of the weights, and that of the weights plus a cache of three tokens per text."""
     token = 2 * layers * kv_heads * d_head * number * batch
     return parameters * number, parameters * number + 3 * token
 
@@ -414,9 +415,10 @@ def _bounds(memory, parameters, layers, kv_heads, d_head, batch, number):
     ),
 )
 def longest_context(memory, parameters, layers, kv_heads, d_head, batch, number):
-    """How many tokens can each of `batch` texts have at most, if the weights and the key-value cache of all texts have to fit into `memory`
-    bytes? The model has `parameters` parameters and `layers` layers with `kv_heads` key-value heads, whose keys and values have width `d_head`.
-    Each element of the weights and of the cache takes `number` bytes. Return an `int`.
+    """What is the largest number of tokens that each of `batch` texts can have if the weights and the key-value cache
+    of all texts must fit into `memory` bytes? The model has `parameters` parameters and `layers` layers. Each layer has
+    `kv_heads` key-value heads, whose keys and values have width `d_head`. Each element of the weights and of the cache
+    takes `number` bytes. Return an `int`.
 
     ```python
     >>> longest_context(100, 10, 1, 1, 2, 1, 4)

@@ -24,7 +24,7 @@ from companion_school.checking.exercise import Case, exercise
 )
 def bits_of_a_text():
     """A model's mean loss on a text of 600 bytes, which its tokenizer cuts into 200 tokens, is 2.5 nats per token. How many bits per byte is
-    that? Return a `float`, rounded to four decimals or better.
+    that? Return a `float` that is accurate to at least four decimal places.
     """
     ### BEGIN SOLUTION
     nats = 200 * 2.5
@@ -105,8 +105,8 @@ def _():
 )
 def whole_gradient(gradients, tokens):
     """Micro-batch $i$ has `tokens[i]` scored tokens, and `gradients[i]`, a tensor, is the gradient of its *mean* loss per token. Return the
-    gradient of the mean loss over all tokens of the whole batch. A micro-batch that is only padding has 0 tokens and
-    a gradient of NaN (0/0), which must not spoil the others.
+    gradient of the mean loss over all tokens of the whole batch. A micro-batch that contains only padding has 0 tokens
+    and a gradient of NaN (0/0), which must not spoil the result.
 
     ```python
     >>> whole_gradient([torch.tensor([1.0]), torch.tensor([5.0])], [3, 1])
@@ -115,7 +115,7 @@ def whole_gradient(gradients, tokens):
 
     ★
     - Raise a `ValueError` if the lists have different lengths, or if there are no tokens at all.
-    - NaN in the gradient of a micro-batch that has tokens shows in the result. Do not change the arguments.
+    - A NaN in the gradient of a micro-batch that has tokens must appear in the result. Do not change the arguments.
     """
     ### BEGIN SOLUTION
     if len(gradients) != len(tokens) or sum(tokens) == 0:
@@ -222,7 +222,7 @@ def _(gradients, tokens):
 def _(gradients, tokens):
     if len(gradients) != len(tokens):
         raise ValueError("lengths")
-    # a running mean
+    # Keep a running mean
     mean, seen = None, 0
     for gradient, count in zip(gradients, tokens, strict=True):
         if count == 0:
@@ -262,9 +262,10 @@ def _(gradients, tokens):
     forbidden=("clip_grad_norm_", "clip_grad_norm", "clip_grads_with_norm_", "get_total_norm"),
 )
 def clipped(gradients, most):
-    """Return `(gradients, norm)`. The list `gradients` holds tensors of any shapes, and `norm` is the norm of all their elements, taken as one
-    vector. If it is above `most`, all gradients are scaled by the same number, so that it becomes `most`. Otherwise they do not change, and
-    zeros stay zeros. Return the norm from before clipping.
+    """Return `(gradients, norm)`. The list `gradients` holds tensors of any shapes, and `norm` is the norm of all their
+    elements, treated as one vector. If the norm is above `most`, all gradients are scaled by the same factor so that it
+    becomes `most`. Otherwise the gradients do not change, and zeros remain zeros. Return the norm from before the
+    clipping.
 
     ```python
     >>> clipped([torch.tensor([3.0]), torch.tensor([4.0])], 1.0)
@@ -273,7 +274,7 @@ def clipped(gradients, most):
 
     ★
     - Raise a `ValueError` if `most <= 0`, or if the norm is not finite.
-    - A norm of 5e200 or of 5e-170, whose square is out of range, is a norm.
+    - A norm of 5e200 or of 5e-170 is valid, although its square is out of range.
     - Do not change the arguments.
     """
     ### BEGIN SOLUTION
@@ -433,9 +434,10 @@ def _(gradients, most):
 )
 def adamw_step(weight, gradient, first, second, t, rate, betas, epsilon, decay):
     """Compute update number `t` (the first is 1) of AdamW (Loshchilov and Hutter, 2019). `weight`, `gradient`, `first` and `second` have the same
-    shape. `first` and `second` are the running means of the gradient and of its square, zero before the first update. `rate` is the learning
-    rate, and `betas` is a pair. The means are corrected for their start at zero, `epsilon` is added after the square root, and the `decay` is
-    decoupled and multiplied by the rate, as in `torch.optim.AdamW`. Return the new `(weight, first, second)`.
+    shape. `first` and `second` are the running means of the gradient and of its square, which start at zero. `rate` is
+    the learning rate, and `betas` is the pair of coefficients of these means. The means are corrected for their start
+    at zero, `epsilon` is added after the square root, and `decay` is decoupled and multiplied by the rate, as in
+    `torch.optim.AdamW`. Return the new `(weight, first, second)`.
 
     ```python
     >>> adamw_step(torch.tensor([1.0]), torch.tensor([4.0]), torch.zeros(1), torch.zeros(1), 1, 0.1, (0.9, 0.99), 0.0, 0.0)
@@ -571,7 +573,7 @@ def _(weight, gradient, first, second, t, rate, betas, epsilon, decay):
 
 @adamw_step.variant
 def _(weight, gradient, first, second, t, rate, betas, epsilon, decay):
-    # as in PyTorch's own code: the corrections go into the step and the square root
+    # As in PyTorch's own code, put the corrections into the step size and the square root
     if not t >= 1:
         raise ValueError("t")
     first = first.lerp(gradient, 1 - betas[0])
@@ -582,7 +584,7 @@ def _(weight, gradient, first, second, t, rate, betas, epsilon, decay):
 
 @adamw_step.variant
 def _(weight, gradient, first, second, t, rate, betas, epsilon, decay):
-    # element by element
+    # Process one element at a time
     if t <= 0:
         raise ValueError("t")
     out = []

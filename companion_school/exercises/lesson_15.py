@@ -32,8 +32,9 @@ from companion_school.checking.exercise import Case, exercise
     ),
 )
 def cache_bytes(tokens, global_layers, local_layers, window, numbers, bits):
-    """A text of `tokens` tokens is in the cache. Each global layer stores all of them, and each local layer stores the last `window`. Per token, a
-    layer stores `numbers` elements of `bits` bits each. How many bytes is that, rounded up at the end? Return an `int`.
+    """A text of `tokens` tokens is cached. Each global layer stores all tokens, and each local layer stores only the
+    last `window`. Per token, a layer stores `numbers` elements of `bits` bits each. How many bytes do all layers store
+    together, rounded up at the end? Return an `int`.
 
     ```python
     >>> cache_bytes(10, 1, 2, 4, 6, 8)
@@ -41,7 +42,7 @@ def cache_bytes(tokens, global_layers, local_layers, window, numbers, bits):
     ```
 
     ★
-    - Raise a `ValueError` if a number of layers is below 0, or anything else is below 1.
+    - Raise a `ValueError` if a number of layers is below 0, or any other argument is below 1.
     """
     ### BEGIN SOLUTION
     if min(tokens, window, numbers, bits) < 1 or min(global_layers, local_layers) < 0:
@@ -141,9 +142,10 @@ def _(tokens, global_layers, local_layers, window, numbers, bits):
     ),
 )
 def ask_latents(q, c, U_k, U_v):
-    """Write one step of latent attention without positions. `q` (head, d_k) holds the queries of the newest token, `c` (token, rank) the cached
-    latents, and `U_k` (head, d_k, rank) and `U_v` (head, d_v, rank) the matrices that would compute keys and values from them. Return the
-    outputs of the heads, (head, d_v), with scores divided by $\\sqrt{d_k}$, without computing a key or a value.
+    """Compute one step of latent attention without positions. `q` (head, d_k) holds the queries of the newest token,
+    `c` (token, rank) holds the cached latents, and `U_k` (head, d_k, rank) and `U_v` (head, d_v, rank) are the matrices
+    that would compute keys and values from the latents. Return the heads' outputs, (head, d_v), without computing any
+    key or value. Divide the scores by $\\sqrt{d_k}$.
 
     ```python
     >>> ask_latents(torch.tensor([[0.0]]), torch.tensor([[1.0], [3.0]]), torch.ones(1, 1, 1), torch.ones(1, 1, 1))
@@ -249,7 +251,7 @@ def _(q, c, U_k, U_v):
 
 @ask_latents.variant
 def _(q, c, U_k, U_v):
-    # head by head, with matrices and vectors
+    # Process one head at a time, with products of matrices and vectors
     _fits(q, c, U_k, U_v)
     out = []
     for query, down, up in zip(q, U_k, U_v, strict=True):
@@ -260,7 +262,7 @@ def _(q, c, U_k, U_v):
 
 @ask_latents.variant
 def _(q, c, U_k, U_v):
-    # as multi-query attention, with one key head that also serves as the value
+    # Compute it as multi-query attention, with one key head that also serves as the value head
     _fits(q, c, U_k, U_v)
     asks = (q[:, None] @ U_k)[:, 0]
     z = asks @ c.mT * q.shape[1] ** -0.5
@@ -291,8 +293,9 @@ def _(q, c, U_k, U_v):
 )
 def squeeze(key, value, rank):
     """`key` (d_k, d_model) and `value` (d_v, d_model) are the matrices that compute all keys and all values of a token. Return two matrices of
-    the same shapes whose stack has at most rank `rank`, so that both can be computed from one latent of `rank` elements. Of all such pairs,
-    return the nearest one, which has the smallest sum of squared differences.
+    the same shapes whose stack has at most rank `rank`, so that keys and values can be computed from one latent of
+    `rank` elements. Of all such pairs, return the one closest to the given matrices, which has the smallest sum of
+    squared differences from them.
 
     ```python
     >>> squeeze(torch.tensor([[3.0, 0.0]]), torch.tensor([[0.0, 1.0]]), 1)
@@ -387,7 +390,7 @@ def _(key, value, rank):
 
 @squeeze.variant
 def _(key, value, rank):
-    # with the directions of the stream only: project on the strongest
+    # Use only the directions of the stream, and project onto the strongest ones
     both = _pair(key, value, rank)
     right = torch.linalg.svd(both, full_matrices=False).Vh[:rank]
     return key @ right.T @ right, value @ right.T @ right
@@ -395,7 +398,7 @@ def _(key, value, rank):
 
 @squeeze.variant
 def _(key, value, rank):
-    # a sum of outer products of two vectors
+    # Add up outer products of two vectors
     left, carried, right = torch.linalg.svd(_pair(key, value, rank), full_matrices=True)
     kept = range(min(rank, len(carried)))
     near = sum(
@@ -423,7 +426,8 @@ def _(key, value, rank):
 )
 def slots_of(tokens, window):
     """The tokens 0, 1, 2, ..., `tokens` - 1 were written into a rolling cache with `window` slots, token $t$ into slot
-    $t \\bmod \\text{window}$. Return a list of `window` integers: the token that each slot holds now, and -1 for a slot that is empty.
+    $t \\bmod \\text{window}$. Return a list of `window` integers: the token that each slot now holds, or -1 for an
+    empty slot.
 
     ```python
     >>> slots_of(6, 4)
@@ -537,9 +541,10 @@ def _(tokens, window):
     ),
 )
 def with_sink(scores, sink):
-    """Write equation (15.14). `scores` (head, query, key) are scaled and are $-\\infty$ where a query may not attend. `sink` (head) holds one
-    learned logit per head. Return the weights, (head, query, key). Each row is a softmax over its keys *and* the sink of its head, without the
-    sink's own weight, so rows add up to less than 1. (DeepSeek-V4 and gpt-oss do this; lesson 16 says why.)
+    """Compute equation (15.14). `scores` (head, query, key) are scaled and are $-\\infty$ where a query may not attend.
+    `sink` (head) holds one learned logit per head. Return the attention weights, (head, query, key). Each row is a
+    softmax over its keys *and* its head's sink, but the sink's own weight is left out, so each row adds up to less than 1.
+    (DeepSeek-V4 and gpt-oss do this; lesson 16 says why.)
 
     ```python
     >>> with_sink(torch.tensor([[[0.0, 0.0]]]), torch.tensor([0.0]))
@@ -547,7 +552,7 @@ def with_sink(scores, sink):
     ```
 
     ★
-    - Raise a `ValueError` if `sink` does not have one number for each head.
+    - Raise a `ValueError` if `sink` does not have exactly one element for each head.
     - Scores of a thousand cause no overflow, and a row that may attend to nothing is all zeros.
     """
     ### BEGIN SOLUTION
@@ -626,7 +631,7 @@ def _(scores, sink):
 
 @with_sink.variant
 def _(scores, sink):
-    # a gate on the row: softmax times sigmoid(log-sum-exp - sink)
+    # Treat the sink as a gate on the row: softmax times sigmoid(log-sum-exp - sink)
     _sinks(scores, sink)
     whole = scores.logsumexp(-1, keepdim=True)
     weights = torch.exp(scores - torch.logaddexp(whole, sink[:, None, None].expand_as(whole)))
@@ -666,8 +671,9 @@ def _(scores, sink):
 )
 def quantised_scores(q, keys, bits):
     """`keys` (key, d) are stored as integers of $b$ = `bits` bits, from $-(2^{b-1} - 1)$ to $2^{b-1} - 1$. Each key has one scale, its largest
-    absolute value divided by $2^{b-1} - 1$. Each entry is divided by the scale and rounded to the nearest integer. Return the scores of the
-    query `q` (d), (key): its dot products with the keys as they are read back (integer times scale), without further scaling.
+    absolute value divided by $2^{b-1} - 1$. Each entry is divided by the scale and rounded to the nearest integer.
+    Return the scores (key) of the query `q` (d): its dot products with the restored keys (integer times scale), without
+    further scaling.
 
     ```python
     >>> quantised_scores(torch.tensor([1.0, 1.0]), torch.tensor([[3.0, 1.1]]), 3)
@@ -709,7 +715,7 @@ def _(draw):
 
 
 def _apart(draw, key, d):
-    """Draw keys without entries halfway between two integers, for up to 8 bits."""
+    """Draw keys whose entries, scaled to at most 8 bits, are never halfway between two integers."""
     whole = draw.wholes(-126, 127, key, d).double() + 0.2 * draw.uniform(key, d)
     whole[:, 0] = 127.0
     return whole / 40
@@ -782,7 +788,7 @@ def _(q, keys, bits):
 
 @quantised_scores.variant
 def _(q, keys, bits):
-    # reads the keys back first, key by key
+    # Restore the keys first, one key at a time
     _bits(q, keys, bits)
     top = 2 ** (bits - 1) - 1
     scores = []

@@ -23,9 +23,10 @@ from companion_school.checking.exercise import Case, exercise
     ),
 )
 def two_bounds():
-    """A head has 64 components, and QK-norm with a gain of 1 for queries and 2 for keys in every component. How large can a score become if
-    nothing else limits it? And what does a cap of 20 make of a score of 40? Return both as a pair of `float`s, in this order, rounded to three
-    decimals or better.
+    """A head has 64 components and uses QK-norm, with a gain of 1 in every component of the queries and 2 in every
+    component of the keys. How large can a score become if nothing else limits it? And what does a cap of 20 turn a
+    score of 40 into? Return both values as a pair of `float`s, in this order, accurate to at least three decimal
+    places.
     """
     ### BEGIN SOLUTION
     return 1 * 2 * math.sqrt(64), 20 * math.tanh(40 / 20)
@@ -104,8 +105,8 @@ def _():
 )
 def held_scores(q, k, gain_q, gain_k, eps, cap):
     """Return the scores (query, key) of one head with QK-norm and a cap. `q` is (query, d_head) and `k` is (key, d_head). Divide every row by
-    the square root of its mean square plus `eps`, and multiply it by its gain, (d_head). Then compute the dot products, divide them by
-    $\\sqrt{d_k}$, and apply the soft cap of (16.4).
+    the square root of its mean square plus `eps`, and multiply it by the gain of the queries or of the keys, (d_head).
+    Then compute the dot products, divide them by $\\sqrt{d_k}$, and apply the soft cap of (16.4).
 
     ```python
     >>> held_scores(torch.tensor([[3.0, 3.0]]), torch.tensor([[5.0, 5.0]]), torch.ones(2), torch.ones(2), 0.0, 10.0)
@@ -222,7 +223,7 @@ def _(q, k, gain_q, gain_k, eps, cap):
 
 @held_scores.variant
 def _(q, k, gain_q, gain_k, eps, cap):
-    # with PyTorch's own norm, and exponentials
+    # Use PyTorch's own norm, and a sigmoid instead of tanh
     if cap <= 0:
         raise ValueError("cap must be positive")
     wide = q.shape[-1:]
@@ -234,7 +235,7 @@ def _(q, k, gain_q, gain_k, eps, cap):
 
 @held_scores.variant
 def _(q, k, gain_q, gain_k, eps, cap):
-    # the products first, then divided by the sizes
+    # Compute the products first, and then divide them by the sizes of the rows
     if not cap > 0:
         raise ValueError(f"{cap=}")
     products = (q * gain_q * gain_k) @ k.T
@@ -262,9 +263,10 @@ def _(q, k, gain_q, gain_k, eps, cap):
     ),
 )
 def gated_heads(x, heads, w_gate):
-    """`heads` (token, head, d_v) holds the outputs of an attention layer's heads, and `x` (token, d_model) is the layer's input. Return the
-    outputs concatenated, (token, head * d_v), each multiplied by its gate $\\sigma(x W)$. If `w_gate` is (d_model, head), each head has one gate
-    for all its components. If it is (d_model, head * d_v), every component has its own gate, with the heads one after another.
+    """`heads` (token, head, d_v) holds the outputs of an attention layer's heads, and `x` (token, d_model) is the
+    layer's input. Return the concatenated outputs, (token, head * d_v), each multiplied by its gate $\\sigma(x W)$,
+    where $W$ is `w_gate`. If `w_gate` is (d_model, head), each head has one gate for all its components. If it is
+    (d_model, head * d_v), every component has its own gate, with the heads one after another.
 
     ```python
     >>> gated_heads(torch.ones(1, 1), torch.tensor([[[4.0, 8.0]]]), torch.zeros(1, 1))
@@ -351,7 +353,7 @@ def _(x, heads, w_gate):
 
 @gated_heads.variant
 def _(x, heads, w_gate):
-    # head by head
+    # Process one head at a time
     count, d_v = heads.shape[1:]
     if w_gate.shape not in ((x.shape[1], count), (x.shape[1], count * d_v)):
         raise ValueError(f"expected one gate for each head or component, got shape {w_gate.shape}")
@@ -363,7 +365,7 @@ def _(x, heads, w_gate):
 
 @gated_heads.variant
 def _(x, heads, w_gate):
-    # a gate for each component from the start
+    # Expand the gates to one per component first
     count, d_v = heads.shape[1:]
     if w_gate.shape[0] != x.shape[-1] or w_gate.shape[-1] not in {count, count * d_v}:
         raise ValueError("bad w_gate")
@@ -400,9 +402,10 @@ def _(x, heads, w_gate):
     ),
 )
 def grouped_weights(logits, bias, groups, top_groups, k, scale):
-    """Return each expert's share, (token, expert), by (16.11) and (16.12), and 0 where it is not chosen. `logits` is (token, expert) and `bias`
-    is (expert). Consecutive experts form `groups` equal groups. The score of a group is the sum of its two best entries of score plus bias. The
-    `top_groups` best groups stay open, and the `k` best experts in them are chosen. Shares add up to `scale`. No two scores are equal.
+    """Return each expert's share, (token, expert), computed with (16.11) and (16.12), or 0 where the expert is not
+    chosen. `logits` is (token, expert) and `bias` is (expert). Consecutive experts form `groups` groups of equal size.
+    A group's score is the sum of its two largest values of score plus bias. Only the `top_groups` best groups remain
+    open, and the `k` best experts in them are chosen. Shares add up to `scale`. No two scores are equal.
 
     ```python
     >>> grouped_weights(torch.tensor([[0.0, 0.0, 9.0, -9.0]]), torch.tensor([0.1, 0.0, 0.0, 0.0]), 2, 1, 1, 2.0)
@@ -545,7 +548,7 @@ def _(logits, bias, groups, top_groups, k, scale):
 
 @grouped_weights.variant
 def _(logits, bias, groups, top_groups, k, scale):
-    # token by token, with sorted lists
+    # Process one token at a time, with sorted lists
     experts = logits.shape[1]
     if groups < 1 or experts % groups or experts // groups < 2:
         raise ValueError("unequal groups")
@@ -567,7 +570,7 @@ def _(logits, bias, groups, top_groups, k, scale):
 
 @grouped_weights.variant
 def _(logits, bias, groups, top_groups, k, scale):
-    # by ranks, and with masks in place of indices
+    # Use ranks, and masks in place of indices
     tokens, experts = logits.shape
     if not 1 <= groups <= experts // 2 or experts % groups or top_groups not in range(1, groups + 1):
         raise ValueError(f"{groups=}, {top_groups=}")
@@ -601,8 +604,8 @@ def _(logits, bias, groups, top_groups, k, scale):
 )
 def turn_part(x, share, base):
     """**Partial rotary.** `x` (token, d_head) holds the queries of one head, with row $i$ at position $i$. Rotate the first $w$ =
-    `int(share * d_head)` components in the layout of halves: pair $j$ is components $j$ and $j + w/2$, and it is rotated by
-    $i / \\text{base}^{2j/w}$. The others do not change.
+    `int(share * d_head)` components in the half layout: components $j$ and $j + w/2$ form pair $j$, which is rotated by
+    $i / \\text{base}^{2j/w}$. The other components do not change.
 
     ```python
     >>> turn_part(torch.ones(2, 4), 0.5, 10.0)
@@ -707,7 +710,7 @@ def _(x, share, base):
 
 @turn_part.variant
 def _(x, share, base):
-    # with complex numbers
+    # Rotate with complex numbers
     wide = int(x.shape[1] * share)
     if wide == 0 or wide % 2 == 1:
         raise ValueError(f"{wide} components to rotate: expected an even number of at least 2")
@@ -721,7 +724,7 @@ def _(x, share, base):
 
 @turn_part.variant
 def _(x, share, base):
-    # element by element
+    # Process one element at a time
     d = x.shape[1]
     wide = int(share * d)
     if wide < 2 or wide % 2:
@@ -753,10 +756,11 @@ def _(x, share, base):
     ),
 )
 def card_numbers(card):
-    """`card` is a `config.json` as a dictionary, with the fields of the example. Return three `int`s: all parameters, those active for a token,
-    and the elements cached per token. Networks are gated. Count tables and matrices, but no norms and biases. Both tables count fully as active.
-    The first `first_k_dense_replace` layers have a dense network of `intermediate_size`. If `tie_word_embeddings` is true, one table is both
-    the embedding and the output matrix.
+    """`card` is a `config.json`, read as a dictionary with the fields shown in the example. Return three `int`s: the
+    number of all parameters, the number of parameters active for a token, and the number of elements cached per token.
+    The networks are gated. Count tables and matrices, but not norms and biases. Both tables count entirely as active.
+    The first `first_k_dense_replace` layers have a dense network of width `intermediate_size`. If `tie_word_embeddings`
+    is true, one table is both the embedding and the output matrix.
 
     ```python
     >>> card_numbers({"vocab_size": 10, "hidden_size": 4, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
@@ -910,7 +914,7 @@ def _(card):
 
 @card_numbers.variant
 def _(card):
-    # layer by layer, matrix by matrix
+    # Count one layer at a time, and one matrix at a time within it
     for name in _CARD:
         if card.get(name) is None:
             raise ValueError(f"the card has no {name}")

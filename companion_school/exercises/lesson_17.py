@@ -25,9 +25,11 @@ from companion_school.checking.exercise import Case, exercise
     ),
 )
 def hybrid_bytes(tokens, layers, every, kv_heads, tables, d_k, d_v, cached, kept):
-    """In a model with `layers` layers, the last layer in each group of `every` layers has full attention. For each token and each of `kv_heads`
-    heads it caches a key with `d_k` and a value with `d_v` elements, of `cached` bytes each. Every other layer stores `tables` tables with `d_k`
-    rows and `d_v` columns, whose elements take `kept` bytes each. How many bytes does the model store after `tokens` tokens? Return an `int`.
+    """In a model with `layers` layers, the last layer in each group of `every` layers has full attention. For each
+    token and each of its `kv_heads` heads, such a layer caches a key with `d_k` elements and a value with `d_v`
+    elements, of `cached` bytes each. Each of the remaining layers stores `tables` tables with `d_k` rows and `d_v`
+    columns, whose elements take `kept` bytes each. How many bytes does the model store after `tokens` tokens? Return an
+    `int`.
 
     ```python
     >>> hybrid_bytes(10, 4, 4, 1, 2, 3, 5, 2, 4)
@@ -117,7 +119,7 @@ def _(tokens, layers, every, kv_heads, tables, d_k, d_v, cached, kept):
 
 @hybrid_bytes.variant
 def _(tokens, layers, every, kv_heads, tables, d_k, d_v, cached, kept):
-    # layer by layer
+    # Count one layer at a time
     if min(layers, every) < 1 or tokens < 0:
         raise ValueError("too small")
     total = 0
@@ -154,7 +156,7 @@ def _(tokens, layers, every, kv_heads, tables, d_k, d_v, cached, kept):
 def delta_step(S, q, k, v, decay, write):
     """Process one token in a gated delta layer. `S` (head, d_k, d_v) is the state before the token, `q` and `k` are (head, d_k), `v` is (head, d_v),
     and `decay` and `write` are (head). First the state fades, then the delta rule writes with strength `write`, and then `q` reads the new state.
-    Return a pair: what `q` reads, (head, d_v), and the new state.
+    Return a pair: the values that `q` reads, (head, d_v), and the new state.
 
     ```python
     >>> one, half = torch.ones(1, 1), torch.tensor([0.5])
@@ -269,7 +271,7 @@ def _(S, q, k, v, decay, write):
 
 @delta_step.variant
 def _(S, q, k, v, decay, write):
-    # head by head, with the matrix of equation (17.7)
+    # Process one head at a time, with the matrix of equation (17.7)
     if len({len(x) for x in (S, q, k, v, decay, write)}) > 1 or S.shape[1:] != (k.shape[1], v.shape[1]):
         raise ValueError("sizes do not match")
     reads, states = [], []
@@ -282,7 +284,7 @@ def _(S, q, k, v, decay, write):
 
 @delta_step.variant
 def _(S, q, k, v, decay, write):
-    # with matrix products of one row
+    # Use products with matrices of one row
     if S.shape != (len(q), q.shape[1], v.shape[1]) or k.shape != q.shape or len(v) != len(q):
         raise ValueError("sizes do not match")
     if len(decay) != len(q) or len(write) != len(q):
@@ -316,9 +318,9 @@ def _(S, q, k, v, decay, write):
 )
 def corrected_values(S, k, v, decay, write):
     """One head of a gated delta layer reads a chunk of tokens. `S` (d_k, d_v) is the table before the chunk, `k` is (token, d_k), `v` is
-    (token, d_v), and `decay` and `write` are (token), all above 0. Return a pair: the matrix $T$ of the chunk, (token, token), with zeros on and
-    above the diagonal, and the corrected values $\\tilde v_t$ that its tokens write, (token, d_v). If the chunk is a single token, $T$
-    is a 1×1 matrix that contains 0.
+    (token, d_v), and `decay` and `write` are (token), with all elements above 0. Return a pair: the matrix $T$ of the
+    chunk, (token, token), with zeros on and above the diagonal, and the corrected values $\\tilde v_t$ that its tokens
+    write, (token, d_v). If the chunk is a single token, $T$ is a 1×1 matrix that contains 0.
 
     ```python
     >>> k, two = torch.tensor([[1.0, 0.0], [0.6, 0.8], [1.0, 0.0]]), torch.ones(3)
@@ -446,7 +448,7 @@ def _(S, k, v, decay, write):
 
 @corrected_values.variant
 def _(S, k, v, decay, write):
-    # token by token, through the table
+    # Process one token at a time, and update the table
     if S.shape[0] != k.shape[1] or S.shape[1] != v.shape[1] or len({len(x) for x in (k, v, decay, write)}) > 1:
         raise ValueError("sizes do not match")
     rows, solved, table = [], [], S
@@ -464,7 +466,7 @@ def _(S, k, v, decay, write):
 
 @corrected_values.variant
 def _(S, k, v, decay, write):
-    # with an inverse, and products instead of logarithms
+    # Use an inverse, and products instead of logarithms
     tokens = len(k)
     if S.shape != (k.shape[1], v.shape[1]) or [len(v), len(decay), len(write)] != [tokens] * 3:
         raise ValueError("sizes do not match")
@@ -500,7 +502,7 @@ def short_convolution(x, weight, before):
     """`x` (token, channel) holds the newest rows of a text, `before` (width - 1, channel) the rows right before them (zeros where the text
     begins), and `weight` is (channel, width). Channel $c$ of a new row becomes $\\sum_s \\text{weight}[c, s]\\, x_{t-s}[c]$, a sum over the row
     itself and the `width - 1` rows before it. Return a pair: the new rows, (token, channel), and the rows that the next call needs as `before`,
-    (width - 1, channel). The number of new tokens may be 1, or less than `width - 1`.
+    (width - 1, channel). There may be only one new token, or fewer than `width - 1`.
 
     ```python
     >>> mixed, kept = short_convolution(torch.tensor([[1.0], [2.0]]), torch.tensor([[1.0, 10.0]]), torch.tensor([[5.0]]))
@@ -600,7 +602,7 @@ def _(x, weight, before):
 
 @short_convolution.variant
 def _(x, weight, before):
-    # PyTorch's convolution, which counts its weights from the oldest to the newest
+    # Use PyTorch's convolution, whose weights go from the oldest row to the newest
     channels, width = weight.shape
     if before.shape != (width - 1, channels) or x.shape[1] != channels:
         raise ValueError("sizes do not match")
@@ -611,7 +613,7 @@ def _(x, weight, before):
 
 @short_convolution.variant
 def _(x, weight, before):
-    # token by token, with a ring of rows
+    # Process one token at a time, with a rolling list of rows
     if len(weight) != x.shape[1] or before.shape != (weight.shape[1] - 1, x.shape[1]):
         raise ValueError("sizes do not match")
     kept, out = list(before), []
@@ -640,9 +642,10 @@ def _(x, weight, before):
     ),
 )
 def faded(decay, text):
-    """`decay` (token) holds a layer's decays, from 0 to 1, for a row of tokens that contains several texts, one after another. `text` (token) holds
-    integers, which are equal for tokens of the same text. Return the matrix (token, token) that says how much of token $j$'s write is left when
-    token $t$ reads. It is the product of the decays after $j$ up to $t$, and 0 if $j$ comes later or belongs to another text.
+    """`decay` (token) holds a layer's decays, from 0 to 1, for a row of tokens that contains several texts, one after
+    another. `text` (token) gives the text of each token as an integer: tokens of the same text share the same integer.
+    Return the matrix (token, token) that says how much of token $j$'s write is left when token $t$ reads. Each entry is
+    the product of the decays after $j$ up to $t$, or 0 if $j$ comes later than $t$ or belongs to another text.
 
     ```python
     >>> faded(torch.tensor([0.9, 0.5, 0.2, 0.1]), torch.tensor([0, 0, 0, 1]))
@@ -740,7 +743,7 @@ def _(decay, text):
 
 @faded.variant
 def _(decay, text):
-    # products by hand, entry by entry
+    # Compute the products one entry at a time
     if len(decay) != len(text):
         raise ValueError("lengths")
     rows = []
@@ -757,7 +760,7 @@ def _(decay, text):
 
 @faded.variant
 def _(decay, text):
-    # all columns at once: ones and decays, multiplied along each column
+    # Compute all columns at once, as running products of ones and decays
     if decay.shape != text.shape:
         raise ValueError("shapes")
     n = len(decay)
@@ -786,8 +789,9 @@ def _(decay, text):
 )
 def longest_copy(numbers, bits, symbols):
     """A model reads a text over an alphabet of `symbols` different symbols, and stores only a state of `numbers` elements with `bits` bits each.
-    Then it has to write the text again. Return the largest length, an `int`, such that this can work for *every* text of that length. The result
-    must be exact even if a power of `symbols` equals the number of states or is larger by one.
+    Then it has to reproduce the text from this state. Return the largest length, an `int`, for which this is possible
+    for *every* text of that length. The result must be exact even if a power of `symbols` equals the number of states
+    or is larger by one.
 
     ```python
     >>> longest_copy(2, 5, 10)
@@ -882,7 +886,7 @@ def _(numbers, bits, symbols):
 
 @longest_copy.variant
 def _(numbers, bits, symbols):
-    # by dividing the number of states
+    # Divide the number of states repeatedly
     if symbols < 2 or min(numbers, bits) < 0:
         raise ValueError("too few")
     left, length = 1 << numbers * bits, 0
@@ -894,7 +898,7 @@ def _(numbers, bits, symbols):
 
 @longest_copy.variant
 def _(numbers, bits, symbols):
-    # by halving an interval
+    # Use bisection
     if symbols <= 1 or numbers < 0 or bits < 0:
         raise ValueError("too few")
     states, low, high = pow(2, numbers * bits), 0, numbers * bits + 1

@@ -24,7 +24,8 @@ from companion_school.checking.exercise import Case, exercise
 )
 def speedup(rate, ahead, cost):
     """A draft guesses `ahead` tokens, and each of them is accepted with probability `rate`, independently of the others. A guess takes `cost`
-    times as long as a pass of the model. By which factor does the draft increase the model's tokens per second? Return a `float`.
+    times as long as a pass of the model. By what factor does the draft increase the model's tokens per second? Return a
+    `float`.
 
     ```python
     >>> speedup(0.5, 2, 0.25)
@@ -142,9 +143,10 @@ def _(rate, ahead, cost):
 )
 def keep_guesses(p, p_hat, guesses, u):
     """A draft has drawn `guesses`, k token ids, from its probabilities `p_hat` (k, vocab). The model's probabilities are `p` (k + 1, vocab), and
-    `u` (k + 1) holds random numbers from [0, 1). Guess x at position i stays if `u[i] * p_hat[i, x] < p[i, x]`. Return a list with the guesses that
-    stay, up to the first rejection, and one more token. Draw this token with `u[-1]` from the distribution that the rule prescribes: it is the
-    first one where the running sum of the weights exceeds `u[-1]` times their total.
+    `u` (k + 1) holds random numbers from [0, 1). Guess x at position i is accepted if `u[i] * p_hat[i, x] < p[i, x]`.
+    Return a list of the accepted guesses, up to the first rejection, and one more token. Draw this token with `u[-1]`
+    from the distribution that the rule prescribes: it is the first token where the running sum of the weights exceeds
+    `u[-1]` times their total.
 
     ```python
     >>> p, p_hat = torch.tensor([[0.8, 0.2], [0.5, 0.5]]), torch.tensor([[0.5, 0.5]])
@@ -204,7 +206,7 @@ def _(draw):
 
 
 def _drawn(draw, vocab, k):
-    """Draw probabilities of a model and of a similar draft, guesses of the draft, and random numbers."""
+    """Draw a model's probabilities, the probabilities of a similar draft, the draft's guesses, and random numbers."""
     scores = draw.normal(k + 1, vocab)
     p, p_hat = scores.softmax(-1), (scores + draw.normal(k + 1, vocab)).softmax(-1)[:k]
     running, at = p_hat.cumsum(-1), draw.uniform(k, 1)
@@ -341,7 +343,7 @@ def _(p, p_hat, guesses, u):
 
 @keep_guesses.variant
 def _(p, p_hat, guesses, u):
-    # treat the position after the last guess as one where the draft has probability 0
+    # Treat the position after the last guess as one where the draft has probability 0
     _place(p, p_hat, guesses, u)
     p_hat = torch.cat([p_hat, torch.zeros_like(p[:1])])
     place = 0
@@ -369,9 +371,10 @@ def _(p, p_hat, guesses, u):
     ),
 )
 def look_up(ids, longest, count):
-    """`ids` is a list of tokens. Take its last `n` tokens, for `n` from `longest` down to 1, and look for the same run earlier in the text. Stop at
-    the longest run that occurs, take its latest earlier occurrence, and return the tokens that followed it: at most `count`, and none beyond the end
-    of the text. Return an empty list if even the last token has not occurred before.
+    """`ids` is a list of tokens. Take its last `n` tokens, for `n` from `longest` down to 1, and look for the same run
+    earlier in the text. Stop at the longest run that also occurs earlier, take the latest of its earlier occurrences,
+    and return the tokens that follow it: at most `count` tokens, and none beyond the end of the text. Return an empty
+    list if even the last token has not occurred before.
 
     ```python
     >>> look_up([7, 1, 2, 5, 1, 2], 3, 2)
@@ -418,7 +421,7 @@ def _run(longest, count):
 
 
 def _places(ids, n):
-    """Return the earlier ends of the run of the last n tokens, in order, without the end of the text."""
+    """Return, in order, the positions before the end of the text where the run of the last n tokens also ends."""
     return [place for place in range(n, len(ids)) if ids[place - n : place] == ids[len(ids) - n :]]
 
 
@@ -443,7 +446,7 @@ def _(ids, longest, count):
 @look_up.mistake("you found the end of the text itself, and nothing follows it")
 def _(ids, longest, count):
     _run(longest, count)
-    place = len(ids)  # a run found at the end of the text
+    place = len(ids)  # finds the run at the end of the text itself
     return ids[place : place + count]
 
 
@@ -506,7 +509,8 @@ def _(ids, longest, count):
 
 @look_up.variant
 def _(ids, longest, count):
-    # how far the text agrees with its end at each position; take the longest, and of those the last
+    # Find how many tokens before each position agree with the end of the text; take the longest run, and the last of
+    # several
     _run(longest, count)
     best, found = 0, len(ids)
     for place in range(1, len(ids)):
@@ -536,9 +540,10 @@ def _(ids, longest, count):
     ),
 )
 def done_at(arrivals, lengths, seats):
-    """Text i arrives at time `arrivals[i]`, an integer, and has `lengths[i]` tokens to write. Arrivals are in ascending order. A step takes from time
-    t to t + 1. At its beginning, waiting texts that have arrived by t take the free seats in order. Then each seated text writes one token, and
-    leaves if it was the last one. Return a list with the time when each text is done.
+    """Text i arrives at time `arrivals[i]`, an integer, and has `lengths[i]` tokens to write. Arrivals are in ascending
+    order. Each step advances from time t to t + 1. At the beginning of a step, waiting texts that have arrived by time
+    t take the free seats in order. Then each seated text writes one token, and it leaves if this token was its last.
+    Return a list with the time at which each text is done.
 
     ```python
     >>> done_at([0, 0, 1], [3, 1, 2], 2)
@@ -602,7 +607,7 @@ def _timetable(arrivals, lengths, seats):
 
 
 def _seated(arrivals, lengths, seats, order=None, together=False, seated_first=True):
-    """Simulate the steps with the given mistakes."""
+    """Simulate the steps, correctly by default; the options introduce mistakes."""
     done, waiting, left, time = [0] * len(lengths), list(range(len(lengths))), {}, 0
     while waiting or left:
         free = seats - len(left) if not together or not left else 0
@@ -665,7 +670,7 @@ def _(arrivals, lengths, seats):
 
 @done_at.variant
 def _(arrivals, lengths, seats):
-    # the time at which each seat becomes free; the next text takes the earliest
+    # Store the time at which each seat becomes free; the next text takes the seat with the earliest time
     _timetable(arrivals, lengths, seats)
     free, done = [0] * seats, []
     for arrival, length in zip(arrivals, lengths, strict=True):
@@ -700,9 +705,10 @@ def _(arrivals, lengths, seats):
     ),
 )
 def read_blocks(q, k_pool, v_pool, table, length):
-    """A cache consists of blocks, `k_pool` (block, slot, d) and `v_pool` (block, slot, d_v). Token t of a text is in block `table[t // slots]` of the
-    pool, at slot `t % slots`, where `slots` is the number of slots in a block. The text has `length` tokens. Return the output of attention for the
-    query `q` (d) over them, (d_v), with scores divided by $\\sqrt{d}$.
+    """A cache consists of blocks of keys, `k_pool` (block, slot, d), and of values, `v_pool` (block, slot, d_v). Token
+    t of a text is in block `table[t // slots]` of the pool, at slot `t % slots`, where `slots` is the number of slots
+    in a block. The text has `length` tokens. Return the output of attention, (d_v), for the query `q` (d) over these
+    tokens, with scores divided by $\\sqrt{d}$.
 
     ```python
     >>> pool = torch.tensor([[[2.0], [9.0]], [[4.0], [6.0]]])
@@ -828,7 +834,7 @@ def _(q, k_pool, v_pool, table, length):
 
 @read_blocks.variant
 def _(q, k_pool, v_pool, table, length):
-    # token by token
+    # Process one token at a time
     _pools(q, k_pool, v_pool, table, length)
     slots = k_pool.shape[1]
     keys = torch.stack([k_pool[table[t // slots], t % slots] for t in range(length)])
@@ -840,7 +846,7 @@ def _(q, k_pool, v_pool, table, length):
 
 @read_blocks.variant
 def _(q, k_pool, v_pool, table, length):
-    # block by block, with the largest score so far and two sums, as in lesson 12
+    # Process one block at a time, with the largest score so far and two sums, as in lesson 12
     _pools(q, k_pool, v_pool, table, length)
     slots, top, total, found = k_pool.shape[1], None, 0.0, 0.0
     for at in range(-(-length // slots)):
@@ -976,7 +982,7 @@ def _(texts, slots):
 
 @blocks_for.variant
 def _(texts, slots):
-    # a tree: each node is a full block, under the block before it
+    # Build a tree in which each node is a full block and its parent is the block before it
     _slots(slots)
     root, count = {}, 0
     for text in texts:
@@ -992,7 +998,7 @@ def _(texts, slots):
 
 @blocks_for.variant
 def _(texts, slots):
-    # what a server stores: the index of the previous block, and the block's tokens
+    # Store what a server stores: the index of the previous block, and the block's tokens
     _slots(slots)
     number, own = {}, 0
     for text in texts:

@@ -24,9 +24,9 @@ from companion_school.checking.exercise import Case, exercise
     ),
 )
 def in_groups(W, bits, group):
-    """Round `W` (row, column) to integers of `bits` bits by absmax. Each `group` neighbouring entries of a row share a step, chosen so that the
-    largest of their absolute values becomes the highest level, $2^{bits-1} - 1$. Return step times level, a tensor like `W`. Halves are rounded
-    to the even level, as in `torch.round`.
+    """Round `W` (row, column) to integers of `bits` bits by absmax. Every `group` consecutive entries of a row share a
+    step, chosen so that the largest of their absolute values becomes the highest level, $2^{bits-1} - 1$. Return step
+    times level for every entry, as a tensor like `W`. Halves are rounded to the even level, as in `torch.round`.
 
     ```python
     >>> in_groups(torch.tensor([[0.7, -0.34, 4.9, 0.4]]), 4, 2)
@@ -152,7 +152,7 @@ def _(W, bits, group):
 
 @in_groups.variant
 def _(W, bits, group):
-    # group by group
+    # Process one group at a time
     _divides(W, bits, group)
     kept = [_rounded(part, part.abs().amax(dim=1, keepdim=True), bits) for part in W.split(group, dim=1)]
     return torch.cat(kept, dim=1)
@@ -186,9 +186,10 @@ def _(W, bits, group):
     ),
 )
 def rounded_bytes(rows, columns, bits, group, scale_bits=16, zero_bits=0):
-    """A matrix of `rows` by `columns` is stored with `bits` bits per weight. Each `group` neighbouring entries of a row share a scale of
-    `scale_bits` bits and, if the rounding is affine, a zero point of `zero_bits` bits. The last group of a row may be shorter. Everything is
-    packed without gaps. How many bytes does the matrix take? Return an `int`, rounded up to whole bytes.
+    """A matrix of `rows` by `columns` is stored with `bits` bits per weight. Every `group` consecutive entries of a row
+    share a scale of `scale_bits` bits and, if the rounding is affine, a zero point of `zero_bits` bits. The last group
+    of a row may be shorter. Everything is packed without gaps. How many bytes does the matrix take? Return an `int`,
+    rounded up to whole bytes.
 
     ```python
     >>> rounded_bytes(2, 40, 4, 32)
@@ -280,7 +281,7 @@ def _(rows, columns, bits, group, scale_bits=16, zero_bits=0):
 
 @rounded_bytes.variant
 def _(rows, columns, bits, group, scale_bits=16, zero_bits=0):
-    # group by group
+    # Process one group at a time
     _sizes(rows, columns, bits, group, scale_bits, zero_bits)
     total = 0
     for _ in range(rows):
@@ -323,10 +324,11 @@ def _(rows, columns, bits, group, scale_bits=16, zero_bits=0):
     ),
 )
 def make_up(W, x, step):
-    """`W` (row, column) multiplies inputs. `x` (token, column) is a sample of them, with more tokens than columns. Round all weights of row i to
-    multiples of `step[i]`. Go through the columns from the first to the last. Round the column to the nearest multiples, with halves to even,
-    and then move all *later* columns so that the mean squared error of the outputs $x W^\\top$ is smallest, given the columns that are already
-    rounded. Return the rounded weights, a tensor like `W`, without changing the arguments.
+    """`W` (row, column) multiplies inputs, and `x` (token, column) is a sample of these inputs, with more tokens than
+    columns. Round all weights of row i to multiples of `step[i]`. Go through the columns from first to last. Round each
+    column to the nearest multiples, with halves to even, and then adjust all *later* columns so that the mean squared
+    error of the outputs $x W^\\top$ is smallest, given the columns that are already rounded. Return the rounded
+    weights, a tensor like `W`, without changing the arguments.
 
     ```python
     >>> make_up(torch.tensor([[0.4, 0.4]]), torch.tensor([[1.0, 0.8], [0.0, 0.6]]), torch.tensor([1.0]))
@@ -463,7 +465,7 @@ def _(W, x, step):
 
 @make_up.variant
 def _(W, x, step):
-    # least squares on the outputs themselves
+    # Solve a least-squares problem on the outputs themselves
     _fits(W, x, step)
     W, kept = W.clone(), torch.zeros_like(W)
     for c in range(W.shape[1]):
@@ -476,7 +478,7 @@ def _(W, x, step):
 
 @make_up.variant
 def _(W, x, step):
-    # as libraries do it: one factorisation, whose rows are the corrections
+    # Do it as libraries do, with one factorisation whose rows give the corrections
     _fits(W, x, step)
     W, kept = W.clone(), torch.zeros_like(W)
     rows = torch.linalg.cholesky(torch.linalg.inv(x.T @ x), upper=True)
@@ -503,10 +505,11 @@ def _(W, x, step):
     ),
 )
 def by_chance(x, levels, dice):
-    """Round each number of `x` (row, column) to one of the `levels`, a list of numbers in ascending order, by stochastic rounding, equation
-    (19.11): a number between two neighbouring levels goes up with a probability that equals its fraction of the way from the lower to the upper.
-    `dice`, in the shape of `x`, has a random number between 0 and 1 for each number: go up where it is below the probability. A number beyond
-    the first or the last level becomes that level.
+    """Round each element of `x` (row, column) to one of the `levels`, which are numbers in ascending order, by
+    stochastic rounding, equation (19.11): an element between two neighbouring levels is rounded up with a probability
+    that equals its fraction of the way from the lower to the upper level. `dice`, which has the shape of `x`, holds a
+    random number between 0 and 1 for each element: round up where it is below the probability. An element below the
+    first or above the last level becomes that level.
 
     ```python
     >>> x, dice = torch.tensor([[0.1, 2.3, 9.0]]), torch.tensor([[0.15, 0.5, 0.9]])
@@ -536,7 +539,8 @@ FP4 = torch.tensor([-6, -4, -3, -2, -1.5, -1, -0.5, 0, 0.5, 1, 1.5, 2, 3, 4, 6],
 
 
 def _asked(draw, levels, rows, columns):
-    """Draw numbers at quarters of the way between levels, and random numbers that are not close to a quarter."""
+    """Draw elements at quarters of the way between two levels, and random numbers that are not close to a multiple of
+    1/4."""
     at, way = draw.wholes(0, len(levels) - 2, rows, columns), draw.wholes(1, 3, rows, columns) / 4
     x = levels[at] + way * (levels[at + 1] - levels[at])
     return x, levels, (draw.wholes(0, 7, rows, columns) + 0.25 + draw.uniform(rows, columns) / 2) / 8
@@ -642,7 +646,7 @@ def _(x, levels, dice):
 
 @by_chance.variant
 def _(x, levels, dice):
-    # the position among the levels as one number; the dice are subtracted from it
+    # Express the position among the levels as one number, and subtract the dice from it
     _fits_levels(x, levels, dice)
     x = x.clamp(levels[0], levels[-1])
     below = ((x[..., None] >= levels).sum(dim=-1) - 1).clamp(0, len(levels) - 2)

@@ -23,9 +23,10 @@ from companion_school.checking.exercise import Case, exercise
     ),
 )
 def loss_mask(ids, user, assistant, end):
-    """`ids` is a conversation, a list of tokens. A turn begins with a role token, `user` or `assistant`, and ends with the token `end`. There
-    may be several turns of both kinds, and an `end` may be followed by padding, which can be any tokens except role tokens. Return a list of
-    booleans that says for each token whether it counts in the loss. What the assistant says counts, including its `end` but not its role token.
+    """`ids` is a conversation, given as a list of tokens. A turn begins with a role token, `user` or `assistant`, and
+    ends with the token `end`. There may be several turns of both kinds, and an `end` may be followed by padding, which
+    may be any tokens except role tokens. Return a list of booleans that says for each token whether it counts in the
+    loss. What the assistant says counts, including its `end` but not its role token.
 
     ```python
     >>> loss_mask([7, 1, 2, 9, 8, 3, 9, 0], 7, 8, 9)
@@ -153,7 +154,7 @@ def _(ids, user, assistant, end):
 
 @loss_mask.variant
 def _(ids, user, assistant, end):
-    # for each token, the last role before it, and whether an end lies between
+    # For each token, find the last role before it and whether an end lies between them
     _roles(ids, user, assistant)
     found = []
     for at, token in enumerate(ids):
@@ -183,8 +184,9 @@ def _(ids, user, assistant, end):
 )
 def adapted(x, weight, down, up, which, scale):
     """A server has one frozen matrix, `weight` (out, in), which maps a row x to `x @ weight.T`, and several adapters of the same rank: `down`
-    (adapter, in, rank) and `up` (adapter, rank, out). Row b of the batch `x` (batch, in) uses the adapter with the index `which[b]` (int64), or none
-    if that is -1. An adapter's change is multiplied by the number `scale`. Return the outputs (batch, out).
+    (adapter, in, rank) and `up` (adapter, rank, out). Row b of the batch `x` (batch, in) uses the adapter with the
+    index `which[b]` (int64), or no adapter if that index is -1. The change that an adapter makes is multiplied by
+    `scale`. Return the outputs (batch, out).
 
     ```python
     >>> one = torch.ones(1, 1, 1)
@@ -324,7 +326,7 @@ def _(x, weight, down, up, which, scale):
 
 @adapted.variant
 def _(x, weight, down, up, which, scale):
-    # row by row, with the merged matrix
+    # Process the rows of one adapter at a time, with the merged matrix
     _fitting(x, weight, down, up, which)
     out = x @ weight.T
     for number in range(len(down)):
@@ -353,8 +355,9 @@ def _(x, weight, down, up, which, scale):
 )
 def preference_loss(now, start, counts, tau):
     """`now` (pair, 2, token) are the log probabilities that the model gives to the tokens of two answers, first the good one and then the bad
-    one. `start` (pair, 2, token) are those of the model before training. `counts` (pair, 2, token) is boolean and says which tokens belong to
-    the answers. Return the loss of DPO with temperature `tau`, averaged over the pairs, as a tensor without axes.
+    one. `start` (pair, 2, token) are those that the model gave before training. `counts` (pair, 2, token) is boolean
+    and says which tokens belong to the answers. Return the loss of DPO with temperature `tau`, averaged over the pairs,
+    as a zero-dimensional tensor.
 
     ```python
     >>> now, start = torch.tensor([[[-1.0], [-2.0]]]), torch.tensor([[[-1.0], [-1.0]]])
@@ -536,7 +539,7 @@ def _(now, start, counts, tau):
 
 @preference_loss.variant
 def _(now, start, counts, tau):
-    # minus the log probability of the first of two in a softmax over both
+    # Compute minus the log probability of the first answer in a softmax over both
     _paired(now, start, counts, tau)
     zero = now.new_zeros(())
     moved = (torch.where(counts, now, zero) - torch.where(counts, start, zero)).sum(-1)
@@ -562,7 +565,7 @@ def _(now, start, counts, tau):
 def advantages(rewards):
     """`rewards` (question, answer) are the rewards of several answers to each of several questions. Return the advantages of GRPO in the same shape.
     An advantage says how much better an answer is than its group, in standard deviations of the group (the square root of the mean squared distance
-    from its mean). If all answers of a group got the same reward, all its advantages are exactly 0.
+    from its mean). If all answers of a group got the same reward, all advantages of that group are exactly 0.
 
     ```python
     >>> advantages(torch.tensor([[1.0, 0.0, 0.0, 1.0]]))
@@ -711,7 +714,7 @@ def _(rewards):
 
 @advantages.variant
 def _(rewards):
-    # group by group
+    # Process one group at a time
     _groups(rewards)
     rows = []
     for group in rewards:
@@ -742,7 +745,8 @@ def _(rewards):
 def held_back(now, old, gain, counts, clip):
     """`now` and `old` (answer, token) are log probabilities of tokens, from the current model and from the model that drew them. `gain` (answer)
     are the advantages, and `counts` (answer, token) says which tokens belong to the answers. Return the loss of GRPO with ratios clipped to the
-    range from 1 - clip to 1 + clip, as a mean over the tokens of each answer and then over the answers. It is a tensor without axes.
+    range from 1 - clip to 1 + clip, as a mean over the tokens of each answer and then over the answers. The loss is a
+    zero-dimensional tensor.
 
     ```python
     >>> now, old = torch.tensor([[0.5]]).log(), torch.tensor([[0.25]]).log()
@@ -918,7 +922,7 @@ def _(now, old, gain, counts, clip):
 
 @held_back.variant
 def _(now, old, gain, counts, clip):
-    # answer by answer; a good one's ratio is clipped from above, a bad one's from below
+    # Process one answer at a time; clip a good answer's ratio from above and a bad answer's from below
     _told(now, old, gain, counts, clip)
     losses = []
     for row in range(len(now)):
@@ -1042,7 +1046,7 @@ def _(right, drawn, k):
 
 @pass_at.variant
 def _(right, drawn, k):
-    # the probability that the k answers, one after the other, are all wrong
+    # Compute the probability that k answers, drawn one after the other, are all wrong
     _drawn(right, drawn, k)
     total = 0.0
     for count in right:
@@ -1055,7 +1059,7 @@ def _(right, drawn, k):
 
 @pass_at.variant
 def _(right, drawn, k):
-    # the product of Chen et al. 2021
+    # Use the product of Chen et al. (2021)
     _drawn(right, drawn, k)
     found = []
     for count in right:

@@ -24,9 +24,9 @@ from companion_school.checking.exercise import Case, exercise
     ),
 )
 def lens(u, gain, table, eps):
-    """`u` (layer, token, d_model) is the stream before several layers. `gain` (d_model) and `eps`, which is added under the square root, belong to
-    the last RMSNorm, and `table` (vocab, d_model) computes the logits. Return the logits that the logit lens reads at every layer and token, (layer,
-    token, vocab).
+    """`u` (layer, token, d_model) is the stream before each of several layers. `gain` (d_model) and `eps`, which is
+    added under the square root, belong to the last RMSNorm, and `table` (vocab, d_model) computes the logits. Return
+    the logits that the logit lens reads at every layer and token, (layer, token, vocab).
 
     ```python
     >>> lens(torch.tensor([[[3.0, 4.0]]]), torch.tensor([1.0, 2.0]), torch.eye(2), 0.0)
@@ -120,7 +120,7 @@ def _(u, gain, table, eps):
 
 @lens.variant
 def _(u, gain, table, eps):
-    # the gain can multiply the table instead of the stream, and the scale the logits
+    # Multiply the table by the gain instead of the stream, and divide the logits by the scale
     _widths(u, gain, table)
     return u @ (table * gain).T / _scale(u, eps)
 
@@ -144,9 +144,9 @@ def _(u, gain, table, eps):
 )
 def credit(writes, gain, table, words, eps):
     """`writes` (part, d_model) holds the embedding of one token and everything that each head and network added to it, so its sum is the final
-    stream. RMSNorm with `gain` (d_model) and `eps` comes next, and then `table` (vocab, d_model). `words` is a pair of token ids. For each part,
-    return how much it adds to the logit of the first word minus the logit of the second, (part). The results add up to the gap of the two
-    logits.
+    stream. RMSNorm with `gain` (d_model) and `eps` comes next, and then `table` (vocab, d_model) computes the logits.
+    `words` is a pair of token ids. For each part, return how much it adds to the logit of the first word minus the
+    logit of the second, (part). The results add up to the gap between the two logits.
 
     ```python
     >>> writes = torch.tensor([[3.0, 1.0], [1.0, 2.0]])
@@ -252,7 +252,7 @@ def _(writes, gain, table, words, eps):
 
 @credit.variant
 def _(writes, gain, table, words, eps):
-    # all logits of all parts, then the two that are needed
+    # Compute all logits of all parts, then take the two that are needed
     _fits(writes, gain, table, words)
     logits = (writes / _scale(writes.sum(0), eps) * gain) @ table.T
     return logits[:, words[0]] - logits[:, words[1]]
@@ -260,7 +260,7 @@ def _(writes, gain, table, words, eps):
 
 @credit.variant
 def _(writes, gain, table, words, eps):
-    # how much the gap shrinks, with the scale frozen, if a part is left out
+    # Compute how much the gap shrinks if a part is left out while the scale is frozen
     _fits(writes, gain, table, words)
     whole = writes.sum(0)
     direction = _direction(gain, table, words) / _scale(whole, eps)
@@ -286,9 +286,10 @@ def _(writes, gain, table, words, eps):
     ),
 )
 def induction(weights, tokens):
-    """`weights` (batch, head, query, key) are attention weights under a causal mask, and `tokens` (batch, token) are int64. A key is *after a
-    copy* for a query if it does not come later than the query and the token just before the key equals the query's own. A query *counts* if it
-    has such a key. Return each head's total weight on such keys, (head), as a mean over all queries of the batch that count.
+    """`weights` (batch, head, query, key) are attention weights under a causal mask, and `tokens` (batch, token) are
+    token ids (int64). A key is *after a copy* for a query if it does not come later than the query and the token just
+    before the key equals the query's own token. A query *counts* if it has such a key. Return each head's total weight
+    on such keys, (head), averaged over all queries in the batch that count.
 
     ```python
     >>> weights = torch.tensor([[[[1.0, 0, 0], [0.5, 0.5, 0], [0.2, 0.7, 0.1]]]])
@@ -298,7 +299,7 @@ def induction(weights, tokens):
 
     ★
     - Raise a `ValueError` if the shape of `tokens` does not match the weights, or if no query counts.
-    - Weights on keys after the query do not count if there are any.
+    - Any weights on keys after the query are ignored.
     """
     ### BEGIN SOLUTION
     batch, _, queries, keys = weights.shape
@@ -463,10 +464,11 @@ def _(weights, tokens):
     ),
 )
 def both_ways(gaps):
-    """Each part of a model may be as in the clean text (1) or as in the other text (0). `gaps` (2, 2, ..., 2) has one axis per part and contains
-    the gap for each combination. For example, in `gaps[1, 0, 1]` only part 1 is from the other text. Return (2, part): for each part its share
-    by *noising*, the clean run with this one part from the other text, and by *denoising*, the reverse. A share is 0 if nothing changes and 1 if
-    everything does.
+    """Each part of a model may have its output from the clean text (1) or from the other text (0). `gaps`
+    (2, 2, ..., 2) has one axis per part and contains the gap for each combination. For example, in `gaps[1, 0, 1]` only part 1 is
+    from the other text. Return a tensor (2, part) with each part's share by *noising* (the clean run with only this
+    part from the other text) and by *denoising* (the reverse). A share is 0 if nothing changes and 1 if everything
+    does.
 
     ```python
     >>> both_ways(torch.tensor([[0.0, 1.0], [1.0, 1.0]]))
@@ -588,7 +590,8 @@ def _(gaps):
 
 @both_ways.variant
 def _(gaps):
-    # in a flat list of all runs, each part is a bit of the index, and the first part is the highest bit
+    # In a flat list of all runs, each part corresponds to one bit of the index, the first part to the most significant
+    # bit
     _ends(gaps)
     flat, bits = gaps.reshape(-1), 2 ** torch.arange(gaps.dim()).flip(0)
     way = flat[-1] - flat[0]
@@ -615,9 +618,10 @@ def _(gaps):
 )
 def rebuilt(u, into, bias, out, keep):
     """Apply a sparse autoencoder to `u` (vector, d_model). `into` and `out` are (feature, d_model), and `bias` is (feature). A feature is
-    $\\max(0, \\text{in} \\cdot u + \\text{bias})$, and for each vector the `keep` largest features remain and the others become 0. Return the
-    rebuilt vectors, (vector, d_model), and the share explained, a tensor without axes. It is 1 minus the squared error divided by the squared
-    distance from the mean vector of `u`, where both are summed over all vectors and components.
+    $\\max(0, \\text{in} \\cdot u + \\text{bias})$, and for each vector only the `keep` largest features remain, while
+    the others become 0. Return the rebuilt vectors, (vector, d_model), and the explained share, a zero-dimensional
+    tensor. This share is 1 minus the squared error divided by the squared distance from the mean vector of `u`, both
+    summed over all vectors and components.
 
     ```python
     >>> both = torch.tensor([[1.0, 0.0], [0.0, 1.0]])

@@ -24,7 +24,7 @@ from companion_school.checking.exercise import Case, exercise
     ),
 )
 def even_out(G, rounds=5):
-    """Divide `G` (row, column) by the square root of the sum of its squares, and send it `rounds` times through
+    """Divide `G` (row, column) by the square root of the sum of its squares, and pass it `rounds` times through
 
     $$X \\leftarrow 3.4445\\, X - 4.775\\, X X^\\top X + 2.0315\\, (X X^\\top)^2 X$$
 
@@ -38,7 +38,7 @@ def even_out(G, rounds=5):
 
     ★
     - Raise a `ValueError` if `rounds` is negative or `G` is not a matrix.
-    - A matrix of zeros stays a matrix of zeros.
+    - A matrix of zeros remains a matrix of zeros.
     """
     ### BEGIN SOLUTION
     if G.ndim != 2 or rounds < 0:
@@ -144,14 +144,14 @@ def _(G, rounds=5):
 
 @even_out.variant
 def _(G, rounds=5):
-    # never transposed: the same numbers from the larger product
+    # Never transpose: the larger product gives the same result
     _matrix(G, rounds)
     return _rounds(_divided(G, G.square().sum().sqrt()), rounds)
 
 
 @even_out.variant
 def _(G, rounds=5):
-    # with the smaller product on the other side
+    # Multiply by X^T X on the right instead
     _matrix(G, rounds)
     X = _divided(G, torch.linalg.matrix_norm(G))
     for _ in range(rounds):
@@ -178,10 +178,11 @@ def _(G, rounds=5):
     ),
 )
 def muon_update(W, gradient, mean, rate, decay):
-    """Perform one update of Muon. `W`, `gradient` and `mean`, the momentum so far, are (row, column). The new momentum is 0.95 times the old one
-    plus 0.05 times the gradient. Nesterov's form then takes 0.95 times the *new* momentum plus 0.05 times the gradient. Orthogonalize the result
-    with five rounds of exercise 22.1. Multiply `W` by 1 − rate · decay, and subtract the orthogonalized matrix times the rate. If there are more
-    rows than columns, also multiply it by $\\sqrt{\\text{rows}/\\text{columns}}$. Return the new `W` and momentum without changing the
+    """Perform one update of Muon. `W`, `gradient` and `mean`, the momentum so far, are (row, column). The new momentum
+    is 0.95 times the old one plus 0.05 times the gradient. Nesterov's form then takes 0.95 times the *new* momentum
+    plus 0.05 times the gradient. Orthogonalize the result with five rounds of exercise 22.1. Multiply `W` by 1 − rate ·
+    decay, and subtract the orthogonalized matrix times the rate. If there are more rows than columns, also multiply
+    this matrix by $\\sqrt{\\text{rows}/\\text{columns}}$. Return the new `W` and momentum without changing the
     arguments.
 
     ```python
@@ -348,7 +349,7 @@ def _(W, gradient, mean, rate, decay):
 
 @muon_update.variant
 def _(W, gradient, mean, rate, decay):
-    # in one formula: 0.9025 times the old momentum plus 0.0975 times the gradient
+    # Use one formula: 0.9025 times the old momentum plus 0.0975 times the gradient
     _one_shape(W, gradient, mean, rate, decay)
     even = _even(0.9025 * mean + 0.0975 * gradient)
     return W - rate * decay * W - rate * _longer(W) * even, 0.95 * mean + 0.05 * gradient
@@ -378,8 +379,9 @@ def _(W, gradient, mean, rate, decay):
 )
 def noise_in(gradients):
     """`gradients` (window, weight) are the gradients of n single windows. Use equation (22.11) for batches of 1 and of n to estimate, without bias,
-    $|\\nabla|^2$, the squared length of the true gradient, and the noise, the mean squared distance of a window's gradient from it. Return the noise
-    divided by $|\\nabla|^2$, the noise scale in windows, as a `float`.
+    $|\\nabla|^2$, the squared length of the true gradient, and the noise, which is the mean squared distance between a
+    window's gradient and the true gradient. Return the noise divided by $|\\nabla|^2$, the noise scale in windows, as a
+    `float`.
 
     ```python
     >>> noise_in(torch.tensor([[3.0, 1.0], [1.0, -1.0]]))
@@ -493,7 +495,7 @@ def _(gradients):
 
 @noise_in.variant
 def _(gradients):
-    # unbiased variances over all weights
+    # Add up unbiased variances over all weights
     _two(gradients)
     noise = gradients.var(dim=0).sum()
     return _ratio(noise, gradients.mean(dim=0).square().sum() - noise / len(gradients))
@@ -501,7 +503,7 @@ def _(gradients):
 
 @noise_in.variant
 def _(gradients):
-    # products of different windows contain no noise: their mean estimates the true squared length
+    # Products of different windows' gradients contain no noise, so their mean estimates the true squared length
     _two(gradients)
     n, products = len(gradients), gradients @ gradients.T
     true = (products.sum() - products.diagonal().sum()) / (n * (n - 1))

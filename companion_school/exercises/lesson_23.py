@@ -26,7 +26,8 @@ from companion_school.checking.exercise import Case, exercise
 )
 def days_of_a_run():
     """A model of 350 million parameters reads 20 tokens for each parameter. It trains on one GPU, which reaches 40 % of its peak of $10^{15}$
-    operations per second. How many days does the run take? Return a `float`, rounded to four decimals or better.
+    operations per second. How many days does the run take? Return a `float` that is accurate to at least four decimal
+    places.
     """
     ### BEGIN SOLUTION
     parameters = 350e6
@@ -103,10 +104,11 @@ def _():
     ),
 )
 def training_operations(matrices, tokens, frozen=()):
-    """A token passes through `matrices`, a list of `(inputs, outputs)`, one after the other. Return `(forward, backward)`, the operations of the
-    matrix products for this many `tokens`, where a multiplication and an addition count as two operations. The gradient of
-    the first matrix's inputs is not needed. The matrices whose index is in `frozen` are not trained: their own gradient is not computed. A
-    gradient is passed back only as far as a trained matrix needs it.
+    """A token passes through `matrices`, a list of `(inputs, outputs)`, one after the other. Return
+    `(forward, backward)`, the number of operations in the matrix products for `tokens` tokens, counting a
+    multiplication and an addition as two operations. The gradient of the first matrix's inputs is not needed. The
+    matrices whose index is in `frozen` are not trained, so their own gradient is not computed. A gradient is passed
+    back only as far as a trained matrix needs it.
 
     ```python
     >>> training_operations([(3, 4), (4, 2)], 5)
@@ -125,7 +127,7 @@ def training_operations(matrices, tokens, frozen=()):
             f"tokens={tokens}, matrices={matrices}, frozen={frozen}: expected tokens >= 1, matrices that fit together, and frozen indices among theirs"
         )
     forward = backward = 0
-    needed = False  # does something before this matrix need a gradient?
+    needed = False  # does any matrix before this one need a gradient?
     for at, (inputs, outputs) in enumerate(matrices):
         product = 2 * tokens * inputs * outputs
         forward += product
@@ -164,7 +166,7 @@ def _products(matrices, tokens, frozen):
 
 
 def _backward(products, frozen, *, first=False, through=None, own=True):
-    """Count the backward pass with the given mistake."""
+    """Count the operations of the backward pass, correctly by default; the options introduce mistakes."""
     trained = [at for at in range(len(products)) if at not in frozen]
     lowest = min(trained, default=len(products))
     total = 0
@@ -238,7 +240,7 @@ def _(matrices, tokens, frozen=()):
 
 @training_operations.variant
 def _(matrices, tokens, frozen=()):
-    # from last to first
+    # Go from the last matrix to the first
     products = _products(matrices, tokens, frozen)
     trained = [at not in frozen for at in range(len(products))]
     backward = 0
@@ -249,7 +251,7 @@ def _(matrices, tokens, frozen=()):
 
 @training_operations.variant
 def _(matrices, tokens, frozen=()):
-    # both products of each matrix, minus those that are not needed
+    # Count both products of each matrix, minus those that are not needed
     products = _products(matrices, tokens, frozen)
     first = next((at for at in range(len(products)) if at not in frozen), len(products))
     own = sum(product for at, product in enumerate(products) if at not in frozen)
@@ -388,7 +390,7 @@ def _(parameters, tokens, scores, floor, alpha, delta):
 
 @fit_factors.variant
 def _(parameters, tokens, scores, floor, alpha, delta):
-    # the normal equations, by hand
+    # Solve the normal equations by hand
     if len({len(parameters), len(tokens), len(scores)}) > 1 or len(scores) < 2:
         raise ValueError("runs")
     x, y = parameters.double().pow(-alpha), tokens.double().pow(-delta)
@@ -402,7 +404,7 @@ def _(parameters, tokens, scores, floor, alpha, delta):
 
 @fit_factors.variant
 def _(parameters, tokens, scores, floor, alpha, delta):
-    # first remove what the second column explains, then fit the first column
+    # First remove what the second column explains, then fit the first column
     if not len(parameters) == len(tokens) == len(scores) or len(tokens) < 2:
         raise ValueError("runs")
     x, y = torch.exp(-alpha * parameters.double().log()), torch.exp(-delta * tokens.double().log())
@@ -431,8 +433,9 @@ def _(parameters, tokens, scores, floor, alpha, delta):
     ),
 )
 def best_size(compute, alpha, delta, factor_1, factor_2):
-    """Return `(parameters, tokens)`, two floats with `6 * parameters * tokens == compute` that minimize the scaling law $\\text{floor} +
-    \\text{factor}_1 / \\text{parameters}^\\alpha + \\text{factor}_2 / \\text{tokens}^\\delta$. The floor does not matter.
+    """Return `(parameters, tokens)`, two floats with `6 * parameters * tokens == compute` that minimize the scaling law
+    $\\text{floor} + \\text{factor}_1 / \\text{parameters}^\\alpha + \\text{factor}_2 / \\text{tokens}^\\delta$. The
+    floor does not matter.
 
     ```python
     >>> best_size(600.0, 0.5, 0.5, 2.0, 2.0)
@@ -526,7 +529,7 @@ def _(compute, alpha, delta, one, two):
 
 @best_size.variant
 def _(*given):
-    # by bisection on the difference of both sides, in logarithms
+    # Use bisection on the difference between the two sides, in logarithms
     compute, alpha, delta, one, two = _positive(*given)
     low, high = -200.0, 200.0
     whole = math.log(compute / 6)
@@ -540,7 +543,7 @@ def _(*given):
 
 @best_size.variant
 def _(*given):
-    # the tokens first, by swapping the roles of the two fractions
+    # Compute the tokens first, by swapping the roles of the two fractions
     compute, alpha, delta, one, two = _positive(*given)
     products, both = compute / 6, alpha + delta
     tokens = (delta * two / (alpha * one)) ** (1 / both) * products ** (alpha / both)
@@ -564,8 +567,9 @@ def _(*given):
     ),
 )
 def cheapest(models, written):
-    """`models` is a list of `(parameters, tokens read)`, and all of them are equally good. Return the index of the model that takes the fewest
-    operations for its training and then for writing `written` tokens. If several tie, return the first.
+    """`models` is a list of `(parameters, tokens read)`, and all of them are equally good. Return the index of the
+    model that takes the fewest operations in total for its training and for writing `written` tokens afterwards. If
+    several tie, return the first.
 
     ```python
     >>> cheapest([(10, 20), (5, 60)], 100)

@@ -25,8 +25,9 @@ from companion_school.checking.exercise import Case, exercise
     ),
 )
 def similarity_and_link():
-    """Take "to be or not to be" and "to be or not to see". What is the Jaccard similarity of their sets of shingles of two words? And with what
-    probability do 2 bands of 3 rows link the two? Return both as a tuple of two `float`s, rounded to four decimals or better.
+    """Take "to be or not to be" and "to be or not to see". What is the Jaccard similarity of their sets of shingles of
+    two words? And with what probability do 2 bands of 3 rows link the two texts? Return both as a tuple of two
+    `float`s, accurate to at least four decimal places.
     """
     ### BEGIN SOLUTION
     similarity = 4 / 5
@@ -104,8 +105,8 @@ def _():
 )
 def repeated_lines(text):
     """One of Gopher's rules removes pages whose lines repeat. Return `(share of lines, share of characters)`, two floats: the share of the
-    nonblank lines of `text` that occurred before, and the share of the characters in them. Leading and trailing spaces are removed before lines
-    are compared and counted.
+    nonblank lines of `text` that repeat an earlier line, and the share of the characters in these lines. Leading and
+    trailing spaces are removed before lines are compared and counted.
 
     ```python
     >>> repeated_lines("buy\\nbuy\\nrun now\\nbuy")
@@ -207,7 +208,7 @@ def _(text):
 
 @repeated_lines.variant
 def _(text):
-    # what remains after merging equal lines
+    # Compute what remains after merging equal lines
     lines = [line for line in map(str.strip, text.splitlines()) if line]
     if len(lines) == 0:
         raise ValueError("text: no line")
@@ -365,7 +366,7 @@ def _(member, rank):
 
 @minhash.variant
 def _(member, rank):
-    # text by text and order by order
+    # Process one text at a time, and compare all pairs
     if member.shape[1] != rank.shape[1]:
         raise ValueError("rank")
     rows = []
@@ -380,7 +381,7 @@ def _(member, rank):
 
 @minhash.variant
 def _(member, rank):
-    # walk through each order and stop at the first shingle that a text has
+    # Walk through each order and stop at the first shingle that a text has
     if member.size(1) != rank.size(1) or bool((member.sum(1) == 0).any()):
         raise ValueError("member and rank")
     order = rank.argsort(dim=1)
@@ -533,7 +534,7 @@ def _(signatures, bands):
 
 @linked_groups.variant
 def _(signatures, bands):
-    # a breadth-first search over a table of links
+    # Follow the links of each text that has no group yet, in a table of links
     parts = _whole_bands(signatures, bands)
     links = (parts[:, None] == parts[None]).all(dim=3).any(dim=2)
     first: list[int | None] = [None] * len(parts)
@@ -549,7 +550,7 @@ def _(signatures, bands):
 
 @linked_groups.variant
 def _(signatures, bands):
-    # union-find over the buckets
+    # Use union-find over the buckets
     if bands < 1:
         raise ValueError("bands")
     rows, rest = divmod(signatures.shape[1], bands)
@@ -587,10 +588,12 @@ def _(signatures, bands):
     ),
 )
 def mixture(sizes, tokens, power):
-    """A data mixture draws from several sources, and `sizes` lists their tokens. The share of each is proportional to its size to the given
-    `power`: 1 mixes in proportion to size, 0 gives all sources the same share, and numbers in between upsample the small ones. Return
+    """A data mixture draws from several sources, and `sizes` lists the number of tokens in each. The share of a source
+    is proportional to its size raised to the given `power`: 1 mixes in proportion to size, 0 gives all sources the same
+    share, and values in between upsample the small sources. Return
         `(shares, readings)`,
-    two lists of floats: the share of each source in a run of this many `tokens`, and how many times the run reads it.
+    two lists of floats: the share of each source in a run of `tokens` tokens, and how many times the run reads that
+    source.
 
     ```python
     >>> mixture([100, 900], 1200, 0.5)
@@ -677,7 +680,7 @@ def _(sizes, tokens, power):
 
 @mixture.variant
 def _(sizes, tokens, power):
-    # as a softmax of logarithms
+    # Compute the shares as a softmax of logarithms
     if not sizes or any(size <= 0 for size in sizes) or tokens < 0:
         raise ValueError("sizes, tokens")
     logs = torch.tensor(sizes, dtype=torch.float64).log()
@@ -687,7 +690,7 @@ def _(sizes, tokens, power):
 
 @mixture.variant
 def _(sizes, tokens, power):
-    # relative to the first source
+    # Compute all shares relative to the first source
     if not sizes or min(sizes) <= 0 or min(tokens, 0) < 0:
         raise ValueError("sizes, tokens")
     relative = [math.exp(power * math.log(size / sizes[0])) for size in sizes]

@@ -22,8 +22,9 @@ from companion_school.checking.exercise import Case, exercise
     ),
 )
 def questions_for_two_points():
-    """Two models are each right on about 70 % of their questions. They answer different questions, but equally many. How many questions does
-    each need, so that 1.96 standard errors of the difference between their scores are at most two percentage points? Return an `int`.
+    """Two models are each right on about 70 % of their questions. They answer different questions, but the same number
+    of them. How many questions does each model need for 1.96 standard errors of the difference between their scores to
+    be at most two percentage points? Return an `int`.
     """
     ### BEGIN SOLUTION
     variance = 0.7 * 0.3
@@ -107,9 +108,11 @@ RULES = ("sum", "per byte", "prior")
     ),
 )
 def choose(choices, nats, prior, rule):
-    """A model gives the texts in `choices` the log-likelihoods `nats`, and without the question the log-likelihoods `prior` (lists of floats).
-    Return the index of the choice that the model picks. If several tie, return the first. The `rule` is `"sum"`; `"per byte"`, which divides by the
-    bytes of the choice in UTF-8; or `"prior"`, which picks the choice whose probability the question has raised by the largest factor.
+    """Given a question, a model assigns the log-likelihoods `nats` to the texts in `choices`; without the question, it
+    assigns the log-likelihoods `prior` to them (both are lists of floats). Return the index of the choice that the
+    model picks. If several tie, return the first. The `rule` is `"sum"`; `"per byte"`, which divides by the number of
+    bytes of the choice in UTF-8; or `"prior"`, which picks the choice whose probability the question has raised by the
+    largest factor.
 
     ```python
     >>> choose(["ab", "abcd"], [-1.6, -2.0], [-4.0, -9.0], "per byte")
@@ -224,7 +227,7 @@ def _(choices, nats, prior, rule):
 
 @choose.variant
 def _(choices, nats, prior, rule):
-    # a loop that remembers the best so far
+    # Use a loop that remembers the best choice so far
     _fitting(choices, nats, prior, rule)
     best, at = -math.inf, 0
     for i, text in enumerate(choices):
@@ -240,7 +243,7 @@ def _(choices, nats, prior, rule):
 
 @choose.variant
 def _(choices, nats, prior, rule):
-    # sorted, which keeps ties in order
+    # Sort the choices, which keeps ties in order
     scores = _by(choices, nats, prior, rule)
     return sorted(range(len(scores)), key=lambda i: -scores[i])[0]
 
@@ -264,7 +267,8 @@ def _(choices, nats, prior, rule):
 )
 def mean_pass_at_k(counts, drawn, k):
     """For each question, `drawn` answers were sampled, and the list `counts` says how many of them are right. Return the mean over all questions
-    of the unbiased estimate of pass@k, the share of the choices of `k` of the drawn answers that contain a right one.
+    of the unbiased estimate of pass@k, which is the share of all selections of `k` of the drawn answers that contain a
+    right one.
 
     ```python
     >>> mean_pass_at_k([1, 0], 4, 2)
@@ -374,7 +378,7 @@ def _(counts, drawn, k):
 
 @mean_pass_at_k.variant
 def _(counts, drawn, k):
-    # as in Chen et al. 2021: a product over the wrong answers
+    # Compute a product over the wrong answers, as in Chen et al. (2021)
     _sound(counts, drawn, k)
     found = []
     for right in counts:
@@ -402,10 +406,10 @@ def _(counts, drawn, k):
     ),
 )
 def compare(first, second):
-    """Two models answered the same questions: `first` and `second` are lists of booleans, right or not, in the same order. Return
-    `(difference, p_value)`: the share of right answers of the first minus that of the second, and the p-value of McNemar's exact test. For
-    this value, toss a coin for each question where exactly one model is right: it is twice the probability that one side wins at least as
-    often as the better model did, but at most 1.
+    """Two models answered the same questions: the lists of booleans `first` and `second` say which answers were right,
+    in the same order. Return `(difference, p_value)`: the first model's accuracy minus the second's, and the p-value of
+    McNemar's exact test. Toss a fair coin for each question where exactly one model is right: the p-value is twice the
+    probability that heads come up at least as often as the better model was right on these questions, but at most 1.
 
     ```python
     >>> compare([True, True, True, False], [False, False, True, False])
@@ -417,7 +421,9 @@ def compare(first, second):
     """
     ### BEGIN SOLUTION
     if len(first) != len(second) or not first:
-        raise ValueError(f"{len(first)} and {len(second)} answers: expected the same number of answers in both, at least one")
+        raise ValueError(
+            f"{len(first)} and {len(second)} answers: expected the same number of answers in both, at least one"
+        )
     wins = sum(first[at] and not second[at] for at in range(len(first)))
     losses = sum(second[at] and not first[at] for at in range(len(first)))
     tosses = wins + losses
@@ -526,7 +532,7 @@ def _(first, second):
 
 @compare.variant
 def _(first, second):
-    # all outcomes of the coin tosses, by their distance from the middle
+    # Count the outcomes of the coin tosses by their distance from the middle
     wins, losses, count = _pairs(first, second)
     tosses, gap = wins + losses, abs(wins - losses)
     extreme = sum(math.comb(tosses, heads) for heads in range(tosses + 1) if abs(2 * heads - tosses) >= gap)
@@ -535,7 +541,7 @@ def _(first, second):
 
 @compare.variant
 def _(first, second):
-    # the distribution of wins, built toss by toss
+    # Build the distribution of wins, one toss at a time
     wins, losses, count = _pairs(first, second)
     chances = [1.0]
     for _ in range(wins + losses):
@@ -564,7 +570,8 @@ def _(first, second):
 def calibration_error(confidences, right, bins):
     """For each question, the list `confidences` says how sure a model was (from 0 to 1), and the list `right` whether it was right. Return the
     expected calibration error with `bins` bins of equal width: for each question, take the distance between mean confidence and share of right
-    answers in its bin, and average over all questions. A confidence on the border of two bins belongs to the upper one, and 1 to the last.
+    answers in its bin, and average over all questions. A confidence on the border between two bins belongs to the upper
+    bin, and a confidence of 1 to the last bin.
 
     ```python
     >>> calibration_error([0.75, 0.75, 0.25], [True, False, False], 2)
@@ -689,7 +696,7 @@ def _(confidences, right, bins):
 
 @calibration_error.variant
 def _(confidences, right, bins):
-    # bin by bin
+    # Process one bin at a time
     _valid(confidences, right, bins)
     total = 0.0
     for at in range(bins):
@@ -703,7 +710,7 @@ def _(confidences, right, bins):
 
 @calibration_error.variant
 def _(confidences, right, bins):
-    # sums by bin in a dictionary
+    # Collect the sums for each bin in a dictionary
     _valid(confidences, right, bins)
     sums: dict[int, tuple[float, int]] = {}
     for one, hit in zip(confidences, right, strict=True):

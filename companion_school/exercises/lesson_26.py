@@ -23,9 +23,9 @@ from companion_school.checking.exercise import Case, exercise
     ),
 )
 def seconds_of_a_ring():
-    """A model has 70 billion parameters. 16 GPUs all-reduce its gradient on a ring, with 4 bytes for each element, and each GPU sends 50 GB
-    ($10^9$ bytes each) per second. How many seconds does the all-reduce take, without latency? Return a `float`, rounded to three decimals or
-    better.
+    """A model has 70 billion parameters. 16 GPUs all-reduce its gradient on a ring, with 4 bytes per element, and each
+    GPU sends 50 GB (of $10^9$ bytes each) per second. How many seconds does the all-reduce take, without latency?
+    Return a `float` that is accurate to at least three decimal places.
     """
     ### BEGIN SOLUTION
     size = 70e9 * 4
@@ -87,10 +87,10 @@ def _():
     ),
 )
 def zero_bytes(parameters, processes, stage):
-    """Return the bytes of weights, gradients and running means in the process that stores the most, as an `int`. All elements have 4 bytes, and
-    Adam has two running means for each parameter. At `stage` 0 each process stores everything. Stage 1 divides the running means among the
-    processes, stage 2 also the gradients, and stage 3 also the weights. If `parameters` is not divisible by `processes`, the size of a part is
-    rounded up.
+    """Return the number of bytes, an `int`, that weights, gradients and running means take in the process that stores
+    the most. All elements have 4 bytes, and Adam has two running means for each parameter. At `stage` 0 each process
+    stores everything. Stage 1 divides the running means among the processes, stage 2 also divides the gradients, and
+    stage 3 also divides the weights. If `parameters` is not divisible by `processes`, the size of a part is rounded up.
 
     ```python
     >>> [zero_bytes(10, 4, stage) for stage in range(4)]
@@ -99,14 +99,14 @@ def zero_bytes(parameters, processes, stage):
 
     ★
     - Raise a `ValueError` if `stage` is not 0, 1, 2 or 3, or if `parameters` or `processes` is below 1.
-    - The result is exact, also for trillions of parameters.
+    - The result is exact, even for trillions of parameters.
     """
     ### BEGIN SOLUTION
     if stage not in (0, 1, 2, 3) or parameters < 1 or processes < 1:
         raise ValueError(
             f"parameters={parameters}, processes={processes}, stage={stage}: expected at least 1, at least 1, and 0 to 3"
         )
-    part = -(-parameters // processes)  # rounded up, without a float
+    part = -(-parameters // processes)  # rounded up without a float
     weights = part if stage >= 3 else parameters
     gradients = part if stage >= 2 else parameters
     means = part if stage >= 1 else parameters
@@ -177,7 +177,7 @@ def _(parameters, processes, stage):
 
 @zero_bytes.variant
 def _(parameters, processes, stage):
-    # what is whole and what is divided
+    # Count what is whole, and then what is divided
     if stage not in range(4) or min(parameters, processes) < 1:
         raise ValueError("expected stages 0 to 3")
     whole = (16, 8, 4, 0)[stage]
@@ -186,7 +186,7 @@ def _(parameters, processes, stage):
 
 @zero_bytes.variant
 def _(parameters, processes, stage):
-    # the sizes of all parts, and the largest of them
+    # Compute the size of the largest part
     if not (0 <= stage <= 3 and parameters >= 1 and processes >= 1):
         raise ValueError("expected stages 0 to 3")
     most, rest = divmod(parameters, processes)
@@ -214,7 +214,7 @@ def _(parameters, processes, stage):
 def pipeline_seconds(stages, micro_batches):
     """Micro-batches pass through a pipeline, forward only. `stages` lists the seconds that each stage needs for a micro-batch. A stage works on
     one micro-batch at a time, in order, and hands it on immediately. Return `(seconds, bubble)`: the time when the last micro-batch leaves the
-    last stage, and the share of all stages' time until then that was idle.
+    last stage, and the share of all stages' time until then during which they were idle.
 
     ```python
     >>> pipeline_seconds([1.0, 3.0], 4)
@@ -320,7 +320,8 @@ def _(stages, micro_batches):
 
 @pipeline_seconds.variant
 def _(stages, micro_batches):
-    # in closed form: the first micro-batch passes all stages, and the others follow the slowest
+    # Use a closed form: the first micro-batch passes through all stages, and the others follow at the pace of the
+    # slowest stage
     if micro_batches < 1 or len(stages) == 0 or any(needs <= 0 for needs in stages):
         raise ValueError("expected stages with times above 0")
     seconds = sum(stages) + (micro_batches - 1) * max(stages)
@@ -329,7 +330,7 @@ def _(stages, micro_batches):
 
 @pipeline_seconds.variant
 def _(stages, micro_batches):
-    # a table of ends, stage by stage
+    # Compute the times when micro-batches end, one stage at a time
     if len(stages) < 1 or min(stages) <= 0 or micro_batches < 1:
         raise ValueError("expected stages with times above 0")
     arrives = [0.0] * micro_batches
@@ -358,9 +359,10 @@ def _(stages, micro_batches):
     ),
 )
 def tensor_parallel(x, gate, up, down, processes):
-    """`x` (token, d_model) passes a gated feed-forward block: `(silu(x @ gate) * (x @ up)) @ down`, with `gate` and `up` (d_model, d_ff) and `down`
-    (d_ff, d_model). The hidden units are cut into equal parts, in order, and process `r` has part `r`. Return what each of the `processes` computes
-    before the all-reduce, (process, token, d_model). Their sum is the output of the block.
+    """`x` (token, d_model) passes through a gated feed-forward block: `(silu(x @ gate) * (x @ up)) @ down`, with `gate`
+    and `up` (d_model, d_ff) and `down` (d_ff, d_model). The hidden units are cut into equal parts, in order, and
+    process `r` has part `r`. Return what each of the `processes` processes computes before the all-reduce, (process,
+    token, d_model). The sum over the processes is the output of the block.
 
     ```python
     >>> one = torch.eye(2)
@@ -453,7 +455,7 @@ def _(x, gate, up, down, processes):
 
 @tensor_parallel.variant
 def _(x, gate, up, down, processes):
-    # all hidden units at once, with an axis for the processes
+    # Compute all hidden units at once, with an axis for the processes
     if processes < 1 or down.shape[0] % processes != 0:
         raise ValueError("processes: expected a divisor")
     hidden = torch.sigmoid(x @ gate) * (x @ gate) * (x @ up)
@@ -463,7 +465,7 @@ def _(x, gate, up, down, processes):
 
 @tensor_parallel.variant
 def _(x, gate, up, down, processes):
-    # with slices
+    # Use slices
     if processes < 1 or gate.shape[1] % processes != 0:
         raise ValueError("processes: expected a divisor")
     each, found = gate.shape[1] // processes, []
@@ -490,9 +492,10 @@ def _(x, gate, up, down, processes):
     ),
 )
 def merge(outputs, log_sums):
-    """Several processes have computed attention for the same queries, each with its own keys. `outputs` (process, query, d_v) are their outputs,
-    each a mean of its values with weights that add up to one. `log_sums` (process, query) are the logarithms of the sums of exp(score) over a
-    process's keys. Return the output of attention with all keys, (query, d_v).
+    """Several processes have computed attention for the same queries, each with its own keys. `outputs` (process,
+    query, d_v) are their outputs, each of which is a mean of the process's values with weights that add up to one.
+    `log_sums` (process, query) are the logarithms of the sums of exp(score) over a process's keys. Return the output of
+    attention with all keys, (query, d_v).
 
     ```python
     >>> merge(torch.tensor([[[8.0]], [[0.0]]]), torch.tensor([[0.0], [1.0986]]))
@@ -603,7 +606,7 @@ def _(outputs, log_sums):
 
 @merge.variant
 def _(outputs, log_sums):
-    # softmax over the processes, and zeros if no process has a key
+    # Use a softmax over the processes, and zeros if no process has a key
     kept = torch.where(log_sums[..., None] == -torch.inf, 0.0, outputs)
     nobody = (log_sums == -torch.inf).all(0)
     weights = torch.softmax(torch.where(nobody, 0.0, log_sums), 0)
@@ -612,7 +615,7 @@ def _(outputs, log_sums):
 
 @merge.variant
 def _(outputs, log_sums):
-    # one process after the other, as on the ring
+    # Merge one process after the other, as on the ring
     mixture, largest, total = (
         torch.zeros_like(outputs[0]),
         torch.full_like(log_sums[0], -torch.inf),

@@ -24,8 +24,9 @@ from companion_school.checking.exercise import Case, exercise
     ),
 )
 def evening_parameters():
-    """A laptop trains for 4 hours and does $5 \\cdot 10^{10}$ operations per second. The model reads 20 tokens for each parameter. How many
-    parameters does it have? Return a `float` with a relative error of at most 0.001.
+    """A laptop trains a model for 4 hours and performs $5 \\cdot 10^{10}$ operations per second. The model reads 20
+    tokens for each parameter. How many parameters does the model have? Return a `float` with a relative error of at
+    most 0.001.
     """
     ### BEGIN SOLUTION
     operations = 4 * 3600 * 5e10
@@ -97,9 +98,10 @@ def _():
     ),
 )
 def score_interval(nats, size, picks, confidence):
-    """The tensors `nats` and `size` (document) hold the loss and the bytes of each held-out document. A row of `picks` (resample, document)
-    names the documents of one bootstrap resample. Return `(score, low, high)`, three floats in bits per byte: the score of all documents, and
-    the ends of the interval that contains the share `confidence` of the resampled scores, with equally many scores outside on each side
+    """The tensors `nats` and `size` (document) hold the loss and the number of bytes of each held-out document. Each
+    row of `picks` (resample, document) holds the indices of the documents in one bootstrap resample. Return
+    `(score, low, high)`, three floats in bits per byte: the score of all documents, and the ends of the interval that
+    contains the share `confidence` of the resampled scores, with equally many scores outside the interval on each side
     (`torch.quantile`).
 
     ```python
@@ -150,7 +152,7 @@ def _(draw):
 
 
 def _scored(nats, size, picks, confidence, *, ln=True, ratios=False, own=True, tails=2, bytes_first=True):
-    """Compute the interval with the given mistake."""
+    """Compute the score and the interval, correctly by default; the options introduce mistakes."""
     if not 0 < confidence < 1 or not len(nats) == len(size) == picks.shape[1] >= 1:
         raise ValueError("documents, confidence")
     bits, size = nats.double() / (math.log(2) if ln else 1), size.double()
@@ -212,7 +214,7 @@ def _(nats, size, picks, confidence):
 
 @score_interval.variant
 def _(nats, size, picks, confidence):
-    # counts how often each document is drawn, and adds up by a product of matrices
+    # Count how often each document is drawn, and add up with a matrix product
     if not 0 < confidence < 1 or len({len(nats), len(size), picks.shape[1]}) != 1 or not len(nats):
         raise ValueError("documents, confidence")
     drawn = torch.nn.functional.one_hot(picks, len(nats)).sum(1).double()
@@ -223,7 +225,7 @@ def _(nats, size, picks, confidence):
 
 @score_interval.variant
 def _(nats, size, picks, confidence):
-    # sorted scores, with linear interpolation between two of them
+    # Sort the scores, and interpolate linearly between two of them
     if not len(nats) == len(size) == picks.shape[1] or len(nats) == 0 or not 0 < confidence < 1:
         raise ValueError("documents, confidence")
     again = sorted(
@@ -260,9 +262,10 @@ def _(nats, size, picks, confidence):
     ),
 )
 def bits_by_position(nats, size, edges):
-    """For each document, the list `nats` has a tensor (token) with the loss of each token, and the list `size` has one with the number of bytes
-    in each token. The texts have different lengths. `edges`, such as `[0, 64, 128]`, cut the positions into parts: 0 to 63, and 64 to 127.
-    Return a `float64` tensor (part) with the bits per byte of all tokens in each part.
+    """For each document, the list `nats` has a tensor (token) with the loss of each token, and the list `size` has a
+    tensor (token) with the number of bytes in each token. The documents have different lengths. `edges`, such as
+    `[0, 64, 128]`, cut the positions into parts: 0 to 63, and 64 to 127. Return a `float64` tensor (part) with the bits
+    per byte of all tokens in each part.
 
     ```python
     >>> nats = [torch.tensor([1.0, 3.0, 5.0]), torch.tensor([1.0])]
@@ -371,7 +374,7 @@ def _(nats, size, edges):
 
 @bits_by_position.variant
 def _(nats, size, edges):
-    # all tokens in one row, each with its position, and sums by part
+    # Put all tokens into one row, each with its position, and compute sums for each part
     if len(edges) < 2 or sorted(set(edges)) != list(edges) or list(map(len, nats)) != list(map(len, size)):
         raise ValueError("edges, documents")
     where = torch.cat([torch.arange(len(one)) for one in nats])
@@ -384,7 +387,7 @@ def _(nats, size, edges):
 
 @bits_by_position.variant
 def _(nats, size, edges):
-    # token by token
+    # Process one token at a time
     if any(len(a) != len(b) for a, b in zip(nats, size, strict=False)) or len(nats) != len(size) or len(edges) < 2:
         raise ValueError("documents")
     found = []
@@ -416,7 +419,8 @@ def _(nats, size, edges):
     ),
 )
 def card_faults(card):
-    """A model card is a dictionary. Return the list of its faulty entries, by name in alphabetical order:
+    """A model card is a dictionary. Return a list of the names of its faulty entries, in alphabetical order. The
+    entries have to meet these conditions:
 
     - `data`, `licence` and `limits` are strings that are not empty;
     - `score` is a number above 0, and `interval` a pair `(low, high)` with `low <= score <= high`;
@@ -594,9 +598,10 @@ def _(card):
     ),
 )
 def bill(runs, speed, watts, price, rent=0.0):
-    """A project is a list of `runs`, each `(kind, parameters, tokens)`; the kind is `"train"`, or `"read"` for scoring or writing text. The
-    machine does `speed` operations per second, and draws `watts`. A kilowatt-hour costs `price` dollars, and an hour of the machine `rent`.
-    Return `(operations, kilowatt_hours, dollars)`, three floats.
+    """A project is a list of `runs`, each `(kind, parameters, tokens)`; the kind is `"train"`, or `"read"` for scoring
+    or writing text. The machine performs `speed` operations per second and draws `watts` watts. A kilowatt-hour costs
+    `price` dollars, and an hour of the machine costs `rent` dollars. Return `(operations, kilowatt_hours, dollars)`,
+    three floats.
 
     ```python
     >>> operations, energy, dollars = bill([("train", 1e6, 3e8), ("read", 1e6, 9e8)], 1e12, 500, 0.3, 2.0)
@@ -687,7 +692,7 @@ def _(runs, speed, watts, price, rent=0.0):
 
 @bill.variant
 def _(runs, speed, watts, price, rent=0.0):
-    # joules first
+    # Compute the energy in joules first
     if any(kind not in ("train", "read") for kind, *_ in runs) or not (speed > 0 and watts > 0):
         raise ValueError("runs, speed, watts")
     operations = 0.0
@@ -702,7 +707,7 @@ def _(runs, speed, watts, price, rent=0.0):
 
 @bill.variant
 def _(runs, speed, watts, price, rent=0.0):
-    # run by run
+    # Process one run at a time
     if not speed > 0 or not watts > 0:
         raise ValueError("speed, watts")
     total = [0.0, 0.0, 0.0]

@@ -24,8 +24,8 @@ class Record:
         checks: Number of checks.
         hints: Number of hints that were read.
         solution: True if the solution was read.
-        passed: Day when an answer was first right, or None.
-        robust: Day when an answer was first robust, or None.
+        passed: Date on which an answer was first right, or None.
+        robust: Date on which an answer was first robust, or None.
     """
 
     checks: int = 0
@@ -36,7 +36,7 @@ class Record:
 
 
 def read_progress() -> dict[str, Record]:
-    """Return the progress in each exercise. Raises `ValueError`, which names the file, if it cannot be parsed."""
+    """Return the progress in each exercise. Raises a `ValueError` that names the file if the file cannot be parsed."""
     return renamed(read_kept(FILE, "the progress that the course wrote", lambda value: Record(**value)))
 
 
@@ -45,7 +45,7 @@ def _write(known: dict[str, Record]) -> None:
 
 
 def note_check(id: str, passed: bool, robust: bool = False) -> None:
-    """Record that an answer was checked. The days when it was first right and first robust do not change."""
+    """Record that an answer was checked. The dates on which an answer was first right and first robust never change."""
     known = read_progress()
     record = known.get(id, Record())
     today = date.today().isoformat()
@@ -70,8 +70,8 @@ def note_solution(id: str) -> None:
 
 
 def as_data() -> dict[str, dict[str, object]]:
-    """Return the description of each exercise and the progress in it, by number. Raises `ValueError` like
-    `read_progress`."""
+    """Return the description of each exercise and the progress in it, by exercise number. Raises a `ValueError` when
+    `read_progress` does."""
     known = read_progress()
     return {
         id: {
@@ -86,7 +86,7 @@ def as_data() -> dict[str, dict[str, object]]:
 
 
 def table(lesson: int | str | None = None) -> str:
-    """Return a line for each exercise with the progress in it, and the total for the course.
+    """Return one line per exercise that shows the progress in it, followed by the total for the course.
 
     Args:
         lesson: Number of the lesson whose exercises are listed (default: every lesson).
@@ -127,7 +127,7 @@ def table(lesson: int | str | None = None) -> str:
 
 
 def overview(more: str = 'progress(2) lists the exercises of lesson 02, progress("all") all') -> str:
-    """Return a line for each lesson with how many of its exercises are right, and the total for the course.
+    """Return one line per lesson that says how many of its exercises are right, followed by the total for the course.
 
     Args:
         more: Last line, which says how to list the exercises.
