@@ -581,8 +581,8 @@ def grouped(q, k, v):
 
     ★
     - Raise a `ValueError` if kv_head does not divide head.
-    - Do not copy keys or values: with one query and 256 keys, a call must allocate fewer bytes in total than `k` takes.
-      A product that broadcasts its arguments copies them too.
+    - Do not copy keys or values: with one query and 256 keys, the tensors that a call allocates must at no time take
+      more bytes than `k`. A product that broadcasts its arguments copies them too.
     - The result has the dtype of `q`, `k` and `v`, which may be `float16`.
     """
     ### BEGIN SOLUTION
