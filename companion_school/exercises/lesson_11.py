@@ -500,7 +500,7 @@ def balance_gradient(logits, real, k):
     ```
 
     ★
-    - Raise a `ValueError` if the batch is all padding.
+    - Raise a `ValueError` if the batch contains only padding.
     - Scores of 1,000 do not overflow. A NaN in a real token must appear in the result.
     """
     ### BEGIN SOLUTION
@@ -684,8 +684,8 @@ def stays(chosen, experts, capacity):
     """`chosen` (token, top_k) is an `int64` tensor with the indices of the experts that each token chose, from 0 to
     `experts - 1` and all different within a row. Each expert has $\\lceil \\text{capacity} \\cdot N k / n \\rceil$
     slots, (D11.17) of the deeper notebook, with $N$ tokens, $k$ columns and $n$ = `experts`. Slots are assigned token
-    by token in order, and column by column within a token. Which visits take place? Return a boolean tensor (token,
-    top_k) that is True where a visit gets a slot and stays. You may use a Python loop.
+    by token in order, and column by column within a token. Which visits get a slot? Return a boolean tensor (token,
+    top_k) that is True for these visits. You may use a Python loop.
 
     ```python
     >>> stays(torch.tensor([[0], [0], [1], [0]]), 2, 1.0)

@@ -115,7 +115,7 @@ def strided_mask(tokens, stride):
     ```
 
     ★
-    - Raise a `ValueError` for `tokens < 1` and `stride < 1`.
+    - Raise a `ValueError` if `tokens < 1` or `stride < 1`.
     """
     ### BEGIN SOLUTION
     if tokens < 1 or stride < 1:

@@ -264,8 +264,7 @@ def _(gradients, tokens):
 def clipped(gradients, most):
     """Return `(gradients, norm)`. The list `gradients` holds tensors of any shapes, and `norm` is the norm of all their
     elements, treated as one vector. If the norm is above `most`, all gradients are scaled by the same factor so that it
-    becomes `most`. Otherwise the gradients do not change, and zeros remain zeros. Return the norm from before the
-    clipping.
+    becomes `most`. Otherwise the gradients do not change, and zeros remain zeros. Return the norm from before clipping.
 
     ```python
     >>> clipped([torch.tensor([3.0]), torch.tensor([4.0])], 1.0)

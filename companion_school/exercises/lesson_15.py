@@ -42,7 +42,7 @@ def cache_bytes(tokens, global_layers, local_layers, window, numbers, bits):
     ```
 
     ★
-    - Raise a `ValueError` if a number of layers is below 0, or any other argument is below 1.
+    - Raise a `ValueError` if either number of layers is below 0, or any other argument is below 1.
     """
     ### BEGIN SOLUTION
     if min(tokens, window, numbers, bits) < 1 or min(global_layers, local_layers) < 0:
@@ -682,7 +682,7 @@ def quantised_scores(q, keys, bits):
 
     ★
     - Raise a `ValueError` for fewer than 2 bits, or if the query does not have the width of the keys.
-    - A key of zeros stays zeros.
+    - A key of zeros remains all zeros.
     """
     ### BEGIN SOLUTION
     if bits < 2 or q.shape != keys.shape[1:]:

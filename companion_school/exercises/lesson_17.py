@@ -502,7 +502,7 @@ def short_convolution(x, weight, before):
     """`x` (token, channel) holds the newest rows of a text, `before` (width - 1, channel) the rows right before them (zeros where the text
     begins), and `weight` is (channel, width). Channel $c$ of a new row becomes $\\sum_s \\text{weight}[c, s]\\, x_{t-s}[c]$, a sum over the row
     itself and the `width - 1` rows before it. Return a pair: the new rows, (token, channel), and the rows that the next call needs as `before`,
-    (width - 1, channel). There may be only one new token, or fewer than `width - 1`.
+    (width - 1, channel). There may be fewer new tokens than `width - 1`, or only one.
 
     ```python
     >>> mixed, kept = short_convolution(torch.tensor([[1.0], [2.0]]), torch.tensor([[1.0, 10.0]]), torch.tensor([[5.0]]))
@@ -791,7 +791,7 @@ def longest_copy(numbers, bits, symbols):
     """A model reads a text over an alphabet of `symbols` different symbols, and stores only a state of `numbers` elements with `bits` bits each.
     Then it has to reproduce the text from this state. Return the largest length, an `int`, for which this is possible
     for *every* text of that length. The result must be exact even if a power of `symbols` equals the number of states
-    or is larger by one.
+    or exceeds it by one.
 
     ```python
     >>> longest_copy(2, 5, 10)

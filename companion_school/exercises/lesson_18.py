@@ -33,7 +33,7 @@ def speedup(rate, ahead, cost):
     ```
 
     ★
-    - Raise a `ValueError` for a rate outside of 0 to 1, for fewer than one guess, and for a cost below 0.
+    - Raise a `ValueError` for a rate outside the range from 0 to 1, for fewer than one guess, or for a cost below 0.
     - A rate of exactly 1 is allowed.
     """
     ### BEGIN SOLUTION
@@ -156,8 +156,8 @@ def keep_guesses(p, p_hat, guesses, u):
 
     ★
     - Raise a `ValueError` if sizes do not match, if a row of `p` or `p_hat` is not a distribution (an entry is below 0, or the sum differs from 1 by
-      more than 0.001), or if a number in `u` is outside of [0, 1).
-    - Without a guess, the token comes from the model's probabilities.
+      more than 0.001), or if a number in `u` is outside [0, 1).
+    - If there are no guesses, draw from the model's probabilities.
     """
     ### BEGIN SOLUTION
     fits = p_hat.shape == (len(guesses), p.shape[1]) and len(p) == len(guesses) + 1 and u.shape == (len(p),)
@@ -551,8 +551,8 @@ def done_at(arrivals, lengths, seats):
     ```
 
     ★
-    - Raise a `ValueError` for lists of unequal length, descending or negative arrivals, and lengths or seats below 1.
-    - Without any text, return an empty list.
+    - Raise a `ValueError` for lists of unequal length, descending or negative arrivals, or lengths or seats below 1.
+    - If there are no texts, return an empty list.
     """
     ### BEGIN SOLUTION
     if len(arrivals) != len(lengths) or seats < 1 or min(lengths, default=1) < 1:
@@ -717,7 +717,8 @@ def read_blocks(q, k_pool, v_pool, table, length):
     ```
 
     ★
-    - Raise a `ValueError` for a text without tokens, for a text that its table cannot hold, and for sizes that do not match.
+    - Raise a `ValueError` for a text without tokens, for a text that its table cannot hold, or for sizes that do not
+      match.
     - Slots of other texts and slots after the end of the text must not affect the result, even if they contain NaN.
     - The result must stay finite for scores of a million.
     """

@@ -35,7 +35,7 @@ def in_groups(W, bits, group):
 
     ★
     - Raise a `ValueError` if there are fewer than 2 bits, or if `group` does not divide the number of columns.
-    - A group of zeros stays zero.
+    - A group of zeros remains zero.
     """
     ### BEGIN SOLUTION
     if bits < 2 or group < 1 or W.shape[1] % group:
@@ -518,8 +518,8 @@ def by_chance(x, levels, dice):
     ```
 
     ★
-    - Raise a `ValueError` if there are fewer than two levels, if they are not ascending, or if `dice` does not have the shape of `x` or has a number
-      outside of [0, 1).
+    - Raise a `ValueError` if there are fewer than two levels, if they are not ascending, or if `dice` does not have the
+      shape of `x` or contains a number outside [0, 1).
     """
     ### BEGIN SOLUTION
     if levels.ndim != 1 or len(levels) < 2 or not (levels[1:] > levels[:-1]).all() or dice.shape != x.shape:

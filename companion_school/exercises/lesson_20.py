@@ -25,8 +25,8 @@ from companion_school.checking.exercise import Case, exercise
 def loss_mask(ids, user, assistant, end):
     """`ids` is a conversation, given as a list of tokens. A turn begins with a role token, `user` or `assistant`, and
     ends with the token `end`. There may be several turns of both kinds, and an `end` may be followed by padding, which
-    may be any tokens except role tokens. Return a list of booleans that says for each token whether it counts in the
-    loss. What the assistant says counts, including its `end` but not its role token.
+    can consist of any tokens except role tokens. Return a list of booleans that says for each token whether it counts
+    in the loss. What the assistant says counts, including its `end` but not its role token.
 
     ```python
     >>> loss_mask([7, 1, 2, 9, 8, 3, 9, 0], 7, 8, 9)
@@ -573,7 +573,7 @@ def advantages(rewards):
     ```
 
     ★
-    - Raise a `ValueError` unless there are two axes, and every group has an answer.
+    - Raise a `ValueError` unless there are two axes and every group has at least one answer.
     - Rewards of a million and of a millionth give the same advantages, because nothing is added to the deviation.
     """
     ### BEGIN SOLUTION
@@ -959,7 +959,8 @@ def pass_at(right, drawn, k):
     ```
 
     ★
-    - Raise a `ValueError` if there are no questions, more right answers than were sampled, or a k outside of 1 to `drawn`.
+    - Raise a `ValueError` if there are no questions, more right answers than were sampled, or a k that is not from 1 to
+      `drawn`.
     - Ten thousand answers are not a problem.
     """
     ### BEGIN SOLUTION

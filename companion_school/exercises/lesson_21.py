@@ -34,8 +34,8 @@ def lens(u, gain, table, eps):
     ```
 
     ★
-    - Raise a `ValueError` if the width of the stream differs from that of gain or table.
-    - A vector of zeros gives logits of 0 if eps is above 0.
+    - Raise a `ValueError` if the width of the stream differs from that of `gain` or `table`.
+    - A vector of zeros gives logits of 0 if `eps` is above 0.
     """
     ### BEGIN SOLUTION
     if not u.shape[-1] == gain.shape[-1] == table.shape[-1]:
@@ -477,7 +477,7 @@ def both_ways(gaps):
     ```
 
     ★
-    - Raise a `ValueError` if the table has no axes, or an axis that does not have two entries.
+    - Raise a `ValueError` if the table has no axes, or if an axis does not have two entries.
     - Raise a `ValueError` if the clean and the other run have the same gap, because then shares are undefined.
     """
     ### BEGIN SOLUTION

@@ -106,9 +106,9 @@ def _():
 def training_operations(matrices, tokens, frozen=()):
     """A token passes through `matrices`, a list of `(inputs, outputs)`, one after the other. Return
     `(forward, backward)`, the number of operations in the matrix products for `tokens` tokens, counting a
-    multiplication and an addition as two operations. The gradient of the first matrix's inputs is not needed. The
-    matrices whose index is in `frozen` are not trained, so their own gradient is not computed. A gradient is passed
-    back only as far as a trained matrix needs it.
+    multiplication and an addition as two operations. The gradient of the first matrix's inputs is not needed. Matrices
+    whose indices are in `frozen` are not trained, so their own gradients are not computed. A gradient is passed back
+    only as far as a trained matrix needs it.
 
     ```python
     >>> training_operations([(3, 4), (4, 2)], 5)

@@ -115,7 +115,7 @@ def repeated_lines(text):
 
     ★
     - Raise a `ValueError` if all lines are blank.
-    - A line is blank if it has only whitespace. Case makes a difference.
+    - A line is blank if it has only whitespace. Case matters.
     """
     ### BEGIN SOLUTION
     lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -411,8 +411,8 @@ def _(member, rank):
 )
 def linked_groups(signatures, bands):
     """`signatures` (text, hash) is an integer tensor. Cut each signature into `bands` bands of equal length. Two texts are linked if they agree in
-    all elements of at least one band. Texts connected by a chain of links form a group. Return for each text the index of the first text of its
-    group, as a list of `int`.
+    all elements of at least one band. Texts connected by a chain of links form a group. Return a list of `int`s: for
+    each text, the index of the first text in its group.
 
     ```python
     >>> linked_groups(torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8], [1, 2, 9, 9]]), 2)
@@ -420,8 +420,8 @@ def linked_groups(signatures, bands):
     ```
 
     ★
-    - Raise a `ValueError` if `bands` is below 1, or if signatures cannot be cut into that many equal bands.
-    - Without texts, return an empty list.
+    - Raise a `ValueError` if `bands` is below 1, or if the signatures cannot be cut into that many equal bands.
+    - If there are no texts, return an empty list.
     """
     ### BEGIN SOLUTION
     if bands < 1 or signatures.shape[1] % bands:

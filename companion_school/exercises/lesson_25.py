@@ -120,7 +120,7 @@ def choose(choices, nats, prior, rule):
     ```
 
     ★
-    - Raise a `ValueError` for lists of different lengths, an empty list, an empty choice or another rule.
+    - Raise a `ValueError` for lists of different lengths, an empty list, an empty choice or any other rule.
     """
     ### BEGIN SOLUTION
     if not len(choices) == len(nats) == len(prior) > 0 or not all(choices):
@@ -277,7 +277,7 @@ def mean_pass_at_k(counts, drawn, k):
 
     ★
     - Raise a `ValueError` for an empty list, a count that is not from 0 to `drawn`, or a `k` that is not from 1 to `drawn`.
-    - Thousands of drawn answers must not overflow.
+    - Thousands of drawn answers must not cause an overflow.
     """
     ### BEGIN SOLUTION
     if not counts or not 1 <= k <= drawn or not all(0 <= right <= drawn for right in counts):
@@ -417,7 +417,7 @@ def compare(first, second):
     ```
 
     ★
-    - Raise a `ValueError` for lists of different lengths, or empty ones.
+    - Raise a `ValueError` for lists of different lengths or empty lists.
     """
     ### BEGIN SOLUTION
     if len(first) != len(second) or not first:
@@ -569,9 +569,9 @@ def _(first, second):
 )
 def calibration_error(confidences, right, bins):
     """For each question, the list `confidences` says how sure a model was (from 0 to 1), and the list `right` whether it was right. Return the
-    expected calibration error with `bins` bins of equal width: for each question, take the distance between mean confidence and share of right
-    answers in its bin, and average over all questions. A confidence on the border between two bins belongs to the upper
-    bin, and a confidence of 1 to the last bin.
+    expected calibration error with `bins` bins of equal width: for each question, take the distance between the mean
+    confidence and the share of right answers in its bin, and average it over all questions. A confidence on the border
+    between two bins belongs to the upper bin, and a confidence of 1 to the last bin.
 
     ```python
     >>> calibration_error([0.75, 0.75, 0.25], [True, False, False], 2)
@@ -579,7 +579,8 @@ def calibration_error(confidences, right, bins):
     ```
 
     ★
-    - Raise a `ValueError` for lists of different lengths, empty ones, a confidence outside 0 to 1, or `bins < 1`.
+    - Raise a `ValueError` for lists of different lengths, empty lists, a confidence outside the range from 0 to 1, or
+      `bins < 1`.
     """
     ### BEGIN SOLUTION
     if len(confidences) != len(right) or not right or bins < 1 or not all(0 <= one <= 1 for one in confidences):

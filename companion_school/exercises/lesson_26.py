@@ -222,8 +222,9 @@ def pipeline_seconds(stages, micro_batches):
     ```
 
     ★
-    - Raise a `ValueError` if there is no stage, if a stage's time is not above 0, or if there is less than 1 micro-batch. - The list stays as it
-      is.
+    - Raise a `ValueError` if there is no stage, if a stage's time is not above 0, or if the number of micro-batches is
+      below 1.
+    - The list stays as it is.
     """
     ### BEGIN SOLUTION
     if not stages or min(stages) <= 0 or micro_batches < 1:

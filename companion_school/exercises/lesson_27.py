@@ -112,7 +112,8 @@ def score_interval(nats, size, picks, confidence):
     ```
 
     ★
-    - Raise a `ValueError` for a `confidence` outside 0 to 1 (both excluded), for tensors of different lengths, or if there is no document.
+    - Raise a `ValueError` for a `confidence` that is not between 0 and 1 (both excluded), for tensors of different
+      lengths, or if there is no document.
     - Do not change the arguments.
     """
     ### BEGIN SOLUTION
@@ -610,7 +611,7 @@ def bill(runs, speed, watts, price, rent=0.0):
     ```
 
     ★
-    - Raise a `ValueError` for another kind of run, or if the speed or the watts are not above 0.
+    - Raise a `ValueError` for any other kind of run, or if `speed` or `watts` is not above 0.
     - An empty list costs nothing.
     """
     ### BEGIN SOLUTION
