@@ -1065,7 +1065,7 @@ def shift_from_data(before, after):
 
     ★
     - Raise a `ValueError` if the rows do not determine $M$ because they do not span all dimensions, whatever the norms
-    of the vectors are.
+      of the vectors are.
     """
     ### BEGIN SOLUTION
     d = before.shape[1]

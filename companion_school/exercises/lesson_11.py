@@ -449,7 +449,7 @@ def _(x, logits, inner, outer, k):
 
 @dispatch.variant
 def _(x, logits, inner, outer, k):
-    # sorted and grouped, (11.8); rule C
+    # Sort the tokens by expert, so that each expert computes one matrix product; then restore the order
     if k not in range(1, len(inner) + 1):
         raise ValueError(f"{k=}: expected 1 to the number of experts")
     p, chosen = logits.softmax(-1).topk(k)
