@@ -65,7 +65,8 @@ def parts(lesson: Lesson, known: Known) -> Iterator[Fault]:
 
 
 def _sitting_faults(lesson: Lesson, part: Part, end: Part | None) -> Iterator[str]:
-    """Yield the faults in a sitting's question, its checkpoint, and the note that the reader can stop."""
+    """Yield the faults in a sitting's question, in its checkpoint, and in the note that tells the reader where to
+    stop."""
     cells = lesson.cells[part.index + 1 : end.index + 2 if end else len(lesson.cells)]
     if "?" not in part.title and "?" not in _first_paragraph(cells[0].source, part):
         yield f"{part.title!r} must begin with a question"

@@ -77,7 +77,8 @@ def _plain_loss(logits: Callable[[Tensor], Tensor], tokens: Tensor, targets: Ten
 
 
 def kept_for_backward(loss: Callable[[], Tensor], module: nn.Module) -> int:
-    """Return the bytes that autograd stores for the backward pass. Each storage counts once, parameters do not."""
+    """Return the number of bytes that autograd stores for the backward pass. Each storage is counted once; parameters
+    are not counted."""
     own = {p.untyped_storage().data_ptr() for p in module.parameters()}
     found: dict[int, int] = {}
     alive = []  # keep storages alive, because the address of a freed one could be reused and taken for the same storage

@@ -1,4 +1,4 @@
-"""The school of the course: exercises and their checks, questions, the lessons' figures, and graded courses.
+"""The teaching side of the course: exercises and their checks, questions, the lessons' figures, and graded courses.
 
 It imports the library `companion`, which never imports the school.
 

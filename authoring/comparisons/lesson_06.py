@@ -125,7 +125,7 @@ def norms_without_attention() -> dict[tuple[str, int], dict[int, float]]:
 
 
 def _after(lesson: Any, name: str, way: str, layers: int, start: int, run: Any) -> dict[int, float]:
-    """Print and return the mean loss over the last five steps, for 50 and for 100 steps."""
+    """Train for 50 and for 100 steps; for each run, print and return the mean loss over its last five steps."""
     losses = lesson.train(way, layers, start, 3e-3, 100, 1, run)
     found = {steps: sum(losses[steps - 5 : steps]) / 5 for steps in (50, 100)}
     print(f"{name}, start {start}: " + ", ".join(f"{loss:.2f} after {n}" for n, loss in found.items()), flush=True)

@@ -32,7 +32,7 @@ def prompts() -> Found:
 
 
 def rounding() -> Found:
-    """Compare SmolLM2 with its quantized copies on all agreement sentences and on three disjoint parts of them."""
+    """Compare SmolLM2 with its quantized copies on all agreement sentences and on three disjoint subsets."""
     lesson, found = _lesson(), {}
     items = lesson["agreement"]()
     for model, nats in record("scores")["agreement"].items():

@@ -128,7 +128,8 @@ class Runs(LessonRuns):
         return round(share, 3)
 
     def distilled(self, start: int) -> dict[str, Any]:
-        """Measure a student that a teacher corrects on the student's own answers, as rows of [updates, share right]."""
+        """Train a student on its own answers, corrected by a teacher, and return its accuracy over time as rows of
+        [updates, share right]."""
 
         def make() -> dict[str, Any]:
             lesson, dice, rows = self.lesson, torch.Generator().manual_seed(start), []

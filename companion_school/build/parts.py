@@ -18,9 +18,10 @@ that file:
 
 The decorated function is called the *probe*. It receives the arguments of a case, calls the learner's code and returns
 the values that are compared. `code` is a `World`: its attributes are the names defined in the stage's file, and
-`code["model"]` gives another file. Because the probe's source is copied into the grader's sandbox, it may use only
-PyTorch, `math`, `simulated_device` and what `isolated_modules` defines. To check a layer, a probe passes weights from
-the case to `run_with`, so that their gradients are compared like the gradients of any other argument.
+`code["model"]` gives access to the names in another file, here model.py. Because the probe's source is copied into the
+grader's sandbox, it may use only PyTorch, `math`, `simulated_device` and what `isolated_modules` defines. To check a
+layer, a probe passes weights from the case to `run_with`, so that their gradients are compared like the gradients of
+any other argument.
 
 Each part is turned into an exercise (`checking.exercise`), with everything that exercises have: tested properties,
 rejected inputs, a second call with another memory layout, messages for known mistakes, and partial credit.

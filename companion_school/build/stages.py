@@ -20,7 +20,7 @@ class Stage:
         minutes: Expected time, in minutes, for someone who has read these lessons.
         needs: The earlier stages that its check uses, whether or not its file imports them.
         points: Points for the stage in courses that grade it.
-        begun: Earlier lessons after which some definitions can already be written, each with the names of these
+        begun: Earlier lessons that already let the learner write some of the definitions, each with the names of those
             definitions. The rest is written after the last of `lessons`.
 
     The reference of a stage determines which definitions learners write and which are given (`stubs.names`,

@@ -68,7 +68,7 @@ _MOST = 6  # cases per law
 _MANY = 1000  # largest int whose value is tried for other arguments; a larger size could fill the memory
 _STEP, _FAR = 1000.0, 1e4
 _LONG = 33  # minimum length of a stretched axis, longer than any axis that a reader is shown
-_MOST_ENTRIES = 20_000  # limit on the tensor entries in such a case
+_MOST_ENTRIES = 20_000  # Maximum number of tensor entries in a derived case
 _COARSE = 1e-9  # tolerance in float64 when large numbers cancel
 # Tolerance when the result is also multiplied by a number as large as `_FAR`; in float32 it would be 1e-3
 _FAR_OFF = 1e-7

@@ -48,7 +48,8 @@ class Sealed:
     offered: tuple[Any, ...] = ()
 
     def examine(self, call: Call) -> Verdict:
-        """Examine an answer. Without the right results, check only the kind of its result and the known mistakes."""
+        """Examine an answer. If the right results are not available, check only the type of the returned value and
+        whether it matches a known mistake."""
         return examine(self.key, call) if self.knows_answers else _examine_kind(self.key, call, self.offered)
 
     def examine_group(self, number: int, call: Call) -> Verdict:

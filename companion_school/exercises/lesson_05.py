@@ -1070,7 +1070,7 @@ def _(x, w_q, w_k, w_v, heads, positions, base):
 
 @rotary_attention.variant
 def _(x, w_q, w_k, w_v, heads, positions, base):
-    # rotate in the shape (batch, token, head, d_head), then use PyTorch's operator
+    # Rotate with the layout (batch, token, head, d_head), then use PyTorch's operator
     batch, tokens, _ = x.shape
     width = w_q.shape[1]
     if width % (2 * heads) != 0:

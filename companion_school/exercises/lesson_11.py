@@ -439,7 +439,7 @@ def _(x, logits, inner, outer, k):
 
 @dispatch.variant
 def _(x, logits, inner, outer, k):
-    # Compute every expert on every token and mask the shares, (11.6)
+    # Run every expert on every token and mask the gate weights, (11.6)
     if not 1 <= k <= logits.shape[1]:
         raise ValueError(f"{k=}: expected 1 to the number of experts")
     least = logits.sort(dim=1, descending=True).values[:, k - 1 : k]

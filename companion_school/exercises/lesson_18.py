@@ -509,8 +509,8 @@ def _(ids, longest, count):
 
 @look_up.variant
 def _(ids, longest, count):
-    # Find how many tokens before each position agree with the end of the text; take the longest run, and the last of
-    # several
+    # For each position, count how many of the preceding tokens match the end of the text; take the longest match, and
+    # the last of several
     _run(longest, count)
     best, found = 0, len(ids)
     for place in range(1, len(ids)):

@@ -168,7 +168,7 @@ def write(name: str, questions: Sequence[Question], secret: bytes, out: Path, ve
     """Write all versions of the paper and the marking key.
 
     Returns:
-        The files of the papers, and the key's file.
+        The files of the exam papers and of the answer key.
 
     Raises:
         ValueError: `out` already contains an examination with this name.

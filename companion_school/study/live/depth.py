@@ -20,7 +20,7 @@ def home(
 ) -> None:  # fmt: skip
     """Show how a gradient shrinks on its way back along the residual stream, with post-norm and with pre-norm.
 
-    The stream starts as a vector of size 1, and every sub-layer adds a random vector of size `write` to it. Post-norm
+    The stream starts as a vector of norm 1, and every sub-layer adds a random vector of norm `write` to it. Post-norm
     normalizes every sum to size 1, which divides the gradient by sqrt(1 + write**2) each time. Pre-norm has a single
     norm on the stream, at the end, which divides it by sqrt(1 + depth * write**2). Gradients through the sub-layers
     themselves are left out.

@@ -165,8 +165,8 @@ def memory(
 ) -> None:
     """Show how many gigabytes (10⁹ bytes) a decoder needs for its weights, for generation and for training.
 
-    The figure compares these amounts with the memory of GPUs. Generation needs the weights and the caches of all texts.
-    Training needs sixteen bytes per parameter (see `account.train_bytes`), without activations.
+    The figure compares these amounts with the memory of GPUs. Generation has to hold the weights and the KV caches of
+    all texts in the batch. Training needs sixteen bytes per parameter (see `account.train_bytes`), without activations.
 
     Args:
         models: Decoders by name.

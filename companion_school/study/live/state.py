@@ -106,7 +106,8 @@ def _states(
 def _still(
     reads: dict[str, list[np.ndarray]], names: list[str], values: list[str], last: dict[str, str]
 ) -> figures.Figure:
-    """For each rule, draw what each key reads after the last write. The bar of the last value written is hatched."""
+    """For each rule, draw what each key reads after the last write. The bar for the most recently written value is
+    hatched."""
     fig, axes = figures.subplots(1, 4, width=8.0, height=2.5, sharey=True)
     colors, wide = [figures.PALETTE[name] for name in ("red", "blue", "green", "orange")], 0.8 / len(values)
     for ax, (rule, rows) in zip(axes, reads.items(), strict=True):
