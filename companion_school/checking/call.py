@@ -1,7 +1,7 @@
 """Call an answer once on copies of a case's arguments, observe the call, and record its outcome.
 
-An `Outcome` holds the result or the error, the gradients, which arguments the call modified, and which arguments share
-memory with its result. That is enough to judge the call, either in this process or in the grader's separate process.
+An `Outcome` holds the result or the error, the gradients, which arguments the call modified, and which of them share
+memory with the result. That is enough to judge the call, either in this process or in the grader's separate process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .compare import difference
 from .exercise import Answer, Case
 from .operator_watch import Watch, forbidden_fault
 
-KEPT = 8  # number of earlier results that are checked again after each call
+KEPT = 8  # number of earlier results to check again after each call
 _LISTS: tuple[type, ...] = (
     GeneratorType,
     range,
@@ -36,11 +36,11 @@ _LISTS: tuple[type, ...] = (
 )
 """Types that are converted to lists."""
 _PARTS: tuple[type, ...] = (*_LISTS, list, tuple, Mapping, torch.Tensor)
-_LONGEST = 100_000  # most items taken from a generator, which may be infinite
+_LONGEST = 100_000  # maximum number of items taken from a generator, which may be infinite
 
 
 class Result(Enum):
-    """Possible results of an examination."""
+    """The possible results of examining an answer."""
 
     RIGHT = "right"
     WRONG = "wrong"
@@ -63,8 +63,8 @@ class Outcome:
         spoiled: True if the call changed the result of an earlier call.
         shared: Positions of the arguments that the result shares memory with.
         peak: Peak memory of the call in bytes, not counting its arguments; 0 unless the case sets a limit.
-        result: MISSING if the answer is not written yet, TIMEOUT if the call did not end, CRASHED if its process
-            died, REFUSED if it used something forbidden; otherwise None.
+        result: MISSING if the answer is not written yet, TIMEOUT if the call did not finish in time or was interrupted,
+            CRASHED if its process died, REFUSED if it used something forbidden; otherwise None.
     """
 
     value: Any = None
@@ -80,7 +80,7 @@ class Outcome:
 class Call(Protocol):
     """An answer that can be called on a case, in this process or another.
 
-    `again` marks the second call on a case, where the arguments have a different memory layout.
+    `again` is true for the second call on a case, in which the arguments have a different memory layout.
     """
 
     def __call__(self, case: Case, again: bool = False, /) -> Outcome: ...
@@ -128,7 +128,7 @@ def in_this_process(answer: Answer, forbidden: Collection[str] = (), watch: Watc
 
 
 def _called(answer: Answer, arguments: Sequence[Any], case: Case, watch: Watch) -> tuple[Any, Outcome | None]:
-    """Return the answer's value and None, or, if there is no value to examine, None and the outcome."""
+    """Return the answer's value and None, or None and the outcome if there is no value to examine."""
     try:
         with watch, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PyTorch's warnings about axes of size one do not concern the answer
@@ -166,7 +166,7 @@ def _is_empty(answer: Answer) -> bool:
 
 
 def _without_plain_numbers(value: Any) -> str | None:
-    """Return a message if a result contains a tensor that is not a strided CPU tensor, or None if all is well.
+    """Return a message if a result contains a tensor that is not a strided CPU tensor, or None if it contains none.
 
     This is checked before anything else is done with the result, because the first operation on a meta tensor takes
     seconds while parts of PyTorch are loaded.
@@ -208,13 +208,13 @@ def _upstream(like: torch.Tensor) -> torch.Tensor:
     return torch.linspace(-1.0, 2.0, max(1, like.numel()), dtype=like.dtype).reshape(like.shape).cos()
 
 
-# Tensors and lists in memory
+# Functions that copy, compare and overwrite tensors and lists
 
 _RUBBISH = 77
 
 
 def in_other_order(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy whose axes are stored in reverse order, so that it is not contiguous if that is possible."""
+    """Return a copy whose axes are stored in reverse order, which makes it non-contiguous where possible."""
     if tensor.dim() > 1:
         axes = tuple(range(tensor.dim()))[::-1]
         return tensor.permute(axes).clone(memory_format=torch.contiguous_format).permute(axes)
@@ -249,7 +249,7 @@ def shared_with(value: Any, arguments: Sequence[Any]) -> tuple[int, ...]:
 
 
 def _places(value: Any) -> Iterator[tuple[str, int]]:
-    """Identify the storage of every non-empty tensor, and every list and dict, in a value."""
+    """Return identifiers of the memory that a value uses: its non-empty tensors' storages, its lists and its dicts."""
     if isinstance(value, torch.Tensor):
         if value.numel():
             yield "tensor", value.untyped_storage().data_ptr()
@@ -273,10 +273,10 @@ def overwrite(value: Any) -> None:
 
 
 def listed(value: Any) -> Any:
-    """Convert a result to plain data, so that no method defined by the answer is called afterwards.
+    """Convert a result to plain data, so that no method that the answer defines is called afterwards.
 
     Generators, ranges, `map`, `filter`, `zip` and the views of a dict become lists. Instances of subclasses of tensor,
-    list, tuple and dict become instances of these types. Any other mapping becomes a dict.
+    list, tuple and dict become instances of these types. Other mappings become dicts.
     """
     if isinstance(value, torch.Tensor):
         if type(value) in (torch.Tensor, torch.nn.Parameter):
@@ -317,7 +317,7 @@ def with_python_numbers(value: Any) -> Any:
 
 
 def identical(now: Any, was: Any) -> bool:
-    """Return True if nothing in a value has changed; NaN counts as equal to NaN."""
+    """Return True if a value is unchanged; NaN counts as equal to NaN."""
     if now is was:  # the same object, because `copied` does not copy its type
         return True
     if isinstance(was, torch.Tensor):

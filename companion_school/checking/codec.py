@@ -1,7 +1,7 @@
 """Serialize cases and outcomes without pickle, for other processes and for the files of a course.
 
 A value (`exercise.Value`) is written as JSON text, which refers to tensors by number, followed by the tensors in
-safetensors format. Neither part is trusted when it is read: invalid bytes raise `ValueError`.
+safetensors format. Neither part is trusted when read, and invalid bytes raise `ValueError`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DTYPES = {
     torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
 }  # fmt: skip
 _LARGEST_KEY, _LONGEST_KEY = 2**32, 8
-# Types that JSON stores unchanged; most items of long lists have one of them
+# Types that JSON stores unchanged, which are those of most items in long lists
 _PLAIN = frozenset({bool, int, str, type(None)})
 
 
@@ -33,7 +33,7 @@ def pack(value: Any) -> bytes:
     """Serialize a value.
 
     Raises:
-        TypeError: Some part has a type that exercises may not use (`exercise.Value`).
+        TypeError: The value contains a type that exercises may not use (see `exercise.Value`).
     """
     tensors: dict[str, torch.Tensor] = {}
     text = json.dumps(_written(value, tensors)).encode()
@@ -42,7 +42,7 @@ def pack(value: Any) -> bytes:
 
 
 def _saved(tensors: dict[str, torch.Tensor]) -> bytes:
-    """Serialize tensors in safetensors format (five times as fast as `safetensors.torch.save` if they are small)."""
+    """Serialize tensors in safetensors format (five times as fast as `safetensors.torch.save` for small tensors)."""
     header, data = {}, bytearray()
     for name, tensor in tensors.items():
         begin = len(data)
@@ -60,7 +60,7 @@ def unpack(data: bytes) -> Any:
     """Read a value that `pack` wrote.
 
     Raises:
-        ValueError: `pack` did not write the bytes.
+        ValueError: The bytes were not written by `pack`.
     """
     try:
         texts, _ = _HEAD.unpack_from(data)
@@ -116,7 +116,7 @@ def _read(text: Any, tensors: dict[str, torch.Tensor]) -> Any:
 
 
 def _key(key: Any) -> Any:
-    """Return a dict key. Raises `ValueError` for keys that could be chosen so that many of them share a hash."""
+    """Return a dict key, or raise `ValueError` if an attacker could give many such keys the same hash."""
     parts = key if isinstance(key, tuple) else (key,)
     for part in parts:
         small = isinstance(part, int) and abs(part) < _LARGEST_KEY
@@ -139,7 +139,7 @@ def unpack_outcome(data: bytes) -> Outcome:
     """Read an outcome that `pack_outcome` wrote.
 
     Raises:
-        ValueError: `pack_outcome` did not write the bytes.
+        ValueError: The bytes were not written by `pack_outcome`.
     """
     return outcome_of(unpack(data))
 

@@ -1,4 +1,4 @@
-"""Compare the result of an answer with the expected one, and describe the difference briefly, starting with shapes."""
+"""Compare an answer's result with the expected one, shapes first, and describe a difference briefly."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 MOST_NUMBERS = 16
-LONGEST = 1000  # most characters in the description of a list
-_ENTRIES = 4  # most entries of a dict that are described
-_NUMBER = 1e-11  # tolerance for a Python float; ints must be equal
-_SINGLE = 1e-6  # errors below this suggest a result computed in float32
+LONGEST = 1000  # maximum number of characters in the description of a list
+_ENTRIES = 4  # maximum number of entries of a dict to describe
+_NUMBER = 1e-11  # tolerance for Python floats; ints must be equal
+_SINGLE = 1e-6  # errors below this suggest that the result was computed in float32
 SINGLE = 1e-5
 """Absolute and relative tolerance for an answer whose idea is right: the error of `float32` for numbers around 1."""
 _TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 1e-2}
@@ -38,9 +38,9 @@ def difference(
         expected: The expected result.
         tolerance: Absolute and relative tolerance; by default it depends on the dtype.
         exact_zero: If true, entries of a floating-point tensor that are expected to be 0 must be exactly 0.
-        told: If true, list the numbers that differ. If false, the description is only "other numbers", which is faster.
-        gone: If true, `exact_zero` also rejects an exact 0 where a small nonzero number is expected, and a given
-            tolerance applies to ints too. If false, a 0 within the tolerance is accepted, and ints must be equal.
+        told: If true, list the numbers that differ. If false, say only "other numbers", which is faster.
+        gone: If true, `exact_zero` also rejects an exact 0 where a small nonzero number is expected, and `tolerance`
+            applies to ints as well. If false, a 0 within the tolerance is accepted, and ints must be equal.
 
     Returns:
         One line such as "expected ..., got ...", or None if there is no difference.
@@ -94,7 +94,7 @@ def far_off(found: Any, expected: Any, tolerance: float | None = None, *, exact_
 
 
 def _held_as(found: Any, expected: Any) -> Any:
-    """Convert `found` to the types of `expected` if this keeps all numbers the same; otherwise return it unchanged."""
+    """Convert `found` to the types of `expected` if this changes no number; otherwise return it unchanged."""
     if isinstance(expected, torch.Tensor):
         if isinstance(found, (list, tuple, int, float)):
             found = _as_tensor(found)
@@ -183,13 +183,13 @@ def _tensor_difference(
 
 
 def _close(found: torch.Tensor, expected: torch.Tensor, allowed: float) -> bool:
-    if torch.equal(found, expected):  # the usual case; this test takes only a tenth of the time
+    if torch.equal(found, expected):  # the usual case, for which this test takes only a tenth of the time
         return True
     if not expected.is_floating_point():
         return False
     found, expected = found.double(), expected.double()
-    # Testing only the largest deviation takes a third of the operations of isclose. If it is NaN, one side or both have
-    # NaN or infinity.
+    # Testing only the largest deviation takes a third of the operations of isclose. If it is NaN, at least one side
+    # contains NaN or infinity.
     over = ((found - expected).abs() - (allowed + allowed * expected.abs())).max().item()
     if over != over:
         return bool(torch.isclose(found, expected, rtol=allowed, atol=allowed, equal_nan=True).all())
@@ -197,7 +197,7 @@ def _close(found: torch.Tensor, expected: torch.Tensor, allowed: float) -> bool:
 
 
 def numbers(tensor: torch.Tensor) -> str:
-    """Format the entries of a tensor with four digits, at most `MOST_NUMBERS` of them."""
+    """Format at most `MOST_NUMBERS` entries of a tensor with four digits each."""
     tensor = tensor.detach()
     if tensor.numel() > MOST_NUMBERS:
         return numbers(tensor.flatten()[:MOST_NUMBERS])[:-1] + ", ...]"

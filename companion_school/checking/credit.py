@@ -1,7 +1,7 @@
 """Partial credit: find out which groups of an exercise's cases an answer passes, and whether it is robust.
 
 An answer that fails the first group earns nothing. Without this rule, an answer could earn points by rejecting every
-input, or by handling only empty input.
+input, or by handling only empty inputs.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ ROBUST = -1
 
 
 def examine_groups(key: AnswerKey, call: Call) -> list[Verdict]:
-    """Examine an answer on all cases without stopping at the first fault, and return one verdict per group.
+    """Examine an answer on all cases, even after a fault, and return one verdict per group.
 
     All verdicts are right if and only if the verdict of `examine` is right. A right verdict also contains the first
-    fault, if any, that costs only the robust mark. A key without groups counts as one group.
+    fault that costs only the robust mark, if there is one. A key without groups counts as one group.
     """
     groups = key.groups or (0,) * len(key.cases)
     failed: dict[int, Verdict] = {}
@@ -35,7 +35,7 @@ def examine_groups(key: AnswerKey, call: Call) -> list[Verdict]:
 
 
 def earned(verdicts: Sequence[Verdict]) -> list[bool]:
-    """Return True for each group that earns its points: both the group itself and the first group must be right."""
+    """Return, for each group, whether it earns its points: the group itself and the first group must both be right."""
     return [verdict.is_right and verdicts[0].is_right for verdict in verdicts]
 
 
@@ -46,7 +46,7 @@ def group_numbers(key: AnswerKey) -> list[int]:
 
 
 def without_groups(key: AnswerKey, left_out: Collection[int]) -> AnswerKey:
-    """Return the key without the cases in some groups. The remaining groups keep their numbers.
+    """Return the key without the cases of the groups in `left_out`. The remaining groups keep their numbers.
 
     Args:
         key: The key of an exercise.

@@ -4,19 +4,19 @@ Each law varies one of the exercise's cases. For example, a law may cut each axi
 different levels, add a large number to all entries, insert one NaN, change the dtype, or use other values with the same
 shapes (which exposes results cached by shape). The reference gives the expected result. A variation is dropped if the
 reference rejects it or produces NaN from inputs without NaN, because the statement says nothing about such inputs. An
-exercise can opt out of a law by name, with a reason (`excused`).
+exercise can opt out of a law by giving its name and a reason (`excused`).
 
 Rejected inputs are derived in the same way. A statement gives a condition once ("if the shapes differ"), but many
-different inputs meet this condition. A check that tries only one such input would accept an answer that overlooks the
+different inputs meet this condition. A check that tried only one of them would accept an answer that overlooks the
 others.
 
 The remaining laws need no cases of their own (see `examine`). Each case runs a second time after the others, with a
 different memory layout. The arguments and earlier results must stay unchanged, and a result must not share memory with
 them.
 
-Laws about inputs that a reader is likely to encounter (any shape, other numbers, equal numbers) count towards the mark
-*right*. Extremes, NaN, other dtypes, memory, rejected inputs and values that miss a limit by a rounding error count
-towards the mark *robust* (`EXTREME`). An exercise can decide otherwise, with a reason (`Exercise.right`,
+Laws about inputs that readers are likely to encounter (any shape, other numbers, equal numbers) count towards the mark
+*right*. Laws about extremes, NaN, other dtypes, memory, rejected inputs and values that miss a limit by a rounding
+error count towards the mark *robust* (`EXTREME`). An exercise can decide otherwise, with a reason (`Exercise.right`,
 `Exercise.robust`).
 """
 
@@ -65,12 +65,12 @@ EXTREME = {
 
 EXCUSES = (*NAMES, "memory", "layout")
 _MOST = 6  # cases per law
-_MANY = 1000  # largest int whose value is tried for other arguments; a larger size could fill the memory
+_MANY = 1000  # largest int to try as the value of another argument; a larger size could fill the memory
 _STEP, _FAR = 1000.0, 1e4
-_LONG = 33  # minimum length of a stretched axis, longer than any axis that a reader is shown
+_LONG = 33  # minimum length of a stretched axis, above the length of any axis that readers see
 _MOST_ENTRIES = 20_000  # Maximum number of tensor entries in a derived case
 _COARSE = 1e-9  # tolerance in float64 when large numbers cancel
-# Tolerance when the result is also multiplied by a number as large as `_FAR`; in float32 it would be 1e-3
+# Tolerance if the result is also multiplied by a number as large as `_FAR` (it would be 1e-3 in float32)
 _FAR_OFF = 1e-7
 
 
@@ -83,8 +83,9 @@ def law_cases(
         exercise: The exercise.
         cases: The exercise's own cases.
         call: Function that returns the `Outcome` of the reference on a case.
-        others: Such a function for each known alternative solution. If an alternative differs from the reference on a
-            case with a stretched axis, the case is dropped, because the statement does not determine the result.
+        others: The corresponding function for each known alternative solution. If an alternative differs from the
+            reference on a case with a stretched axis, the case is dropped, because the statement does not determine the
+            result.
 
     Returns:
         The derived cases; an empty list if there is nothing to vary.
@@ -131,12 +132,12 @@ def _ordinary(cases: Sequence[Case]) -> list[Case]:
 
 
 def _robust(exercise: Exercise, name: str) -> str:
-    """Return the reason why a law's cases count as *robust* in this exercise, or "" if they count as *right*."""
+    """Return why a law's cases count towards *robust* in this exercise, or "" if they count towards *right*."""
     return exercise.robust.get(name, "" if name in exercise.right else EXTREME.get(name, ""))
 
 
 def _holds(case: Case, call: Callable[[Case], Any]) -> bool:
-    """Return True if the reference gives a result, with NaN in it if and only if the case asks for NaN."""
+    """Return True if the reference returns a result, which contains NaN if and only if the case asks for it."""
     value = call(case).value  # None if the reference or PyTorch raised
     return value is not None and holds_nan(value) == case.only_nan
 
@@ -184,7 +185,7 @@ def _of_double(case: Case) -> bool:
 
 
 def _ones(case: Case) -> Iterator[Case]:
-    """Cut each axis to size one in every argument that has the axis. All sizes differ, so a size identifies an axis."""
+    """Cut each axis to size one, wherever it occurs. Axes have different sizes, so a size identifies an axis."""
     for size in _sizes(case):
         for zeroed in (False, True):  # the only valid index into a table with one row is 0
             yield replace(case, arguments=tuple(_cut(value, size, zeroed) for value in case.arguments))
@@ -207,9 +208,9 @@ def _cut(value: Any, size: int, zeroed: bool) -> Any:
 
 
 def _larges(case: Case) -> Iterator[Case]:
-    """Stretch each axis to a multiple of its size, in every argument that has the axis.
+    """Stretch each axis to a multiple of its size, wherever it occurs.
 
-    The new size keeps all divisors of the old one. If no argument is a tensor, the lengths of lists and texts are
+    All divisors of the old size also divide the new one. If no argument is a tensor, the lengths of lists and texts are
     stretched in the same way; if there are no lists or texts either, integers are multiplied.
     """
     tensors, sizes = _tensors(case.arguments), _sizes(case) or _lengths(case.arguments) or _wholes(case.arguments)
@@ -244,7 +245,7 @@ def _stretched(value: Any, size: int, times: int) -> Any:
         for axis, length in enumerate(value.shape):
             if length == size:
                 copies = [value * (1 + copy / 64) if value.is_floating_point() else value for copy in range(times)]
-                value = torch.cat(copies, dim=axis)  # scaled, so that no two copies are equal
+                value = torch.cat(copies, dim=axis)  # scaled so that no two copies are equal
         return value.clone()
     if isinstance(value, dict):
         return {key: _stretched(part, size, times) for key, part in value.items()}
@@ -292,7 +293,7 @@ def _instead(value: Any, old: torch.Tensor, new: torch.Tensor) -> Any:
 def _levels(case: Case) -> Iterator[Case]:
     """Shift the columns of each row to very different levels; in another case, shift whole rows.
 
-    The highest column differs from row to row, so a mask hides some of the highest entries.
+    The column with the highest entries differs from row to row, so a mask hides some of these entries.
     """
 
     def change(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
@@ -347,7 +348,7 @@ def _others(case: Case) -> Iterator[Case]:
 
 
 def _ties(case: Case) -> Iterator[Case]:
-    """Make each pair of neighboring entries equal, or round all entries to integers, so that many become equal."""
+    """Make neighboring entries equal in pairs, or round all entries to integers so that many become equal."""
 
     def change(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         paired = tensor.clone()
@@ -375,7 +376,7 @@ def _edges(case: Case) -> Iterator[Case]:
 
 
 def _limits(exercise: Exercise, case: Case, call: Callable[[Case], Any]) -> Iterator[Case]:
-    """Hit each limit exactly and miss it narrowly on both sides. The reference decides which of these must be rejected.
+    """Try each limit, and values just above and just below it. The reference decides which must be rejected.
 
     A float that misses a limit by a rounding error counts as an extreme; an integer next to a limit does not.
     """
@@ -415,7 +416,7 @@ _UNPACKED = "to unpack"  # in Python's message about a tuple of the wrong length
 
 
 class Gave(Protocol):
-    """The part of `call.Outcome` that is needed here: the type and message of the exception, or None."""
+    """The part of `call.Outcome` that is needed here: the exception's type and message, or None if none was raised."""
 
     @property
     def error(self) -> tuple[str, str] | None: ...
@@ -424,11 +425,11 @@ class Gave(Protocol):
 def refusal_cases(cases: Sequence[Case], calls: Sequence[Callable[[Case], Gave]]) -> list[Case]:
     """From an exercise's own cases, derive inputs that an answer must reject.
 
-    The arguments of the largest case are changed one at a time. A tensor gets one more entry along an axis, is cut to
-    one entry along an axis, is transposed, or gets another axis. A list loses or repeats its last item. An integer
+    The arguments of the largest case are changed one at a time. A tensor is extended by one entry along an axis, cut to
+    one entry along an axis, transposed, or given another axis. A list loses or repeats its last item. An integer
     becomes 0, -1, its double, or the value of another argument. A float becomes NaN. In addition, the exercise's own
-    rejected cases are tried with each integer set to its smallest value, because an answer must reject them even if
-    there is nothing to compute.
+    rejected cases are tried with each integer set to its smallest accepted value, because an answer must reject them
+    even if there is nothing to compute.
 
     A changed input becomes a case only if all known right answers reject it. If one of them accepts the input, the
     statement does not cover it.
@@ -461,7 +462,7 @@ def refusal_cases(cases: Sequence[Case], calls: Sequence[Callable[[Case], Gave]]
 
 
 def _beside(cases: Sequence[Case], taken: Sequence[Case]) -> Iterator[Case]:
-    """In each rejected case, replace each integer with the smallest value at the same position in accepted cases."""
+    """In each rejected case, replace each integer with the smallest that this argument has in accepted cases."""
     for case in cases:
         if case.refuse:
             for at, value in enumerate(case.arguments):
@@ -505,7 +506,7 @@ def _changed(arguments: tuple[Value, ...], at: int) -> Iterator[Value]:
 
 
 def _numbers_beside(arguments: tuple[Any, ...], at: int) -> list[int]:
-    """If this argument is an integer, return the other positive integers among the arguments."""
+    """Return the other positive integers among the arguments, or an empty list if this argument is not an integer."""
     if type(arguments[at]) is not int:
         return []
     others = {value for value in arguments if type(value) is int and value > 0}

@@ -1,15 +1,15 @@
-"""The algorithm of a check: call an answer on every case of its exercise, and report its faults.
+"""The algorithm of a check: call an answer on every case of its exercise and report the faults that this reveals.
 
     key_of          collect the exercise's own cases, the derived cases and the rejected inputs
     examine         call every case once, then all once more in reverse order, and give the verdict
     call_faults     find the faults of one call: its value, or else its type, memory and gradients
     _known          find the known mistake that gives the same results
 
-Each fault belongs to one of the two marks of an answer. A *right* answer implements the idea. The first fault that
-costs this mark ends the examination. A *robust* answer also copes with what a lesson does not mention: extreme values,
-NaN, invalid inputs, memory and types. If the answer is right, the first fault that costs the robust mark is reported,
-but it costs no points. A fault costs only the robust mark if its case counts as robust (`Case.is_robust`), or if its
-kind is not "value" (`exercise.KINDS`).
+Each fault costs one of an answer's two marks. A *right* answer implements the idea. The first fault that costs this
+mark ends the examination. A *robust* answer also copes with what a lesson does not mention: extreme values, NaN,
+invalid inputs, memory and types. If the answer is right, the first fault that costs the robust mark is reported, but it
+costs no points. A fault costs only the robust mark if its case counts as robust (`Case.is_robust`), or if its kind is
+not "value" (`exercise.KINDS`).
 
 The answer runs either in this process (`call.in_this_process`) or in the grader's separate process. This module sees
 only the `Outcome` of each call.
@@ -34,17 +34,17 @@ _AGAIN = "after other inputs, with tensors in another memory layout and its earl
 
 @dataclass(frozen=True)
 class Verdict:
-    """The findings of an examination.
+    """The result of examining an answer, with the reasons for it.
 
     Attributes:
         result: The result for the first mark, such as right or wrong.
         shows: The property that failed.
         input: The smallest input that shows the failure, by argument name.
-        fault: What was expected and what was returned, shapes first.
+        fault: Description of what was expected and what was returned; shapes come first.
         mistake: Message of the known mistake that the answer makes, if any.
         robust: Verdict on the first fault of a right answer that costs the robust mark; None if there is none.
         printed: The first lines that the answer printed while it ran, and the number of further lines.
-        already: What a wrong answer gets right; the grader fills it in.
+        already: Description of what a wrong answer gets right; the grader fills it in.
     """
 
     result: Result
@@ -68,7 +68,7 @@ class Verdict:
 
     @property
     def strict(self) -> Verdict:
-        """The verdict under the rule that only a robust answer counts as right."""
+        """The verdict if only a robust answer counts as right."""
         return self.robust if self.is_right and self.robust is not None else self
 
     def __str__(self) -> str:
@@ -122,7 +122,7 @@ class AnswerKey:
 
 @dataclass(frozen=True, eq=False)
 class KnownMistake:
-    """A known mistake, called like an answer. First calls take their outcome from the key instead of running it."""
+    """A known mistake, called like an answer. First calls return the outcome in the key without running it."""
 
     key: AnswerKey
     answer: Answer
@@ -141,7 +141,7 @@ class KnownMistake:
 
 
 def key_of(exercise: Exercise, seed: int = 0) -> AnswerKey:
-    """Create the key of an exercise. The reference and the known mistakes run only when needed, once per case."""
+    """Create the key of an exercise. The reference and mistakes run only when needed, and once per case."""
     own = tuple(_apart(exercise, exercise.inputs(seed)))
     reference = _CalledOnce(in_this_process(exercise.reference))
     right: list[Callable[[Case], Outcome]] = [reference, *(in_this_process(answer) for answer in exercise.variants)]
@@ -166,7 +166,7 @@ def key_of(exercise: Exercise, seed: int = 0) -> AnswerKey:
 
 
 class _CalledOnce:
-    """Cache the reference's outcomes, which are needed to select cases and again to judge answers."""
+    """Cache the reference's outcomes, which are needed both to select cases and to judge answers."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -175,7 +175,7 @@ class _CalledOnce:
     def __call__(self, case: Case) -> Outcome:
         at = self._place(case)
         if at not in self._given:
-            self._given[at] = case, self._call(case)  # keeps the case alive, so that its id is not reused
+            self._given[at] = case, self._call(case)  # keep the case alive, so that its id is not reused
         return self._given[at][1]
 
     def forget_all_but(self, cases: Iterable[Case]) -> None:
@@ -185,11 +185,11 @@ class _CalledOnce:
 
     @staticmethod
     def _place(case: Case) -> tuple[int, bool, int | None]:
-        return id(case.arguments), case.gradients, case.room  # everything that a call depends on
+        return id(case.arguments), case.gradients, case.room  # everything on which a call depends
 
 
 def _apart(exercise: Exercise, cases: Iterable[Case]) -> Iterator[Case]:
-    """Yield the cases without gradients. Then yield those that ask for gradients again, as *robust* cases.
+    """Yield all cases without gradients, and then the cases that ask for gradients again, as *robust* cases.
 
     A tensor that requires gradients is special: numpy rejects it, and it cannot be modified in place. In an exercise
     about gradients, the cases stay as they are. If the answer takes no arguments, the tolerance is made absolute, so
@@ -217,8 +217,8 @@ def _largest(value: Any) -> float:
 def examine(key: AnswerKey, call: Call) -> Verdict:
     """Try an answer on the key's cases in order, up to the first case that shows that the answer is not right.
 
-    If no case does, all cases run once more in reverse order: for the same input, an answer must give the same result,
-    regardless of the calls in between, the memory layout, and what was written into its earlier results.
+    If no case does, all cases run once more in reverse order: an answer must give the same result for the same input,
+    whatever the calls in between, the memory layout, and what was written into earlier results.
     """
     robust: Verdict | None = None
     endless = set()
@@ -242,7 +242,7 @@ def rounds(key: AnswerKey) -> Iterator[tuple[int, bool]]:
 
 
 def marked_faults(key: AnswerKey, index: int, again: bool, outcome: Outcome) -> Iterator[tuple[bool, str]]:
-    """Find the faults of a call on a case, with the mark that each fault costs.
+    """Find the faults of a call on a case, and which mark each of them costs.
 
     Args:
         key: The key of the exercise.
@@ -254,12 +254,12 @@ def marked_faults(key: AnswerKey, index: int, again: bool, outcome: Outcome) -> 
         A flag that is True if the fault costs only the robust mark, and a sentence that describes the fault.
     """
     for kind, fault in call_faults(key.cases[index], outcome, key.expected(index), key.names):
-        everywhere = outcome.result in (Result.REFUSED, Result.MISSING)  # such an answer fails everywhere
+        everywhere = outcome.result in (Result.REFUSED, Result.MISSING)  # an answer with this fault fails everywhere
         yield not everywhere and key.is_robust(index, "again" if again and kind == "value" else kind), fault
 
 
 def verdict_of(key: AnswerKey, call: Call, index: int, again: bool, outcome: Outcome, fault: str) -> Verdict:
-    """Return the verdict on a call with this fault."""
+    """Return the verdict on a call that has the given fault."""
     case = key.cases[index]
     if outcome.result is Result.MISSING:
         return Verdict(Result.MISSING, "not written yet", fault=missing(outcome))
@@ -280,7 +280,7 @@ NOT_OFFERED = "expected one of the choices"
 
 
 def not_offered(value: Any, offered: Sequence[Any]) -> str:
-    """Return the message for a value that is not among the choices of a question; "" if it is, or if there are none."""
+    """Return the message for a value that is not one of a question's choices, or "" if no message is needed."""
     if not offered or as_given(value) in offered:
         return ""
     choices = ", ".join(map(repr, offered[:12])) + ", ..." * (len(offered) > 12)
@@ -355,7 +355,7 @@ def _value_fault(case: Case, outcome: Outcome, expected: Outcome, told: bool) ->
     if far_off(value, wanted, case.tolerance, exact_zero=zero) is None:
         return None
     if not case.arguments and type(value) is type(wanted):
-        return f"{describe(value)} is not right"  # say no more: the expected value would give the answer away
+        return f"{describe(value)} is not right"  # say no more, because the expected value would give the answer away
     return difference(value, wanted, case.tolerance, exact_zero=zero) if told else fault
 
 
@@ -398,7 +398,7 @@ def _known(key: AnswerKey, call: Call, index: int, outcome: Outcome) -> str | No
     with the answer on at least half of the other cases that the answer fails, on half of those that the mistake fails,
     and on half of all other cases. Cases that must be rejected do not count here, because a mistake seldom rejects
     anything, but an answer may. If several mistakes qualify, the one that agrees on most of the cases that the answer
-    fails is chosen, and among equals the one that agrees on most cases overall.
+    fails is chosen, and ties go to the one that agrees on most cases overall.
     """
     kind = _first_kind(key, index, outcome)
     alike = [
@@ -459,7 +459,7 @@ def same(first: Outcome, second: Outcome, case: Case) -> bool:
 
 
 def _input(names: Sequence[str], case: Case) -> str:
-    """Describe the arguments by name; if the line gets too long, show only the shape of large tensors."""
+    """Describe the arguments by name; if the line would be too long, show only the shapes of large tensors."""
     for most in (MOST_NUMBERS, 4, 0):
         named = zip(names, case.arguments, strict=False)
         line = ", ".join(f"{name} = {describe(value, most)}" for name, value in named)

@@ -1,4 +1,4 @@
-"""Define exercises: statement, solution, inputs that tell right answers from wrong ones, and common mistakes.
+"""Define exercises: their statements, solutions, common mistakes, and inputs that tell right from wrong answers.
 
 An exercise is written once, as a function in `lesson_NN.py` whose body between the two markers is the solution:
 
@@ -40,7 +40,7 @@ BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 STUB = "raise NotImplementedError"
 """Line that replaces the solution in an exercise that is handed out."""
 HINTS = 3
-LONGEST_TASK = 90  # characters, so that it fits in a line of the lesson's table
+LONGEST_TASK = 90  # in characters; a longer task would not fit on one line of the lesson's table
 STAR = "★"
 """Symbol of the mark *robust*. It begins the paragraph of a statement that says what makes an answer robust."""
 KINDS = ("value", "type", "memory", "room", "gradients", "again")
@@ -58,7 +58,7 @@ Limit = Sequence[float] | Callable[..., Sequence[float]]
 
 @dataclass(frozen=True)
 class Case:
-    """An input with which an answer is tested.
+    """An input on which an answer is tested.
 
     An answer has two marks, *right* and *robust*. A case counts towards *right*, unless its arguments must be rejected
     or contain an added NaN; then it counts towards *robust*. The attributes `robust` and `right` override this.
@@ -66,13 +66,14 @@ class Case:
     Attributes:
         shows: The property that a wrong answer violates in this case, in words, such as "rows add up to one".
         arguments: The arguments of the call.
-        refuse: The arguments are invalid, and the answer must raise a `ValueError`.
-        gradients: Compare the gradients too, with respect to all floating-point tensors among the arguments.
+        refuse: True if the arguments are invalid, so that the answer must raise a `ValueError`.
+        gradients: Whether to compare the gradients with respect to all floating-point tensors among the arguments as
+            well.
         tolerance: Absolute and relative tolerance for each number; by default, it depends on the dtype.
-        exact_zero: Entries that are expected to be 0 must be exactly 0. None stands for the setting of the `Exercise`.
-        only_nan: An answer passes if its result contains NaN, or if it rejects the arguments.
-        alias: The result may share memory with the arguments. Set by the `Exercise` for all its cases.
-        layout: The arguments may have any memory layout. Set by the `Exercise` for all its cases.
+        exact_zero: Whether entries that are expected to be 0 must be exactly 0; None means that the `Exercise` decides.
+        only_nan: If true, an answer passes if its result contains NaN or if it rejects the arguments.
+        alias: Whether the result may share memory with the arguments. Set by the `Exercise` for all its cases.
+        layout: Whether the arguments may have any memory layout. Set by the `Exercise` for all its cases.
         room: Limit on the peak memory of the call in bytes, not counting its arguments; None for no limit.
         says: Text that the error message must contain if the arguments must be rejected.
         part: Index of the part of the result that is compared; None to compare the whole result.
@@ -112,7 +113,7 @@ class Case:
 
 
 def as_given(value: Value) -> Value:
-    """Convert the strings in an answer to upper case and strip surrounding spaces; leave anything else unchanged."""
+    """Convert the strings in an answer to upper case and strip surrounding spaces; leave everything else unchanged."""
     if isinstance(value, str):
         return value.strip().upper()
     return type(value)(map(as_given, value)) if type(value) in (tuple, list) else value
@@ -137,7 +138,7 @@ class Group:
 
 
 class Draw:
-    """Random numbers and sizes for cases, all from one seed; another seed gives different inputs of the same kind.
+    """Random numbers and sizes for cases, drawn from one seed; another seed gives different inputs of the same kind.
 
     Args:
         seed: Seed of the generator.
@@ -187,7 +188,7 @@ class Mistake:
 
 @dataclass
 class Exercise:
-    """An exercise. The decorator `exercise` creates it, and its three own decorators add cases, mistakes and variants.
+    """An exercise. The decorator `exercise` creates it. Its own three decorators add cases, mistakes and variants.
 
     Attributes:
         id: Lesson and number, such as "2.3".
@@ -203,7 +204,7 @@ class Exercise:
         difficulty: 1 (read off), 2 (write) or 3 (think).
         minutes: Expected time for someone who has just read the lesson.
         forbidden: Names that an answer must not use, such as "softmax" if the exercise is to write a softmax.
-        exact_zero: The statement asks for exact zeros: where the reference gives 0, an answer must give exactly 0.
+        exact_zero: Whether an answer must give exactly 0 where the reference does, as the statement asks.
         excused: Laws (`derived_cases.EXCUSES`) that do not hold for this exercise, each with a reason.
         right: Laws, `KINDS` of faults and properties of cases that count towards *right* in this exercise, although by
             default they count towards *robust*; each with the reason.
@@ -214,7 +215,7 @@ class Exercise:
         room: Function of all arguments that returns the memory limit in bytes; None if the statement sets no limit.
         groups: Groups of cases that earn points by themselves. An answer that fails the first group earns nothing. If
             there are no groups, the points are earned for all cases together.
-        offered: Choices of a question. Unless this is empty, a check accepts no other answer.
+        offered: Choices of a question. If there are any, no other answer is accepted.
         mistakes: Known wrong answers.
         variants: Alternative solutions.
     """
@@ -257,7 +258,7 @@ class Exercise:
 
     @property
     def asks(self) -> tuple[str, ...]:
-        """The list after the star in the statement, which says what makes an answer robust; one line per item."""
+        """The items of the list after the star in the statement, which says what makes an answer robust."""
         listed = self.statement.partition(f"\n{STAR}")[2].partition("\n- ")[2]
         return tuple(" ".join(line.split()) for line in listed.split("\n- ") if line.strip())
 
@@ -358,7 +359,7 @@ def exercise(
         minutes: Expected time for someone who has just read the lesson.
         hints: Three hints, each giving away a little more.
         forbidden: Names that an answer must not use.
-        exact_zero: Where the reference gives 0, an answer must give exactly 0.
+        exact_zero: Whether an answer must give exactly 0 where the reference gives 0.
         excused: Laws that do not hold for this exercise, each with the reason: "one", "levels", "offset", "nan",
             "dtype", "other", "tie", "scale", "edge" and "large" (`derived_cases`), "memory" (the result may be an
             argument or a view into one) and "layout" (the arguments are in memory in the order of their axes).
@@ -445,7 +446,8 @@ def _check_groups(id: str, groups: Sequence[Group], points: int) -> None:
 
 
 def _parts(id: str, reference: Answer) -> tuple[str, str]:
-    """Return stub and solution: the code without decorator and docstring, first without the body, then with it."""
+    """Return the stub and the solution: the code without decorator and docstring, first without its body, then with
+    it."""
     text = textwrap.dedent(inspect.getsource(reference))
     tree = ast.parse(text).body[0]
     assert isinstance(tree, ast.FunctionDef)

@@ -66,7 +66,7 @@ def attempt(
     """Try an answer.
 
     Args:
-        title: Number and title of the exercise, with which each message begins.
+        title: Number and title of the exercise, which begin each message.
         name: Name of the required function.
         answer: The reader's object with that name, or None.
         forbidden: Names that the answer must not use.
@@ -97,14 +97,14 @@ def attempt(
 
 
 class Printed(io.TextIOBase):
-    """Text stream that stores the beginning of an answer's output and counts the lines."""
+    """Text stream that stores the beginning of an answer's output and counts its lines."""
 
     def __init__(self) -> None:
         super().__init__()
         self._start, self._ends, self._size = "", 0, 0
 
     def writable(self) -> bool:
-        """Return True, because text can be written to this stream."""
+        """Return True: text can be written to this stream."""
         return True
 
     def write(self, text: str) -> int:
@@ -116,7 +116,7 @@ class Printed(io.TextIOBase):
 
     @property
     def told(self) -> str:
-        """The first lines below a heading, followed by the number of further lines; empty if nothing was printed."""
+        """A heading, the first lines below it and the number of further lines; empty if nothing was printed."""
         if not self._start.strip():
             return ""
         lines = self._start.split("\n")[:MOST_LINES]
@@ -127,7 +127,7 @@ class Printed(io.TextIOBase):
 
 
 def not_run(name: str, answer: Any, cells: Sequence[str]) -> str:
-    """Explain why the latest cell that contains a function's definition did not define the function.
+    """Explain why the latest cell that contains the definition of a function did not define it.
 
     Args:
         name: Name of the function.
@@ -156,7 +156,7 @@ def not_run(name: str, answer: Any, cells: Sequence[str]) -> str:
 
 
 def praise(verdict: Verdict, right: str) -> str:
-    """Return the message for a right answer. It says that the answer is right, then what would make it robust.
+    """Return the message for a right answer, which says that it is right and what would make it robust.
 
     Args:
         verdict: The verdict on the answer.
@@ -173,7 +173,7 @@ def praise(verdict: Verdict, right: str) -> str:
 
 @contextmanager
 def _still_running(title: str) -> Iterator[None]:
-    """If an answer takes long, say how to stop it, because an endless loop looks the same as a slow answer."""
+    """Say how to stop an answer that takes long, because an endless loop looks the same as a slow answer."""
     text = (
         f"{title}: still running after {PATIENCE:g} seconds. If your answer has a loop that does not end, stop it: the "
         "square above the notebook, or the menu Kernel, Interrupt Kernel."

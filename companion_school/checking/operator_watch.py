@@ -1,11 +1,11 @@
-"""Find the forbidden operators that an answer uses, while it runs and in its source text.
+"""Find the forbidden operators that an answer uses, both while it runs and in its source text.
 
 During a call, PyTorch's profiler records every operator at dispatch, regardless of how the answer reaches it: functions
 under any name, methods, scripted and compiled code, ATen's fused kernels, and the steps of autograd's engine. A
 student's own method called `softmax` passes, because it runs other operators.
 
 A few forbidden names are parts of PyTorch that are written in Python and run the same operators as a right answer
-(`_LIBRARY`). Calls of these parts are noticed when Python enters them, whatever name the answer uses.
+(`_LIBRARY`). Calls of these parts are noticed when Python enters them, under whatever name the answer calls them.
 
 The watch runs in the same process as the answer, which can tamper with it, so it only warns readers who use a forbidden
 operator by mistake. Marks depend on the source text (`forbidden_uses`), which the grader examines in another process.
@@ -19,7 +19,7 @@ import sys
 import threading
 from collections.abc import Collection, Mapping
 from functools import lru_cache
-from inspect import CO_OPTIMIZED  # a flag that functions have, but bodies of modules and classes do not
+from inspect import CO_OPTIMIZED  # a flag of functions, which the bodies of modules and classes do not have
 from itertools import accumulate
 from pathlib import Path
 from types import ModuleType
@@ -58,9 +58,9 @@ class Watch:
         forbidden: Names to watch for.
 
     Attributes:
-        seen: The forbidden operators and names noticed so far. The list is complete when the context ends.
-        measures: If true, also measure memory.
-        peak: With `measures`, the peak number of bytes allocated by PyTorch in the most recent context.
+        seen: The forbidden operators and names noticed so far. The list is complete only after the context has ended.
+        measures: Whether to measure memory as well.
+        peak: If `measures` is true, the peak number of bytes that PyTorch allocated in the most recent context.
     """
 
     def __init__(self, forbidden: Collection[str]) -> None:
@@ -87,7 +87,7 @@ class Watch:
             self._names.__enter__()
             self._before = threading.getprofile(), sys.getprofile()
             threading.setprofile(self._begins)
-            self._hook = self._enters  # stored, because each access to the method creates a new object
+            self._hook = self._enters  # stored because each access to the method creates a new object
             if self._library:
                 sys.setprofile(self._hook)
         return self
@@ -108,13 +108,13 @@ class Watch:
         begun = (event.name() for events in threads for event in events if event.kind() == "push")
         if next(begun, None) != _MARK:
             self.seen.append("something that stops PyTorch's recording of operators")
-        # There are thousands of events, so read only their names. The event that ends an operator has no name.
+        # There are thousands of events, so read only their names. Events that mark the end of an operator have no name.
         names = dict.fromkeys(name for events in threads for name in map(ProfilerEvent.name, events))
         self.seen += [_short(name) for name in names if self._is_forbidden(name)]
         self.peak = _peak(threads) if self.measures else 0
 
     def _begins(self, *event: Any) -> None:
-        """Start watching names in a new thread of the answer, where PyTorch does not record operators."""
+        """Start watching names in a new thread of the answer, in which PyTorch does not record operators."""
         sys.setprofile(self._hook if self._library else None)
         self._names.another().__enter__()
 
@@ -138,7 +138,7 @@ class _Names(TorchFunctionMode):
         self._watched, self._seen = {*watched} - _AUTOGRAD, seen
 
     def another(self) -> _Names:
-        """Return a copy for another thread, which adds to the same list."""
+        """Return a copy for another thread; the copy adds to the same list."""
         return _Names(self._watched, self._seen)
 
     def __torch_function__(self, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
@@ -156,7 +156,7 @@ def _bare(name: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _parts(file: str, function: str) -> frozenset[str]:
-    """Return the names of a function of PyTorch, its class, its module, and the folders that contain the module."""
+    """Return the names of a PyTorch function, its class, its module, and the folders that contain the module."""
     names = *function.split("."), *Path(file[len(_TORCH) :]).with_suffix("").parts
     return frozenset(name.strip("_") for name in names)
 
@@ -183,7 +183,7 @@ def _words(name: str) -> list[str]:
 
 @lru_cache(maxsize=4096)
 def _said(event: str) -> frozenset[str]:
-    """Return all words in an operator's name, and all concatenations of consecutive words."""
+    """Return all words in an operator's name, and all concatenations of consecutive words in it."""
     words = _words(event.partition("::")[2] or event.partition("#")[0])
     ends = range(1, len(words) + 1)
     return frozenset("".join(words[start:end]) for end in ends for start in range(end))
@@ -267,7 +267,7 @@ def forbidden_uses(source: str, forbidden: Collection[str], beside: Collection[s
     Args:
         source: Python source code.
         forbidden: The forbidden names.
-        beside: Names of the modules that were handed in together with this code.
+        beside: Names of the modules that were handed in with this code.
 
     Returns:
         The names that were found, sorted.
@@ -283,7 +283,7 @@ def forbidden_uses(source: str, forbidden: Collection[str], beside: Collection[s
     plain: set[str] = set()
     private: set[str] = set()
     hidden: set[str] = set()
-    spelled: set[int] = set()  # uses of getattr with a literal name
+    spelled: set[int] = set()  # calls of getattr with a literal name
     for node in nodes:
         match node:
             case ast.Call(func=ast.Name(id="getattr") as called, args=[_, ast.Constant(value=str(name)), *_]):
@@ -318,7 +318,7 @@ def forbidden_uses(source: str, forbidden: Collection[str], beside: Collection[s
 
 
 def _own_names(nodes: Collection[ast.AST]) -> tuple[set[str], set[str], set[str]]:
-    """Return the names that code sets, the functions and classes among them, and all names and attributes it sets."""
+    """Return the names that code sets, those of its functions and classes, and all names and attributes it sets."""
     defined = {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
     own = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)} | defined
     own |= {node.arg for node in nodes if isinstance(node, ast.arg)}
@@ -327,7 +327,7 @@ def _own_names(nodes: Collection[ast.AST]) -> tuple[set[str], set[str], set[str]
 
 
 def _hidden_modules(nodes: Collection[ast.AST], beside: Collection[str]) -> set[str]:
-    """Find uses of modules that can hide a name: modules outside `_MODULES`, and PyTorch or sys used as a value."""
+    """Find uses of modules that can hide a name: modules outside `_MODULES`, and PyTorch or `sys` used as a value."""
     # Full names of modules, by their names in the code; these two need no import
     known = {"torch": "torch", "math": "math"}
     used: list[str] = []
@@ -367,7 +367,7 @@ def _hidden_modules(nodes: Collection[ast.AST], beside: Collection[str]) -> set[
 
 
 def _is_known_part(path: str) -> bool:
-    """Return False for a part of a module that can look up names or that contains attention."""
+    """Return False for a part of a module that can look up names or contains attention."""
     module, _, rest = path.partition(".")
     if path in ("torch.load", "numpy.load", "torch.nn.Transformer"):
         return False
@@ -379,7 +379,7 @@ def _bound_module(alias: ast.alias) -> str:
 
 
 def _path(node: ast.AST, known: Mapping[str, str]) -> str:
-    """Return the full name that an expression such as `nn.functional.relu` spells out, or "" if it spells none."""
+    """Return the dotted name that an expression such as `nn.functional.relu` spells out, or "" if it is not a name."""
     names: list[str] = []
     while isinstance(node, ast.Attribute):
         names.append(node.attr)
@@ -417,7 +417,7 @@ def forbidden_fault(used: Collection[str], *, seen: bool = False) -> str:
 
     Args:
         used: The names.
-        seen: True if the names were called while the answer ran, in which case they may be missing from its text.
+        seen: True if the names were called while the answer ran; they may then be missing from its text.
     """
     names = [name for name in used if name not in _HIDING and not name.startswith("_") and " " not in name]
     if names or not used:

@@ -32,8 +32,8 @@ def check(id: str | float, group: int | None = None) -> None:
 
     Args:
         id: Number of the exercise, such as "2.3".
-        group: Number of a group of cases, if the exercise has groups that earn points by themselves (default: all
-            cases). Only this group is judged, but the first group must be right as well.
+        group: Number of a group of cases, for an exercise whose groups earn points separately (default: all cases).
+            Only this group is judged, but the first group must pass as well.
 
     Raises:
         NotYet: The answer is not right. The message names the property that fails, the smallest input that shows the
@@ -77,7 +77,7 @@ def check_hidden(*texts: str, group: int | None = None) -> None:
     with _muted():
         tried_on = [*(key for key in public if key.knows_answers), *hidden]
         test = lambda tried: _discreet(tried_on, tried, group)  # noqa: E731
-        # Show no output, because an answer could print its arguments and thereby reveal the hidden cases.
+        # Show no output, because an answer could reveal the hidden cases by printing its arguments.
         attempt(title, sealed.name, answer, sealed.forbidden, test, prints=False)
     print(f"{title}: right on the hidden cases.")
 
@@ -92,7 +92,7 @@ def from_text(text: str) -> Sealed:
     """Decode a sealed exercise from the lines that `to_text` returned.
 
     Raises:
-        ValueError: `to_text` did not write the text.
+        ValueError: The text was not written by `to_text`.
     """
     try:
         return unseal(zlib.decompress(base64.b64decode("".join(text.split()), validate=True)))

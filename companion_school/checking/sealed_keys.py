@@ -2,8 +2,7 @@
 
 Each file holds the test cases and, for each case, the outcomes of a right answer and of every known mistake. It
 contains no code. If the answer is a single fixed result ("read off the weight"), the file for students holds only the
-known mistakes and the kind of the result (its types and shapes). Only the hidden check can then decide whether an
-answer is right.
+known mistakes and the types and shapes of the result. Only the hidden check can then decide whether an answer is right.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ class Sealed:
         title: Title of the exercise.
         name: Name of the function to write.
         forbidden: Names that an answer must not use.
-        knows_answers: The key contains the right results, not only their kinds.
+        knows_answers: Whether the key contains the right results or only their types and shapes.
         key: Cases and outcomes.
         groups: Names of the groups of cases that earn points by themselves; empty if there are none.
-        offered: Choices of a question; empty for any answer.
+        offered: Choices of a question; empty if any answer is accepted.
     """
 
     id: str
@@ -53,14 +52,14 @@ class Sealed:
         return examine(self.key, call) if self.knows_answers else _examine_kind(self.key, call, self.offered)
 
     def examine_group(self, number: int, call: Call) -> Verdict:
-        """Examine an answer, and return the verdict on one group.
+        """Examine an answer and return the verdict on one group.
 
         Args:
             number: Number of the group, counted from 1.
             call: The answer.
 
         Returns:
-            The verdict on this group, or on the first group if the first group fails.
+            The verdict on this group, or on the first group if that one fails.
         """
         verdicts = examine_groups(self.key, call)
         first = verdicts[0]
@@ -84,8 +83,8 @@ def seal(exercise: Exercise, seed: int, *, mistakes: bool = True, knows_answers:
     Args:
         exercise: The exercise.
         seed: Seed of the cases.
-        mistakes: Include the outcomes of the known mistakes, so that a check can name the mistake.
-        knows_answers: Include the right results; if false, include only their kinds.
+        mistakes: Whether to include the outcomes of the known mistakes, so that a check can name the mistake.
+        knows_answers: Whether to include the right results; if false, include only their types and shapes.
     """
     key = kept_key(exercise, seed)
     indexes = range(len(key.cases))
@@ -126,7 +125,7 @@ def unseal(data: bytes) -> Sealed:
     """Read a sealed exercise that `seal` wrote.
 
     Raises:
-        ValueError: `seal` did not write the bytes.
+        ValueError: The bytes were not written by `seal`.
     """
     read = unpack(data)
     try:
