@@ -1,7 +1,7 @@
 """Common bugs, inserted into the reference one at a time to test that each is located at the right line.
 
-They are also used in reverse: when a learner's tensor equals the one that a bug produces, the message says how to
-fix it.
+They also help to diagnose learners' code: if a learner's tensor equals the tensor that a bug produces, the message says
+how to fix that bug.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Bug:
         name: A short description.
         mend: The fix, worded as the end of the sentence "it is right once ...".
         pieces: Pieces of the reference's source text, each paired with its replacement.
-        tensors: Keys of the nodes that may be reported as the first difference, without the name of the block.
+        tensors: Keys (without block names) of the nodes that may be reported as the first difference.
         function: Qualified name of the function that contains the bug.
-        training: Start of the key of the first node that differs in a whole training run; empty for bugs that are not
-            tested in one.
+        training: Prefix of the key of the first node that differs in a whole training run; empty if the bug is not
+            tested in such a run.
     """
 
     stage: int
@@ -60,7 +60,7 @@ class Bug:
         return found
 
     def is_placed(self, origin: Origin | None) -> bool:
-        """Return True if `origin` is on a line of the bug, or in its function if the bug deletes code."""
+        """Return True if `origin` is on one of the bug's lines or, if the bug deletes code, in the bug's function."""
         if origin is None or origin.place.file != STAGES[self.file].file:
             return False
         missing = any(not new.strip() for _, new in self.pieces)

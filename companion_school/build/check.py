@@ -28,7 +28,7 @@ _START_SECONDS = 300.0  # enough to import PyTorch on a slow or busy machine
 # correct file does not fail on a busy machine.
 _BUSY = 5
 _RIGHT = Result.RIGHT.value
-_LONGEST = 200  # most characters in a one-line message
+_LONGEST = 200  # maximum number of characters in a one-line message
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Found:
         result: The value of a `Result`, such as "right" or "wrong".
         told: A message that explains what is wrong, or a remark on a right answer.
         lies_in: The number of the earlier stage that is at fault, or None if the fault is in this file.
-        place: A sentence about the first tensor that differs from the reference, or None if none was looked for or
-            found.
+        place: A sentence about the first tensor that differs from the reference, or None if no search was made or it
+            found nothing.
     """
 
     part: str
@@ -56,8 +56,8 @@ class Found:
         lines = [line.strip() for line in self.told.splitlines()]
         if self.lies_in is not None or len(lines) == 1:
             return lines[0]
-        # Prefer the exception: it may follow from an earlier fault and match one that a known mistake raises by
-        # coincidence.
+        # Prefer the exception to the likely mistake: an earlier fault may, by coincidence, raise the same exception as
+        # a known mistake.
         raised = [line for line in lines if line.startswith("it raised")]
         likely = raised or [line for line in lines if line.startswith("most likely")]
         line = next((line for line in likely or lines[1:] if not line.startswith("with ")), "")
@@ -72,7 +72,7 @@ class Report:
         stage: The stage.
         found: The results of its parts.
         fault: The reason why the file cannot be checked at all, or None.
-        real_model: A sentence about the check on a real model; empty if the stage has no such check.
+        real_model: A sentence about the outcome of the check on a real model; empty if the stage has no such check.
         agrees: False if the check on the real model failed.
     """
 
@@ -142,7 +142,7 @@ def examine_stage(
 def _run(
     stage: Stage, folder: Path, left: Sequence[Part], seed: int, found: list[Found], done: Callable[[Found], None]
 ) -> str | None:
-    """Check parts in a new process until it ends. If the file cannot be checked at all, return the reason."""
+    """Check parts in a new process until it ends. Return the reason if the file cannot be checked at all."""
 
     def note(one: Found) -> None:
         found.append(one)
@@ -224,7 +224,7 @@ def _follow(
 
 
 def with_real_model(report: Report, folder: Path) -> Report:
-    """Return the report, with the outcome on SmolLM2 added if it is on stage 10 and all its parts are right."""
+    """Return the report; if all parts of stage 10 are right, include the outcome of the check on SmolLM2."""
     from companion_school.build.real_model import STAGE, try_real_model  # imported late: only stage 10 loads a model
 
     if report.stage.number != STAGE or not report.is_right:

@@ -122,7 +122,8 @@ def examined(part: Part, sources: Mapping[str, str], files: Mapping[str, str], s
 
 
 def raised_at(part: Part, key: AnswerKey, sources: Mapping[str, str], files: Mapping[str, str]) -> str | None:
-    """Return the learner's line that raises the first exception in the test cases, with its text, or None."""
+    """Return the line of the learner's code that raises the first exception in the test cases, and its text, or
+    None."""
     answer, names = part.answer(sources, files), {file: f"{module}.py" for module, file in files.items()}
     for case in key.cases:
         try:
@@ -149,7 +150,7 @@ def where(stage: Stage, folder: Path, guess: bool = True) -> str | None:
 
     try:
         return first_difference.where(stage.number, folder, itself=True, guess=guess)
-    except BaseException:  # the sentence is optional, so whatever the learner's code raises must not end the check
+    except BaseException:  # the sentence is optional, so no exception in the learner's code may end the check
         return None
 
 

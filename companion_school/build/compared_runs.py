@@ -28,8 +28,8 @@ class Node:
         key: Unique name, which other nodes use to refer to it.
         says: Name of the tensor in messages, such as "the scores".
         find: Finds the tensor in a recorded run, or returns None.
-        parents: Keys of the nodes that it is computed from, nearest first.
-        home: Names of the functions in the stubs that may compute it, most likely first.
+        parents: Keys of the nodes from which this node is computed, nearest first.
+        home: Names of the stub functions that may compute the tensor, most likely first.
         place: Location in the model, such as "block 0", or "".
         scores: True for the input of a softmax. The comparison then ignores masked positions and any constant added to
             a whole row.
@@ -93,7 +93,7 @@ class Streams:
         return same(a, b)
 
     def mine_like(self, theirs: Value) -> Value | None:
-        """Return a tensor from the learner's run that has the same elements in any layout, or None."""
+        """Return a tensor from the learner's run that has the same elements, in any layout, or None."""
         if not isinstance(theirs.content, Tensor) or theirs.content.numel() < 2:
             return None
         return self._pool.like(theirs.content)
@@ -128,8 +128,8 @@ class Streams:
     def parted(self) -> str | None:
         """Return the key of the first node that differs although its visible parents agree, or None.
 
-        Only nodes that lead to a differing final node count. If the learner's code raised an exception, final nodes may
-        be missing, so any differing node counts unless a later node that depends on it agrees.
+        A node counts only if a final node that is computed from it differs. If the learner's code raised an exception,
+        final nodes may be missing, so any differing node counts unless a later node that depends on it agrees.
         """
         wrong = [key for key in self.ends() if self.seen[key].state is State.DIFFERS]
         if self.mine.error is not None:  # the run stopped early, possibly because of an earlier difference
@@ -167,7 +167,8 @@ class Pool:
                 self._by_size.setdefault(value.content.numel(), []).append((_print(value.content), value))
 
     def like(self, tensor: Tensor) -> Value | None:
-        """Return a tensor with the same elements in any layout (axes permuted, merged or split), or None."""
+        """Return a tensor with the same elements, possibly in another layout (axes permuted, merged or split), or
+        None."""
         wanted = _print(tensor)
         for found, value in self._by_size.get(tensor.numel(), ()):
             if math.isclose(found, wanted, rel_tol=1e-4, abs_tol=1e-9) and same_numbers(value.content, tensor):
@@ -249,7 +250,7 @@ def gap(mine: Any, theirs: Any) -> str:
 
 
 def _beside(mine: float, theirs: float) -> str:
-    """Format two numbers with enough digits to distinguish them, at least four."""
+    """Format two numbers with at least four digits, or more if that is needed to tell them apart."""
     for digits in range(4, 17):
         if (a := f"{mine:.{digits}g}") != (b := f"{theirs:.{digits}g}"):
             break

@@ -30,7 +30,8 @@ class Parting:
     Attributes:
         scene: The scene that was run.
         node: The first tensor that differs, or None if the code raised before anything differed.
-        agrees: The nodes that the tensor is computed from and that are equal in both runs.
+        agrees: The tensor's parents that are equal in both runs; if the code raised before anything differed, the last
+            node that is equal.
         hidden: Parents of the tensor that could not be found in the learner's run.
         gap: A description of the difference.
         origin: The line that made the tensor wrong, if it is known.
@@ -153,7 +154,8 @@ def _raised(log: Log) -> str:
 
 
 def sentence(number: int, found: Parting, sources: Mapping[str, str], guess: bool = True) -> str:
-    """Describe a difference: where it is, which tensors agree, which one differs and how, the line, and a fix."""
+    """Describe a difference: its location, the tensors that agree, the tensor that differs, the faulty line, and a
+    fix."""
     lead = f"Compared step by step with the course's code{_when(found)}: "
     line = f"{found.origin}, in {found.origin.place.function}" if found.origin else ""
     agreeing = [node.says for node in found.agrees]
@@ -183,7 +185,7 @@ def _guess(number: int, found: Parting, sources: Mapping[str, str]) -> str:
         return f"{right} once {mends[0]}." if len({*mends}) == 1 else ""
     mistakes = (mistake for one in parts(here.number) for mistake in one.mistakes)
     told = [message for message, patch in mistakes if _gives(number, found, here.number, patch)]
-    # If several mistakes produce this tensor, there is no telling which one the learner made.
+    # If several mistakes produce this tensor, it is impossible to tell which of them the learner made.
     return f"Most likely: {told[0]}." if len(told) == 1 else ""
 
 

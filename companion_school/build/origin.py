@@ -39,8 +39,8 @@ def origin(streams: Streams, key: str, file: str | None = None) -> Origin | None
     Args:
         streams: The learner's run compared with the reference's.
         key: Key of the node.
-        file: The only file that can be at fault. If the line is in another file, the innermost line of this file on the
-            call stack is returned.
+        file: The only file that may contain the fault. If the line is in another file, the innermost line of this file
+            on the call stack is returned.
     """
     found = _anywhere(streams, key)
     if found is None or file is None or found.place.file == file:
@@ -81,7 +81,7 @@ def _anywhere(streams: Streams, key: str) -> Origin | None:
 
 
 def _with_a_line(streams: Streams, step: Operation | None) -> Operation | None:
-    """Go back from operations in the scene itself, which is not a recorded file, to the learner's own operation."""
+    """Step back from operations in the scene itself, whose file is not recorded, to the learner's own operation."""
     while step is not None and not step.stack:
         step = next((maker for value in step.inputs if (maker := operation(streams.mine, value))), None)
     return step
@@ -135,7 +135,7 @@ def _descend(streams: Streams, mine: Operation, theirs: Operation | None) -> tup
 
 
 def _matched(pairs: list[tuple[Value, Value]]) -> list[tuple[Value, Value]]:
-    """Pair the operands of two products or sums in whichever order makes more pairs agree."""
+    """Pair the operands of two products or sums, choosing the order in which more pairs agree."""
     if len(pairs) != 2:
         return pairs
     (a, b), (c, d) = pairs
@@ -196,7 +196,7 @@ def _used(streams: Streams, value: Value | None, home: tuple[str, ...]) -> Origi
 
 
 def _of_call(streams: Streams, home: tuple[str, ...]) -> Origin | None:
-    """As a last resort, locate a node at the function that computes it.
+    """As a last resort, attribute a node to the function that computes it.
 
     If the function returned an unchanged argument or a plain number, use the line of its `return`.
     """

@@ -1,4 +1,4 @@
-"""The learner's files for use in a notebook, with the course's files replacing those that are not right yet."""
+"""The learner's files for use in a notebook; the course's files replace those that are not right yet."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def own(number: int) -> World:
 
     The learner's file is used if it has passed its check or was taken (`companion build take`). Otherwise the course's
     file is used. The attributes of the returned world are the names defined in the stage's file; `world["model"]` gives
-    another file. Nothing is printed if an earlier call for another stage has already said the same about these files.
+    access to the names in another file. Nothing is printed if an earlier call for another stage has already said the
+    same about these files.
     """
     folder, stage = find_folder(), find_stage(number)
     there = read_sources(folder) if folder.is_dir() else {}
@@ -47,14 +48,14 @@ def own(number: int) -> World:
 
 
 def keep_own(name: str, code: World, model: Any, merges: Sequence[tuple[int, int]], context: int) -> None:
-    """Save a learner's model as the subfolder `name` of the learner's folder, and print how to use it.
+    """Save a learner's model in the subfolder `name` of the learner's folder, and print how to use it.
 
-    Nothing is saved if the learner's folder does not exist, for example for someone who only reads the lessons.
+    Nothing is saved if the learner's folder does not exist, for example because the learner only reads the lessons.
 
     Args:
         name: Name of the subfolder.
         code: The files, as returned by `own` for stage 6 or a later stage.
-        model: A `Transformer` of stage 5.
+        model: A `Transformer` from stage 5.
         merges: The merges of its tokenizer.
         context: Length of the longest training sequence, in tokens.
 
@@ -70,9 +71,9 @@ def keep_own(name: str, code: World, model: Any, merges: Sequence[tuple[int, int
 
 
 def own_model() -> Path:
-    """Return the folder of the model saved by `companion build story`, and print whose model it is.
+    """Return the folder of the model that `companion build story` saved, and print whose model it is.
 
-    Without such a model, export the course's story model to a temporary folder in the same format.
+    If there is no such model, export the course's story model to a temporary folder in the same format.
     """
     folder = find_folder()
     if (folder / "config.json").is_file() and (folder / "model.safetensors").is_file():

@@ -23,12 +23,12 @@ grader's sandbox, it may use only PyTorch, `math`, `simulated_device` and what `
 layer, a probe passes weights from the case to `run_with`, so that their gradients are compared like the gradients of
 any other argument.
 
-Each part is turned into an exercise (`checking.exercise`), with everything that exercises have: tested properties,
-rejected inputs, a second call with another memory layout, messages for known mistakes, and partial credit.
+Each part is turned into an exercise (`checking.exercise`), with everything that an exercise has: tested properties,
+rejected inputs, a second call with a different memory layout, messages for known mistakes, and partial credit.
 
 A mistake is the reference with one definition or some pieces of its text replaced (each piece must occur exactly once).
 It should be code that a person could plausibly write, and it comes with a sentence that says what is wrong. A variant
-is a correct answer that is written differently: with another formula, other local names or loops.
+is a correct answer that is written differently, for example with another formula, other local names or loops.
 """
 
 from __future__ import annotations
@@ -71,14 +71,14 @@ class Part:
     Attributes:
         stage: The stage.
         name: Name in reports. It is the name of the probe and usually begins with the name of a definition.
-        shows: One line about what the part does: the docstring of the probe.
+        shows: One-line description of the part, taken from the probe's docstring.
         points: The part's share of the stage's points.
         probe: The function that calls the learner's file.
         excused: See `checking.exercise.exercise`, which also explains `limits` and `exact_zero`.
-        forbidden: Names that the file must not use, in addition to `FORBIDDEN`.
-        seconds: Limit on the total processor time of all cases, chosen for slow machines.
+        forbidden: Names that the file must not use, besides those in `FORBIDDEN`.
+        seconds: Limit on the total processor time for all cases, generous enough for slow machines.
         mistakes: The known mistakes, each with a message and a patch to the reference.
-        variants: Correct answers that are written differently, as definitions.
+        variants: Definitions of correct answers that are written differently.
         remark: Function that takes a right solution (a `World`) and returns a remark on it, or None.
     """
 
@@ -131,7 +131,7 @@ class Part:
     def answer(self, sources: Mapping[str, str], files: Mapping[str, str] | None = None) -> Answer:
         """Return a function that calls the probe with these sources and the arguments of a case.
 
-        The sources are executed on the first call.
+        The sources are executed when the function is first called.
         """
         code = isolated_modules.World(sources, self.stage.module, files)
         probe = self.probe

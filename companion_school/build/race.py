@@ -2,7 +2,7 @@
 
 Training uses the same stories as `companion build story`, and other stories are held out. The learner's `race.py`
 trains a model, and this module measures it. Every token of the held-out documents is scored once. The first token of a
-document counts log2 of the vocabulary size. Decoding the tokens must restore the text.
+document costs log2 of the vocabulary size. Decoding the tokens must restore the text.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class Result:
 
     Attributes:
         name: Name in the table.
-        minutes: Training time that was requested.
+        minutes: Requested training time, in minutes.
         bits_per_byte: Score on the held-out text.
-        seconds: Time that training took.
+        seconds: Actual training time, in seconds.
         machine: Name of the GPU or processor that the model was trained on.
         on: Date of the race, in ISO format.
     """
@@ -73,7 +73,7 @@ class Result:
 
     @property
     def time(self) -> str:
-        """The requested minutes, followed by the time that the race took if it was late."""
+        """The requested minutes and, if the race was late, the time that it took."""
         return f"{self.minutes:g} min" + (f", but took {self.seconds:.0f} s" if self.is_late else "")
 
 
@@ -152,7 +152,8 @@ def _allocated() -> int:
 
 @contextmanager
 def _timed(module: Any, *names: str) -> Iterator[dict[str, float]]:
-    """Time functions of a module, in seconds. Only files that import the functions after this call are covered."""
+    """Measure how many seconds a module's functions take. Only calls from files that import the functions afterwards
+    are measured."""
     spent, before = dict.fromkeys(names, 0.0), {name: getattr(module, name, None) for name in names}
 
     def watched(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -181,7 +182,7 @@ def race(
 ) -> str:
     """Run a race with the files of a folder, save its result and its model, plot it, and return the table.
 
-    If race.py is not written yet, a plain race that uses stages 1 to 6 runs instead. For comparison, the course's
+    If race.py is not written yet, a plain race that uses stages 1 to 6 is run instead. For comparison, the course's
     race.py runs for the same number of minutes, unless it has already done so today on this machine. A race that uses a
     GPU runs a second time on the processor, so the table has a row for each device.
 
@@ -189,8 +190,8 @@ def race(
         folder: The learner's folder.
         minutes: Training time.
         name: Name of the run in the table.
-        alone: Skip the course's race.
-        say: Called with a line of progress before each race.
+        alone: Whether to skip the course's race.
+        say: Function called with a progress message before each race.
 
     Raises:
         ValueError: If the race returns no valid result (see `run`), or a file that it needs is not written yet.
@@ -217,7 +218,7 @@ def race(
 
 
 def _learners(folder: Path, name: str | None) -> tuple[World, str]:
-    """Return the learner's files and the run's name. The plain race replaces a race.py that is not written yet."""
+    """Return the learner's files and the name of the run. If race.py is not written yet, the plain race replaces it."""
     sources = read_sources(folder)
     files = {module: str(folder / f"{module}.py") for module in sources}
     is_plain = is_untouched(STAGE.number, sources.get(STAGE.module, stub(STAGE.number)))
@@ -327,7 +328,7 @@ def draw(file: Path, runs: Sequence[Result], marks: Sequence[Yardstick]) -> Any:
 
 
 def _name(axes: Any, rows: Sequence[tuple[float, str, str]]) -> None:
-    """Write the names in a column to the right, close to their values but without overlap, joined to them by lines."""
+    """Place the names in a column on the right, near their values but without overlap, and draw connecting lines."""
     low, high = axes.get_ylim()
     step = 1 / _NAMES
     heights = [(bits - low) / (high - low) for bits, _, _ in rows]

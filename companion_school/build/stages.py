@@ -20,8 +20,8 @@ class Stage:
         minutes: Expected time, in minutes, for someone who has read these lessons.
         needs: The earlier stages that its check uses, whether or not its file imports them.
         points: Points for the stage in courses that grade it.
-        begun: Earlier lessons that already let the learner write some of the definitions, each with the names of those
-            definitions. The rest is written after the last of `lessons`.
+        begun: Earlier lessons after which the learner can already write some of the definitions, each with the names of
+            those definitions. The learner writes the others after the last of `lessons`.
 
     The reference of a stage determines which definitions learners write and which are given (`stubs.names`,
     `stubs.given`).
@@ -38,12 +38,12 @@ class Stage:
 
     @property
     def module(self) -> str:
-        """The name under which other files import it."""
+        """The module name under which other files import this stage's file."""
         return self.file.removesuffix(".py")
 
     @property
     def id(self) -> str:
-        """The id that `check` accepts, such as "build.5"."""
+        """The stage's id for `check`, such as "build.5"."""
         return f"build.{self.number}"
 
 

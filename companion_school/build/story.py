@@ -1,6 +1,6 @@
 """Train the learner's own transformer (stages 1 to 7) to tell stories, for a few minutes, and save it.
 
-The training text is either `companion.data.stories`, stories from a small grammar, or any files that the learner names.
+The training text is either `companion.data.stories`, stories from a small grammar, or files that the learner chooses.
 The model is saved in the learner's folder, in a format that every command reads (`save_model`).
 """
 
@@ -96,7 +96,7 @@ def tell(
         data: Files to train on instead of the stories.
         reference: If true, use the course's files instead of the learner's.
         device: "cpu", "cuda" or "auto".
-        say: Called with lines of progress, including a sample after each tenth of the updates.
+        say: Function called with progress messages, including a sample after each tenth of the updates.
 
     Raises:
         ValueError: If a stage that is needed is not written, the text is too short, or the model cannot be saved.
@@ -208,7 +208,8 @@ class _Training:
         yield from training.train(self.model, loss_at, updates, peak=RATE, warmup=WARMUP)
 
     def possible(self, seconds: float) -> int:
-        """Estimate how many updates fit into the time, based on five trial updates. The model is then reset."""
+        """Estimate how many updates fit into the available time, based on five trial updates. The model is reset
+        afterwards."""
         began = time.monotonic()
         tried = sum(1 for _ in self.losses(5))
         each = (time.monotonic() - began) / tried

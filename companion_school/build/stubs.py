@@ -2,8 +2,8 @@
 
 The references of stages 2 to 9 are sections of the one-page model (`companion/page.py`), separated by comments of the
 form `# --- stage N, file.py: lessons ...`. The references of the other stages are files in `references/`. References
-and stubs are ordinary Python files with only the imports that they need. They import names of another stage from its
-file.
+and stubs are ordinary Python files with only the imports that they need. They import names of another stage from that
+stage's file.
 
 A definition whose first line ends in `# given` is not part of the exercise: the stub contains it in full, marked as
 given. A definition whose name begins with an underscore and that is not given is private to the reference: no stub
@@ -99,7 +99,7 @@ def definitions(source: str) -> dict[str, str]:
 
 
 def lines_written(source: str) -> int:
-    """Count the lines of code in a file's functions and methods, without those that are given.
+    """Count the lines of code in a file's functions and methods, excluding given definitions.
 
     Docstrings, comments and blank lines do not count.
     """
@@ -169,7 +169,8 @@ def _home() -> dict[str, str]:
 
 
 def _imports(number: int, body: str) -> str:
-    """Return the imports that a section needs: those of the page, and a line for each other stage that it uses."""
+    """Return the imports that a section needs: the page's imports, and a line for each other stage that the section
+    uses."""
     own = {node.name for node in _definitions(body)}
     used = {node.id for node in ast.walk(ast.parse(body)) if isinstance(node, ast.Name)} - own
     head = ast.parse(_page()[: next(_MARK.finditer(_page())).start()])
@@ -222,7 +223,7 @@ def _laid_out(body: str) -> str:
 
 
 def _first_line(node: ast.stmt, lines: list[str]) -> int:
-    """Return the number of a statement's first line, counting its decorators and the comment above it."""
+    """Return the number of a statement's first line, including its decorators and the comment above it."""
     decorators = node.decorator_list if isinstance(node, Definition) else []
     first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
     while first > 1 and lines[first - 2].lstrip().startswith("#"):

@@ -2,7 +2,7 @@
 
 The learner's function is copied unchanged into the file of its stage. The stage's definition gets a body of a few
 lines, called a bridge, that calls this function with the right arguments. A definition that the learner has already
-begun is left alone.
+begun is not changed.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def take_over(bridge: Bridge, answer: str, folder: Path) -> str:
 
     Raises:
         ValueError: If the learner has already begun the definition, or its check fails with this answer, for example
-            because the answer uses something else from its notebook. The answer is then not copied.
+            because the answer depends on other code in its notebook. In this case the answer is not copied.
     """
     lay_stubs(folder, [bridge.stage])
     file, sources = folder / bridge.stage.file, read_sources(folder)
@@ -152,7 +152,7 @@ def _definition(text: str, name: str) -> ast.FunctionDef | ast.ClassDef | None:
 
 
 def _is_untouched(bridge: Bridge, text: str) -> bool:
-    """Return True if the definition is still the one in the stub."""
+    """Return True if the definition is still the stub's."""
     mine, handed_out = (_definition(one, bridge.definition) for one in (text, stub(bridge.stage.number)))
     return mine is not None and handed_out is not None and ast.dump(mine) == ast.dump(handed_out)
 

@@ -193,8 +193,8 @@ class Recorder(TorchFunctionMode):
         Args:
             name: Key in `Log.marks`.
             value: The value.
-            made: Tensors that the value was made from. Of the operations that computed them, the latest is recorded as
-                the value's origin.
+            made: Tensors from which the value was computed. The latest of the operations that computed these tensors is
+                recorded as the value's origin.
         """
         with self.unseen():
             makers = [maker for tensor in made if (maker := self._makers.get(id(tensor))) is not None]
@@ -214,7 +214,7 @@ class Recorder(TorchFunctionMode):
             self._makers.pop(id(weight), None)
 
     def when(self, function: str, moment: str, do: Callable[[], None]) -> None:
-        """Call `do` each time a recorded function begins (`moment` is "call") or ends ("return")."""
+        """Call `do` each time a recorded function begins (if `moment` is "call") or ends (if it is "return")."""
         self._watchers[function, moment] = do
 
     @contextmanager

@@ -26,12 +26,13 @@ _SECONDS = 20.0  # CPU time limit for one mutant on one part
 
 
 def faults(part: Part, seeds: Sequence[int] = SEEDS, naming: Sequence[int] = SEEDS) -> Iterator[str]:
-    """Yield a sentence for each fault in the check of a part, and nothing if the check works.
+    """Yield a sentence for each fault in a part's check; yield nothing if the check works.
 
     Args:
         part: The part.
         seeds: Seeds with which the reference and the variants must pass.
-        naming: Subset of `seeds` with which the check must name each known mistake. Naming takes most of the time.
+        naming: Subset of `seeds` with which the check must name each known mistake. Checking this takes most of the
+            time.
     """
     exercise = part.exercise()
     for seed in seeds:
@@ -52,13 +53,13 @@ def faults(part: Part, seeds: Sequence[int] = SEEDS, naming: Sequence[int] = SEE
 
 
 def equivalent(number: int) -> dict[str, str]:
-    """Return the mutants of a stage that are declared equivalent: for each change, the reason why it is still right."""
+    """Return the mutants of a stage that are declared equivalent, with the reason why each is still right."""
     said = tomllib.loads(files("companion_school.build").joinpath("equivalent.toml").read_text("utf-8"))
     return dict(said.get(STAGES[number].module, {}))
 
 
 def survivors(number: int) -> Iterator[tuple[str, bool]]:
-    """Yield each mutant of a stage's reference as "definition: change", with True if it passes the check."""
+    """Yield each mutant of a stage's reference as "definition: change", and whether it passes the check."""
     module, right = STAGES[number].module, references(STAGES[number])
     keys = [(part, key_of(part.exercise())) for part in parts(number)]
     for name in names(number):

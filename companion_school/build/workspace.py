@@ -1,6 +1,7 @@
 """The learner's folder, `my/transformer`: stubs, references that the learner has taken, and the state of each stage.
 
-Code that the learner has written is never overwritten. Instead, a new file is written beside it, and a message says so.
+Code that the learner has written is never overwritten. Instead, the new text goes into a separate file beside it, and a
+message says so.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def find_folder(named: str | os.PathLike[str] | None = None, start: Path | None 
     Args:
         named: The folder given on the command line, if any (default: the environment variable COMPANION_BUILD, if it is
             set).
-        start: Folder where the search begins (default: the current folder). This folder and its parents are searched
+        start: Folder in which the search begins (default: the current folder). This folder and its parents are searched
             for a record of stages, for `my/transformer`, and for a `transformer` folder with a record, as in a project
             that was handed out.
 
@@ -53,7 +54,7 @@ def find_folder(named: str | os.PathLike[str] | None = None, start: Path | None 
         `notebooks`; otherwise, `my/transformer` in `start`.
 
     Raises:
-        ValueError: If the command line or the variable names a file.
+        ValueError: If the command line or the variable names a file instead of a folder.
     """
     chosen = named or os.environ.get(VARIABLE)
     if chosen:

@@ -225,8 +225,8 @@ def attention_nodes(
         queries: Number of queries.
         new_keys: Number of keys that this call computes.
         keys: Number of keys that are attended to, including cached ones.
-        turned: "rotate" if stage 3's `rotate` rotates queries and keys, "given" if a function of the scene does;
-            otherwise "".
+        turned: "rotate" if stage 3's `rotate` rotates queries and keys, "given" if a function of the scene rotates
+            them; otherwise "".
         cached: True if the layer is called with a cache.
         masked: True if the layer is called with a mask.
         source: Key of the node from which keys and values are computed (default: `before`).
