@@ -1,4 +1,4 @@
-"""Figures, small tasks and pages for the lessons. Needs the `lab` extra.
+"""Figures, small tasks and pages that the lessons use. Needs the `lab` extra.
 
 figures         the style of all figures, and `show`, which checks and displays one; palette: the colors
 figure_html     the HTML around a figure; plotted_numbers: the numbers behind it

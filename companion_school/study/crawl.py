@@ -1,4 +1,4 @@
-"""A small synthetic web crawl for the lesson on data, in which the truth about every page is known.
+"""A small synthetic web crawl for the lesson on data, in which the origin and quality of every page are known.
 
 Each page has a kind. The good pages are prose (from this course's first edition), stories (`companion.data.stories`),
 verse or code. The bad pages are shop menus, strings of keywords or markup. Some prose pages are copied to other sites
@@ -73,7 +73,7 @@ class Page:
 
     Attributes:
         kind: Kind of page, one of `GOOD` or `BAD`.
-        site: Site that the page was found on, one of `SITES`.
+        site: Site on which the page was found, one of `SITES`.
         text: Text of the page, with the site's notice at the end.
         copied: Index (in the crawl) of the page from which this one was copied; `None` for an original.
     """
@@ -95,7 +95,7 @@ class Page:
 
 
 class Dice:
-    """Random choices that call only the `random()` method of a seeded generator."""
+    """Random choices that use only the `random()` method of a seeded generator."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed).random
@@ -119,7 +119,7 @@ class Dice:
 def crawl(seed: int = 0) -> list[Page]:
     """Generate the crawl: about 600 pages in random order, except that each original comes before its copies.
 
-    The prose comes from the training documents of `split(first_edition())`; the held-out documents are left for
+    The prose comes from the training documents of `split(first_edition())`; the held-out documents are reserved for
     testing.
 
     Args:
@@ -175,7 +175,7 @@ def notice(site: str) -> str:
 
 
 def _edited(dice: Dice, text: str, edits: int) -> str:
-    """Replace `edits` words in a text."""
+    """Replace `edits` of a text's words."""
     pieces = re.split(r"(\s+)", text)  # word, space, word, ...
     for _ in range(edits):
         pieces[2 * dice.below((len(pieces) + 1) // 2)] = dice.one(ODD)

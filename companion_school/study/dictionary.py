@@ -1,8 +1,8 @@
-"""A look-up task that attention alone can solve, and a model with a single head that learns it.
+"""A lookup task that can be solved with attention only, and a model with a single head that learns it.
 
 Each example is a new random dictionary. An entry is a token that means "key 17 has value 5", and a question is a token
-that means "key 17?". The order of the tokens is irrelevant. No example is seen twice, so the training accuracy is
-already a test accuracy. Lesson 02 trains the head.
+that means "key 17?". The order of the tokens is irrelevant. No example is seen twice, so the accuracy during training
+is already a test accuracy. Lesson 02 trains the head.
 
     keys, values, asked = dictionaries(torch.Generator().manual_seed(0))
     logits = Lookup(start=0, divisor=8)(keys, values, asked)
@@ -22,7 +22,7 @@ class Lookup(nn.Module):
 
     Args:
         start: Seed for the initial weights. Embeddings start with variance 1, and the matrices preserve that variance.
-        divisor: Number that divides the scores; the square root of the width is 8.
+        divisor: Number by which the scores are divided; the square root of the width is 8.
     """
 
     def __init__(self, start: int, divisor: float) -> None:

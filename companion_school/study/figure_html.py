@@ -1,7 +1,7 @@
 """HTML around a figure: alternative text, caption, and a collapsible section with the data behind the figure.
 
 Still figures and moving figures (`companion_school.study.live`) share this HTML. It works in JupyterLab and on a page
-opened from a folder, in light and dark themes. It also works without its style sheet, which JupyterLab removes from
+opened from a folder, in light and dark themes, and even without its style sheet, which JupyterLab removes from
 untrusted notebooks.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from companion_school.study.palette import DARK, DARK_PAGE, LIGHT_PAGE, PALETTE
 
-WIDEST = 760  # pixels: width of JupyterLab's text column on a small laptop
+WIDEST = 760  # in pixels; this is the width of JupyterLab's text column on a small laptop
 
 Numbers = Mapping[str, Sequence[object]]  # columns of a table, by name
 Tables = Numbers | Sequence[tuple[str, Numbers]]  # one table, or several keyed by title
@@ -27,8 +27,8 @@ def _variables(colors: Mapping[str, str]) -> str:
 
 
 # In JupyterLab the theme decides between light and dark; elsewhere the system setting does. A figure sets its own
-# background, because not every page around it gets dark. On a dark page, a picture's lightness is inverted, its hues
-# stay the same, and white becomes the background color.
+# background, because the page around it may stay light in a dark theme. On a dark page, the lightness of a picture is
+# inverted but its hues are not, and white becomes the background color.
 _DARK = f"{_variables(DARK | DARK_PAGE)}color-scheme:dark"
 _DARK_PICTURE = "filter:invert(1) hue-rotate(180deg);mix-blend-mode:screen"
 _SYSTEM, _LAB = "body:not([data-jp-theme-light]) .ext-figure", "[data-jp-theme-light=false] .ext-figure"

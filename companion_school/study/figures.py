@@ -1,4 +1,4 @@
-"""Figures for the lessons: a common style, `show`, which checks and displays a figure, and two common plots.
+"""Figures for the lessons: a common style, two common plots, and `show`, which checks and displays a figure.
 
     fig, ax = figures.subplots()
     ax.plot(widths, variances, label="measured")
@@ -6,8 +6,8 @@
     ax.legend()
     figures.show(fig, alt="The variance of q . k grows in proportion to d_k.")
 
-A figure that some readers cannot read is an error here, not a matter of taste: `show` rejects an axis without a label,
-lines that differ only in color, small text, and a picture without alternative text.
+A figure that some readers cannot read is an error, not a matter of taste: `show` rejects an axis without a label, lines
+that differ only in color, small text, and a picture without alternative text.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from companion_school.study.palette import LINE_CONTRAST, PALETTE, TEXT_CONTRAST
 from companion_school.study.plotted_numbers import read_off
 
 DPI = 100  # pixels per inch on the page
-SHARPNESS = 2  # pixels in the picture per pixel on the page, for high-resolution screens
+SHARPNESS = 2  # number of pixels in the picture per pixel on the page, for high-resolution screens
 COLORS = 128  # number of colors in a stored picture
 SMALLEST_PRINT = 8.0  # in points; at 100 dpi this is the size of a footnote
 
@@ -74,7 +74,7 @@ Matrix = torch.Tensor | np.ndarray | Sequence[Sequence[float]]
 
 
 def use_style() -> None:
-    """Activate the course's Matplotlib style for everything drawn from now on (`subplots` does this for you)."""
+    """Use the course's Matplotlib style for everything drawn from now on (`subplots` does this for you)."""
     plt.rcParams.update(STYLE)  # type: ignore[arg-type]
 
 
@@ -117,11 +117,11 @@ def show(fig: Figure, *, alt: str, caption: str = "", numbers: Tables | None = N
     Args:
         fig: The figure. It is closed afterwards.
         alt: One or two sentences that describe the figure to someone who cannot see it: what is on the axes and what
-            the eye would notice, not "a plot of ...". The text is compared between machines, so it must not contain
+            the eye would notice, not "a plot of ...". The text is compared between machines, so it must not contain any
             measured numbers.
         caption: Caption of the figure, including its number: "Figure 2.3. What to see here."
-        numbers: The data behind the figure, as columns by name. By default, they are read off the labeled curves, bars
-            and maps, unless there are too many of them.
+        numbers: The data behind the figure, as columns by name. By default, it is read from the labeled curves, bars
+            and maps, unless there are too many values.
 
     Raises:
         ValueError: An axis has no label, labeled curves have no legend or differ only in color, a curve has a
@@ -197,9 +197,9 @@ def _faults(fig: Figure, alt: str) -> list[str]:
 
 
 def _pale_print(text: Text) -> list[str]:
-    """Report a text whose contrast with its background is too low on the light or the dark page.
+    """Report any text whose contrast with its background is too low on the light or the dark page.
 
-    White text without a patch under it is accepted, because such text only occurs in the dark cells of a map.
+    White text without a patch under it is accepted, because it only occurs in the dark cells of maps.
     """
     color, ground = text.get_color(), _ground(text)
     if not text.get_visible() or not text.get_text().strip() or (ground is None and contrast(color, "white") == 1):
@@ -234,7 +234,7 @@ def _ground(text: Text) -> np.ndarray | None:
 
 def _axis_faults(fig: Figure, ax: Axes) -> list[str]:
     faults = []
-    # A color bar has one axis to label. Other plots have two, and panels that share an axis need only one label for it.
+    # A color bar has only one axis to label. Other plots have two, and panels that share an axis need one label for it.
     named = {
         "x": bool(fig.get_supxlabel()) or any(a.get_xlabel() for a in ax.get_shared_x_axes().get_siblings(ax)),
         "y": bool(fig.get_supylabel()) or any(a.get_ylabel() for a in ax.get_shared_y_axes().get_siblings(ax)),
@@ -287,14 +287,15 @@ def heatmap(
         column_label: Label of the horizontal axis.
         title: Title of the axes.
         bar_label: Label of the color bar: what the color means, with its unit. Without a label, no color bar is drawn.
-        limits: (lowest, highest) value of the color scale. Use the same limits for maps that readers should compare.
+        limits: (lowest, highest) value of the color scale. Use the same limits for maps that readers are meant to
+            compare.
             By default, the scale covers the data: it starts at 0 if no entry is negative, and is otherwise symmetric
             about 0.
-        values: Write the value into each cell. By default, this is done if there are at most 12 rows and 12 columns.
+        values: Whether to write the value into each cell; default: if there are at most 12 rows and 12 columns.
         digits: Number of decimals in these values.
 
     Returns:
-        The image, in case you want to add your own color bar.
+        The image, to which you can add your own color bar.
 
     Raises:
         ValueError: The matrix is not two-dimensional, or the number of names does not match it.
@@ -359,8 +360,8 @@ def attention_map(
         queries: Tokens of the queries, as text, in order.
         keys: Tokens of the keys, as text, in order; the same as `queries` in self-attention.
         title: Title of the axes.
-        bar_label: Meaning of the color, as in `heatmap`.
-        values: Write the value into each cell, as in `heatmap`.
+        bar_label: Label of the color bar, as in `heatmap`.
+        values: Whether to write the value into each cell, as in `heatmap`.
 
     Returns:
         The image, as in `heatmap`.
@@ -404,7 +405,7 @@ def _limits(finite: np.ndarray) -> tuple[float, float]:
 def _name_ticks(ax: Axes, letter: str, names: Sequence[object] | None, count: int) -> None:
     axis = ax.xaxis if letter == "x" else ax.yaxis
     if names is None:
-        if count <= 16:  # otherwise Matplotlib chooses fewer ticks
+        if count <= 16:  # with more entries, let Matplotlib choose fewer ticks
             axis.set_ticks(range(count))
         return
     texts = [str(name).replace(" ", "␣").replace("\n", "⏎").replace("\t", "⇥") for name in names]

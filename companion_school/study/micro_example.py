@@ -1,4 +1,4 @@
-"""A transformer that fits on a sheet of paper: all weights of lesson 00, with one decimal each.
+"""A transformer that fits on a sheet of paper: all weights of lesson 00, each with one decimal.
 
 The model has ten words, vectors of width 4, two heads of width 2, four experts (two per token) and 224 parameters. The
 lesson calculates with these parameters by hand, and `model` loads them into the companion's `Transformer`. The tests
@@ -31,7 +31,7 @@ EPS = 1e-6
 
 
 class Weights(NamedTuple):
-    """The matrices of one block and of the embedding. They multiply row vectors: a layer computes x @ W.
+    """The embedding and the matrices of one block. The matrices multiply row vectors: a layer computes x @ W.
 
     Attributes:
         E: Embedding with one row per word (vocab, d_model), which is also the output head.
@@ -61,7 +61,7 @@ class Weights(NamedTuple):
 class OneNetwork(NamedTuple):
     """The matrices of a block with a single feed-forward network instead of experts.
 
-    The fields are those of `Weights`, without the router. `W1` has shape (d_model, d_ff) and `W2` (d_ff, d_model).
+    The fields are those of `Weights` except the router. `W1` has shape (d_model, d_ff) and `W2` (d_ff, d_model).
     """
 
     E: Float[Tensor, "vocab d_model"]
@@ -167,7 +167,7 @@ def config(placement: Literal["post", "pre"] = "post") -> ModelConfig:
 def state(w: Weights, placement: Literal["post", "pre"] = "post") -> dict[str, Tensor]:
     """Return the weights as a state dict of `Transformer`.
 
-    `nn.Linear` stores the transpose of the matrix that multiplies a row vector, and the matrices of the heads are
+    `nn.Linear` stores the transpose of the matrix that multiplies a row vector, and the heads' matrices are
     concatenated. With pre-norm, the model ends with one more norm, whose gain is 1.
     """
 

@@ -1,6 +1,6 @@
 """IPython extension of the course's kernel that makes a NameError say which cells to run first.
 
-The next day, a notebook still shows its results, but its new kernel does not have the variables.
+A notebook that is opened again still shows its results, but the variables are missing from the new kernel.
 """
 
 from __future__ import annotations

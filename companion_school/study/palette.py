@@ -1,4 +1,4 @@
-"""Colors for the course's figures on light and dark pages, and functions for the contrast of colors.
+"""Colors for the course's figures on light and dark pages, and functions that compute contrast.
 
 The hues are from Okabe and Ito's palette ("Color universal design", 2008), which can be told apart with every common
 form of color blindness. The colors for the light page are a little darker than theirs, because a line needs a contrast
@@ -10,7 +10,7 @@ from __future__ import annotations
 LINE_CONTRAST = 3.0  # minimum contrast of a line or mark with the page: WCAG 2.2, success criterion 1.4.11
 TEXT_CONTRAST = 4.5  # minimum contrast of normal-size text: WCAG 2.2, success criterion 1.4.3
 
-# For a white page. All are dark enough for lines; all but orange and sky are dark enough for text.
+# For a white page. All are dark enough for lines, and all except orange and sky are dark enough for text.
 PALETTE = {
     "blue": "#0072B2",
     "orange": "#B87F00",
@@ -49,7 +49,7 @@ def contrast(color: object, other: object) -> float:
 
 
 def on_dark_page(color: object) -> tuple[float, float, float]:
-    """Convert a picture's color to the color that it has on the dark page.
+    """Convert a picture's color to the one shown on the dark page.
 
     The lightness is inverted and the hue stays the same, as in the style sheet of `companion_school.study.figure_html`:
     `invert(1)`, then `hue-rotate(180deg)` with the matrix from the W3C's Filter Effects, then a blend that turns white

@@ -1,4 +1,4 @@
-"""Read the data behind a figure off its curves, bars and maps, for readers who cannot see it or want the values."""
+"""Read the data behind a figure from its curves, bars and maps, for readers who cannot see it or want the values."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from matplotlib.lines import Line2D
 
 from companion_school.study.figure_html import Numbers
 
-MOST_ROWS = 24  # maximum number of rows in a table; a longer curve is thinned out evenly but keeps both ends
+MOST_ROWS = 24  # maximum number of rows in a table; longer curves are thinned out evenly but keep both ends
 MOST_CELLS = 16  # maximum number of cells in each direction of a map
 
 
 def read_off(fig: Figure) -> list[tuple[str, Numbers]]:
     """Return tables of the data in a figure.
 
-    The labeled curves in an axes, or its first curve if none is labeled, give one table per set of x values. Each group
+    The labeled curves in an axes (or its first curve if none is labeled) give one table per set of x values. Each group
     of at most 24 bars and each map of at most 16 by 16 cells gives another table. Axes that are switched off (diagrams)
     give no table.
 
@@ -53,7 +53,7 @@ def _of_axes(ax: Axes) -> Iterator[tuple[str, Numbers]]:
 
 
 def _is_data(line: Line2D, ax: Axes) -> bool:
-    """Return False for lines across the axes, as drawn by `axhline`: one of their coordinates is in axes units."""
+    """Return False for lines across the axes, such as those from `axhline`, which have a coordinate in axes units."""
     return all(line.get_transform().contains_branch_seperately(ax.transData))
 
 
@@ -108,7 +108,7 @@ def _map(ax: Axes, cells: np.ndarray) -> Numbers:
 
     rows, columns = names(ax.yaxis, cells.shape[0]), names(ax.xaxis, cells.shape[1])
     found: dict[str, Sequence[object]] = {f"{ax.get_ylabel()} \\ {ax.get_xlabel()}": rows}
-    for index, name in enumerate(columns):  # two columns may have the same word
+    for index, name in enumerate(columns):  # two columns may have the same name
         key = name if name not in found else f"{name} ({index})"
         found[key] = ["masked" if np.isnan(v) else float(v) for v in cells[:, index]]
     return found

@@ -1,8 +1,8 @@
 """The table on the start page, which shows the path through the course and the reader's progress.
 
-The path is stored in the metadata of the start page, `start.ipynb`. `make notebooks` writes it there; an instructor's
-release has its own path. If the file of the start page is not available, as in a hosted notebook, the table uses the
-path of the whole course from `path.json` in the package. The progress is read each time the table is shown.
+The path is stored in the metadata of the start page, `start.ipynb`. `make notebooks` writes it there; a release made by
+an instructor has its own path. If the file of the start page is not available, as in a hosted notebook, the table uses
+the path of the whole course from `path.json` in the package. The progress is read each time the table is shown.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FIRST_CELL = (
     "cell again, it shows what you have done and where to go on."
 )
 _COLORS = "--bar:{green};--back:{faint};--edge:{edge};--go:{blue};--page:{page}"
-_HERE = ".ext-path.ext-path"  # the class is repeated to override JupyterLab's own rules for tables
+_HERE = ".ext-path.ext-path"  # repeat the class to override JupyterLab's own rules for tables
 _STYLE = (
     f".ext-path{{{_COLORS.format_map(PALETTE | LIGHT_PAGE)};max-width:{WIDEST}px}}"
     f"[data-jp-theme-light=false] .ext-path{{{_COLORS.format_map(DARK | DARK_PAGE)}}}"
@@ -115,7 +115,7 @@ def _row(lesson: Mapping[str, Any], reader: Done) -> str:
 
 
 def _bar(name: str, parts: Iterable[bool]) -> str:
-    """Return a bar and words that show how much of something is done, or "" if there is nothing to do."""
+    """Return a bar and a text that show how much of something is done, or "" if there is nothing to do."""
     marks = list(parts)
     if not marks:
         return ""

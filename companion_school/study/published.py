@@ -4,8 +4,8 @@
     if real is not None:
         real.show("The cat sat on the mat. The cat sat on the")
 
-Nothing is downloaded unless `fetch_it` is true. If there is no model, a line of output says so, and the lesson
-continues without it.
+Nothing is downloaded unless `fetch_it` is true. If the model is missing, the output says so, and the lesson continues
+without it.
 """
 
 from __future__ import annotations
@@ -139,12 +139,12 @@ def opened(name: str, *, fetch_it: bool = False) -> Published | None:
 def previous_and_induction(reading: Reading) -> list[tuple[str, int, int, float]]:
     """Find the strongest previous-token head and the strongest induction head of the model (lesson 03).
 
-    The first head puts the largest mean weight on the previous token. The second head puts the largest mean weight on
-    the token that followed the last occurrence of the current token; it can be found only in a text that repeats
-    itself.
+    The first head puts the largest mean weight on the previous token. The second puts it on the token that followed the
+    last occurrence of the current token; it can be found only in a text with repetitions.
 
     Returns:
-        A description of the target, the layer, the head and the mean weight for each head that was found.
+        A tuple for each head that was found: a description of its target, the layer, the head's index, and the mean
+        weight.
     """
     count = len(reading.tokens)
     last: dict[str, int] = {}

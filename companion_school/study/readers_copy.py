@@ -27,7 +27,7 @@ LANGUAGE = {
     "version": sys.version.split()[0],
 }
 """Language information that the kernel reports."""
-RECORD = ".copied.json"  # in the reader's folder; digests of each copied file: of its cells, and of the whole file
+RECORD = ".copied.json"  # in the reader's folder; two digests of each file: of its cells and of all of it
 SKIPPED = (".lab", ".ipynb_checkpoints", "__pycache__", "INSTRUCTORS.md", "PLAN.md")
 
 
@@ -115,8 +115,8 @@ def _digest(data: bytes) -> str:
 def _with_kernel(data: bytes) -> bytes:
     """Return the notebook with the metadata of the reader's kernel.
 
-    JupyterLab writes this metadata when it connects to the kernel. If it finds other metadata, the notebook looks
-    unsaved as soon as it is opened.
+    JupyterLab writes this metadata when it connects to the kernel. If the notebook has other metadata, it looks unsaved
+    as soon as it is opened.
     """
     notebook = json.loads(data)
     notebook["metadata"] |= {"kernelspec": KERNEL_SPEC, "language_info": LANGUAGE}
@@ -124,7 +124,7 @@ def _with_kernel(data: bytes) -> bytes:
 
 
 def _sign(notebook: Path) -> None:
-    """Mark a notebook as trusted, so that its figures move even before a cell has been run."""
+    """Mark a notebook as trusted, so that its figures move even before any cell has been run."""
     import nbformat
     from nbformat.sign import NotebookNotary
 
@@ -147,7 +147,7 @@ def show_progress(mine: Path) -> None:
 
 
 def write_kernel(folder: Path) -> None:
-    """Write a kernel specification for this Python, under the course's name, to a folder for JUPYTER_PATH."""
+    """Write a kernel specification for this Python, under the course's name, to a folder meant for JUPYTER_PATH."""
     description = {
         "argv": [
             *(sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}", "--log-level=40"),
@@ -179,11 +179,12 @@ def environment(root: Path, known: dict[str, str]) -> dict[str, str]:
 def command(root: Path) -> list[str]:
     """Return the command that opens JupyterLab at the start page."""
     settings = {
-        # The course's style sheet. The server has no setting for `static_custom_path`, so pass it to Tornado directly.
+        # The course's style sheet. The server has no setting for its path, so pass `static_custom_path` to Tornado
+        # directly.
         "static_custom_path": [str(root / "notebooks" / ".lab" / "custom")],
     }
-    # Tornado warns once that it shortens the server's timeout for pings. The warning is harmless. A timeout that
-    # Tornado accepts would be worse: the server would close every connection at its first check (`make lab-check`).
+    # Tornado warns once that it shortens the server's timeout for pings, which is harmless. With a timeout that Tornado
+    # accepts, the server would close every connection at its first check (`make lab-check`).
     quiet = {"loggers": {"tornado.general": {"level": "ERROR"}}}
     flags = [
         f"--ServerApp.root_dir={root}",
@@ -207,7 +208,7 @@ def command(root: Path) -> list[str]:
 
 
 def open_already(root: Path) -> str | None:
-    """Return the address of a JupyterLab that already runs in this checkout, or None.
+    """Return the address of a JupyterLab that is already running in this checkout, or None.
 
     A second server would write to the same notebooks.
     """

@@ -1,4 +1,4 @@
-"""Measure something on a real model in a lesson, or show the recorded result if the model is missing.
+"""Measure something on a real model in a lesson, or use the recorded result if the model is missing.
 
     @on_real_model("smollm2", "02/divisors")
     def perplexities(model, tokenizer):
@@ -81,7 +81,7 @@ def real_model(name: str, load: Load | None = None) -> tuple[Any, PublishedToken
 def on_real_model(
     name: str, key: str, load: Load | None = None, dtype: torch.dtype | None = None
 ) -> Callable[[Callable[[Any, PublishedTokenizer], Any]], Callable[[], Any]]:
-    """Turn a function of a real model and its tokenizer into one without arguments that also works without the model.
+    """Turn a function of a model and its tokenizer into one without arguments that works even without the model.
 
     Args:
         name: "smollm2" or "minilm".
@@ -89,11 +89,11 @@ def on_real_model(
         load: Function that reads the model's folder, such as the one that a reader of *Your own transformer* wrote
             (default: the library's).
         dtype: Precision of the measurement (default: as loaded). In float64, different processors agree even where
-            their float32 rounding errors would grow too large.
+            rounding errors in float32 would grow too large.
 
     Returns:
         A decorator. The decorated function must return numbers, strings, or lists and dictionaries of them. Values
-        under keys that begin with "≈" are times; they differ between machines, so they are not compared.
+        under keys that begin with "≈" are times, which differ between machines and are not compared.
 
     Raises:
         ValueError: There is no such model or record, or the result differs from the record.

@@ -1,4 +1,4 @@
-"""A task that depends on the order of tokens, and a small model that learns it with four kinds of positions.
+"""A task that depends on the order of the tokens, and a small model that learns it with four kinds of positions.
 
 A text is a sequence of symbols in random order (a round) that repeats again and again. After the first round, every
 symbol can be predicted: find the last occurrence of the current symbol, and take the symbol that came after it (lesson
@@ -28,7 +28,7 @@ KINDS = ("sinusoidal", "learned", "rotary", "linear biases")
 def linear_biases(length: int, heads: int) -> Float[Tensor, "1 head query key"]:
     """Return linear biases for attention scores (ALiBi, Press et al. 2022, section 3).
 
-    The bias, to be added to the scaled scores, is minus the head's slope times the distance from key to query. The
+    The bias is added to the scaled scores. It is minus the head's slope times the distance from key to query. The
     slopes are 2^(-8/heads), 2^(-16/heads), ..., 2^-8. Use a causal mask as well, because keys after the query get a
     positive bias.
     """
@@ -97,7 +97,7 @@ def rounds(
     Args:
         generator: Random generator.
         batch: Number of texts.
-        periods: Shortest and longest round, in symbols. The length of the round is drawn for each text.
+        periods: Minimum and maximum length of a round, in symbols. The length is drawn for each text.
         length: Number of predictions per text.
 
     Returns:
@@ -124,8 +124,8 @@ def practise(
     """Train a model with Adam; only symbols that can be known count in the loss.
 
     The learning rate rises to `lr` within 20 updates and falls towards 0 in the last two fifths. The embedding and the
-    output layer, which carry the copied symbols, have three times this learning rate. With equal learning rates, the
-    task would take 50 % more updates.
+    output layer, which carry the copied symbols, use three times this learning rate, because with equal rates the task
+    would take 50 % more updates.
 
     Args:
         model: The model, which is trained in place.
@@ -136,7 +136,7 @@ def practise(
         periods: Shortest and longest round, in symbols.
         length: Predictions per text.
         turn: Rotation angles, as in `Reader.forward`.
-        watch: Called with the number of updates so far before each update and at the end.
+        watch: Function called before each update and at the end, with the number of updates so far.
 
     Returns:
         The same model.

@@ -1,6 +1,7 @@
 """The reader's progress and the next thing to do, for the start page and `companion progress`.
 
-The course's path lists the work for each lesson. It comes from `path.json` in the package or from a start page.
+The work for each lesson is listed in the course's path, which comes from `path.json` in the package or from a start
+page.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def course() -> list[dict[str, Any]]:
 
 
 def is_read(sitting: Mapping[str, Any], reader: Done) -> bool:
-    """Return True if a section (one of a lesson's `sittings`) has questions and all of them have been answered."""
+    """Return True if a section (one of a lesson's `sittings`) has questions and they have all been answered."""
     return bool(sitting["questions"]) and set(sitting["questions"]) <= reader.questions
 
 
@@ -65,13 +66,13 @@ def where_next(
     link: Callable[[str, str], str] = lambda place, text: text,
     text: Callable[[str], str] = str,
 ) -> str:
-    """Return a sentence about what to do next: read the first unread section, or do the first open exercises.
+    """Return a sentence about what to do next: read the first unread section, or do the first unsolved exercises.
 
     Args:
         path: The lessons, as in `progress_table.table`.
         reader: The reader's progress.
         link: Function that makes a link from a target (a file or a cell in it) and a text.
-        text: Function that escapes a title for the page.
+        text: Function that escapes a title for use on the page.
     """
     begun = bool(reader.exercises or reader.questions)
     for lesson in path:

@@ -1,4 +1,4 @@
-"""Processes that run functions from a lesson together and communicate through PyTorch's `gloo` backend (lesson 26).
+"""Processes that together run functions from a lesson and communicate through PyTorch's `gloo` backend (lesson 26).
 
     workers = Workers(4)
     sums = workers.run(ring_all_reduce, columns)   # one result per process, in the order of their ranks
@@ -6,7 +6,7 @@
 
 The processes know nothing of the notebook in which the function was defined. So the functions, classes and data that
 the function uses from the notebook are sent along with it, as code objects, JSON and tensors (safetensors). Nothing is
-pickled. The processes are children of this process, use the same interpreter, and end when this process ends.
+pickled. The processes are children of this process, use the same interpreter, and end when it ends.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PATIENCE = timedelta(seconds=120)
 
 
 class Workers:
-    """Processes on this machine that run one function together. Each has a rank, as under `torchrun`.
+    """Processes on this machine that run one function together. Each process has a rank, as with `torchrun`.
 
     The processes start immediately and load PyTorch in the background; the first `run` waits for them.
 
@@ -89,7 +89,7 @@ class Workers:
         self._running = []
 
     def run(self, function: Callable[..., Any], *arguments: Any, processes: int | None = None) -> list[Any]:
-        """Call `function(*arguments)` in each process, and return the results in the order of the ranks.
+        """Call `function(*arguments)` in each process, and return the results in order of rank.
 
         Args:
             function: A function defined at the top level of the notebook, without a closure.
@@ -216,7 +216,7 @@ def _code(function: Any) -> dict[str, Any]:
 
 
 def _elsewhere(name: str, value: Any) -> dict[str, Any]:
-    """Describe a name that refers to data or to something that can be imported."""
+    """Describe a name that refers to data or to an object that can be imported."""
     if isinstance(value, types.ModuleType):
         return {"name": name, "kind": "import", "module": value.__name__, "of": ""}
     module, of = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
@@ -312,7 +312,7 @@ def _answer(asked: Mapping[str, Any], rank: int, counter: _Counted) -> dict[str,
     counter.sent = counter.messages = 0
     result = names[asked["function"]](*asked["arguments"])
     made = {"result": result, "sent": counter.sent, "messages": counter.messages}
-    dist.barrier()  # no process may leave while another one still waits for it
+    dist.barrier()  # no process may leave while another is still waiting for it
     return made
 
 
@@ -320,7 +320,7 @@ def main(rank: int) -> None:
     """Answer requests from the pipe until it closes."""
     torch.set_num_threads(1)
     pipe = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # printed text must not get mixed into the messages
+    os.dup2(2, 1)  # printed text must not get mixed up with the messages
     counter = _Counted()
     import companion.transformer  # noqa: F401  loaded while the notebook goes on
 

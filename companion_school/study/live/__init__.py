@@ -1,4 +1,4 @@
-"""Moving figures, controlled by mouse or keyboard, in JupyterLab or on a static page, without a kernel or a network.
+"""Moving figures, which work with mouse or keyboard in JupyterLab or on a static page, without kernel or network.
 
     from companion_school.study import live
 

@@ -130,7 +130,7 @@ def hover(
 
 
 def _score(query: np.ndarray, key: np.ndarray, parts: bool) -> str:
-    """Write out the scaled dot product of two vectors and, if `parts` is true, each product in it, one per line."""
+    """Write out the scaled dot product of two vectors and, if `parts` is true, its products, one per line."""
     each = [f"{_factor(x)} · {_factor(y)} = {x * y + 0:.4g}" for x, y in zip(query, key, strict=True) if parts]
     score = query @ key
     return "\n".join([*each, f"{score:.4g} / √{len(query)} = {score / len(query) ** 0.5 + 0:.4g}"]).replace("-", "−")
@@ -145,7 +145,7 @@ def _rounded(weights: np.ndarray) -> list[str]:
 
 
 def vector(name: str, values: Sequence[float] | torch.Tensor) -> np.ndarray:
-    """Convert a list of numbers to an array. Raise `ValueError` for anything else."""
+    """Convert a list of numbers to an array, or raise `ValueError` for anything else."""
     array = np.asarray(values, dtype=float)
     if array.ndim != 1:
         raise ValueError(f"{name}: expected a list of numbers, got shape {array.shape}")

@@ -17,7 +17,7 @@ Z = 1.96
 def comparing(
     *, first: float = 0.6, questions: int = 400, points: int = 5, differ: int = 10, caption: str = ""
 ) -> None:
-    """Show two scores with their 95 % intervals, and the unpaired and the paired interval of their difference.
+    """Show two scores with their 95 % intervals, and the unpaired and paired 95 % intervals of their difference.
 
     The scores are p = `first` and q = `first` plus `points`. The unpaired standard error of the difference is sqrt((p
     (1 - p) + q (1 - q)) / questions); the paired one is sqrt((differ - difference^2) / questions).

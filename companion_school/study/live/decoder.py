@@ -1,4 +1,4 @@
-"""Moving figures of the decoder: how it writes a text word by word, and which targets each slot sees."""
+"""Moving figures of the decoder: how it generates a text word by word, and which targets each slot sees."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from companion_school.study import figures
 from companion_school.study.live import moving
 
-MASKS = {"strict": -1, "inclusive": 0, "one too wide": 1}  # slot i sees the inputs up to index i plus this value
-SHIFTS = {"not shifted": 0, "shifted": 1, "shifted twice": 2}  # input i is the target this many positions earlier
+MASKS = {"strict": -1, "inclusive": 0, "one too wide": 1}  # slot i sees the inputs up to index i plus the mask's number
+SHIFTS = {"not shifted": 0, "shifted": 1, "shifted twice": 2}  # input i is the target that many positions earlier
 
 
 def writing(
@@ -27,7 +27,7 @@ def writing(
     start: str = "<start>",
     caption: str = "",
 ) -> None:
-    """Show how a decoder writes a text, with self-attention, cross-attention and the next word at every step.
+    """Show how a decoder generates a text: its self-attention, its cross-attention and the next word at every step.
 
     Args:
         own: Weights of self-attention (slot, slot), 0 above the diagonal.
@@ -35,7 +35,7 @@ def writing(
         chances: Probabilities of the next word (slot, vocab). The most probable word becomes the input of the next
             slot.
         source: The two to six words of the source text.
-        vocabulary: The two to eight words that the decoder can write.
+        vocabulary: The two to eight words that the decoder can generate.
         start: Input of the first slot.
         caption: Caption of the figure, including its number.
 
@@ -103,7 +103,7 @@ def _looks_at(own: np.ndarray, cross: np.ndarray, source: list[str], inputs: lis
 
 
 def mask_and_shift(slots: int = 6, *, tokens: int = 16, follows: float = 0.75, caption: str = "") -> None:
-    """Show which targets each decoder slot has seen, and its lowest possible loss, for three masks and three shifts.
+    """Show, for three masks and three shifts, which targets each decoder slot has seen and its lowest possible loss.
 
     There are two kinds of text: throws of a die with one side per token, and a text in which each token is followed by
     its successor with probability `follows`, and by a uniformly drawn token otherwise. Above each table, the still
@@ -125,7 +125,7 @@ def mask_and_shift(slots: int = 6, *, tokens: int = 16, follows: float = 0.75, c
     chances = {f"dice with {tokens} sides": 0.0, f"{follows:.0%} habit".replace("%", " %"): follows}
     losses = [[[lowest(table, tokens, chance) for table in row] for row in tables] for chance in chances.values()]
     fig, axes = figures.subplots(3, 3, width=4.8, height=5.0, sharex=True, sharey=True)
-    # A lighter gray would turn white when the still picture is reduced to a few colors.
+    # A lighter gray would become white when the still picture is reduced to a few colors.
     colors = ListedColormap(["#C8C8C8", figures.PALETTE["blue"], figures.PALETTE["red"]])
     row, target = np.indices((slots, slots))
     for i, shift in enumerate(SHIFTS):
@@ -167,7 +167,7 @@ def sees(slots: int, shift: int, mask: int) -> np.ndarray:
     target j - shift.
     """
     slot, target = np.indices((slots, slots))
-    place = target + shift  # index of the input that equals this target
+    place = target + shift  # index of the input that repeats this target
     return (place < slots) & ((place <= slot + mask) | (place == slot))
 
 

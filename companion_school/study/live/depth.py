@@ -1,4 +1,4 @@
-"""Moving figure of depth: how much of a gradient returns along the residual stream through one norm or many."""
+"""Moving figure of depth: how much of a gradient flows back along the residual stream through one norm or many."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def home(
     """Show how a gradient shrinks on its way back along the residual stream, with post-norm and with pre-norm.
 
     The stream starts as a vector of norm 1, and every sub-layer adds a random vector of norm `write` to it. Post-norm
-    normalizes every sum to size 1, which divides the gradient by sqrt(1 + write**2) each time. Pre-norm has a single
-    norm on the stream, at the end, which divides it by sqrt(1 + depth * write**2). Gradients through the sub-layers
-    themselves are left out.
+    rescales every sum to norm 1, which divides the gradient by sqrt(1 + write**2) each time. Pre-norm has only one norm
+    on the stream, at the end, which divides the gradient by sqrt(1 + depth * write**2). Gradients through the
+    sub-layers themselves are ignored.
 
     Args:
         depths: Numbers of sub-layers on the slider, in increasing order, from 1 to 64.
-        writes: Sizes of the added vectors on the slider, above 0.
+        writes: Norms of the added vectors on the slider, above 0.
         start: Initial depth, one of `depths`.
-        write: Initial size, one of `writes`.
+        write: Initial norm, one of `writes`.
         caption: Caption of the figure, including its number.
 
     Raises:

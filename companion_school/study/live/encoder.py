@@ -1,4 +1,4 @@
-"""Moving figures of the encoder: which words have reached each row after some rounds, and the effect of padding."""
+"""Moving figures of the encoder: which words have reached each row after each round, and the effect of padding."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from companion_school.study.live.attention import softmax
 def hearing(*, words: Sequence[str], start: int = 0, who: int = 0, caption: str = "") -> None:
     """Show which words have reached each row after each round, in a recurrent network, an encoder and a decoder.
 
-    At round 0 a row knows its own word. In each round, a row of a recurrent network receives the words known to its
-    left neighbor, a row of an encoder receives the words known to any row, and a row of a decoder receives the words
-    known to any row to its left.
+    In round 0, a row knows only its own word. In each round, a row of a recurrent network receives the words known to
+    its left neighbor, a row of an encoder receives the words known to any row, and a row of a decoder receives the
+    words known to any row to its left.
 
     Args:
         words: Three to ten words.
         start: Initial number of rounds, at most the number of words.
-        who: Index of the row that is framed first.
+        who: Index of the row that is framed initially.
         caption: Caption of the figure, including its number.
 
     Raises:
@@ -66,7 +66,7 @@ def hearing(*, words: Sequence[str], start: int = 0, who: int = 0, caption: str 
 
 
 def _check_filler(table: np.ndarray, points: np.ndarray, words: int, offered: list[int], start: int) -> None:
-    """Raise `ValueError` if `filler` cannot draw these arguments."""
+    """Raise `ValueError` if the arguments are not valid for `filler`."""
     if not 2 <= words <= 4 or table.shape != (words + 1,) * 2 or points.shape != (words + 1, 2) or points.min() < 0:
         what = "scores, values: expected (word + 1, word + 1) and (word + 1, 2) from 0 upwards, for two to four words"
         raise ValueError(f"{what}; got {table.shape} and {points.shape} for {words}")

@@ -25,12 +25,12 @@ def queues(
     start: int = 0,
     caption: str = "",
 ) -> None:
-    """Show, for moments during training, the tokens queuing at the experts that the router chose for them.
+    """Show, at several moments of training, how the tokens queue at the experts that the router chose for them.
 
     Args:
         tokens: Labels of 8 to 96 tokens, shown in the queues.
-        runs: One to three training runs by name. Each run gives the index of the expert of each token at each moment
-            (moment, token), from 0 to `experts` - 1.
+        runs: One to three training runs by name. A run is a table (moment, token) with the index of the expert chosen
+            for each token, from 0 to `experts` - 1.
         steps: Training step of each moment, in increasing order.
         experts: Number of experts, 2 to 8.
         start: Index of the first moment shown.
@@ -54,7 +54,7 @@ def queues(
     chosen = {name: _choices(name, run, (len(moments), len(signs)), experts) for name, run in runs.items()}
     counts = {name: _counts(run, experts) for name, run in chosen.items()}
     even = len(signs) / experts
-    # The colors range from an empty queue to a crowd. From one color to the next, the number of tokens doubles.
+    # The colors range from an empty queue to a crowded one. The number of tokens doubles from one color to the next.
     edges = sorted({0, 1, *(max(1, round(even * times)) for times in (0.5, 1, 2, 4)), len(signs) + 1})
     edges = [edge for edge in edges if edge <= len(signs) + 1]
     names = [str(low) if high == low + 1 else f"{low}–{high - 1}" for low, high in itertools.pairwise(edges)]
@@ -117,5 +117,5 @@ def _choices(
 
 
 def _counts(run: np.ndarray, experts: int) -> np.ndarray:
-    """Count the tokens of each expert at each moment (moment, expert)."""
+    """Count the tokens sent to each expert at each moment (moment, expert)."""
     return np.stack([np.bincount(moment, minlength=experts) for moment in run])

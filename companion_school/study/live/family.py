@@ -1,4 +1,4 @@
-"""Moving figures of model families: turning GPT-2 into LLaMA and Mixtral step by step, and what fits in GPU memory."""
+"""Moving figures of model families: the steps from GPT-2 to LLaMA and Mixtral, and what fits in GPU memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from companion_school.study.live import moving
 
 TEXTS = (1, 4, 16, 64, 256)
 SAID = {"head": "output head", "network": "gate", "keys": "grouped queries"}
-# For each part that an edit can change, a function that describes a model's choice in a word or two
+# For each part that an edit can change, a function that describes a model's version of it in a word or two
 CHOICES: dict[str, Callable[[dict[str, Any]], str]] = {
     "positions": lambda step: "rotary" if step["rotary"] else "table",
     "norm": lambda step: "RMSNorm" if step["rms"] else "LayerNorm",
@@ -32,8 +32,8 @@ def edits(models: Mapping[str, Sequence[tuple[str, ModelConfig]]], *, caption: s
     """Show how edits change the diagram of a decoder, its total and active parameters, and its cache.
 
     Args:
-        models: The same sequence of edits for each choice of sizes, as pairs (name, configuration): one before the
-            first edit and one after every edit. The name of an intermediate model may be empty.
+        models: For each choice of sizes, the models before the first edit and after every edit, as pairs (name,
+            configuration). The edits are the same for all sizes. The name of an intermediate model may be empty.
         caption: Caption of the figure, including its number.
 
     Raises:
@@ -79,7 +79,7 @@ def edits(models: Mapping[str, Sequence[tuple[str, ModelConfig]]], *, caption: s
 
 
 def _still(steps: Sequence[dict[str, Any]], said: Sequence[str]) -> Figure:
-    """Draw a bar for each model's number of parameters in millions, and label what its edit changed."""
+    """Draw each model's number of parameters in millions as a bar, and label it with what the edit changed."""
     fig, ax = figures.subplots(width=6.2, height=2.9)
     rows, totals = [f"0: {said[0]}"], [step["total"] / 1e6 for step in steps]
     for at, (before, after) in enumerate(itertools.pairwise(steps), start=1):
@@ -166,7 +166,8 @@ def memory(
     """Show how many gigabytes (10⁹ bytes) a decoder needs for its weights, for generation and for training.
 
     The figure compares these amounts with the memory of GPUs. Generation has to hold the weights and the KV caches of
-    all texts in the batch. Training needs sixteen bytes per parameter (see `account.train_bytes`), without activations.
+    all texts in the batch. Training needs sixteen bytes per parameter (see `account.train_bytes`), not counting
+    activations.
 
     Args:
         models: Decoders by name.

@@ -22,7 +22,7 @@ TEXTS = tuple(2**power for power in range(11))
 
 
 def sampling(logits: Sequence[float] | torch.Tensor, *, words: Sequence[str], caption: str = "") -> None:
-    """Show the probabilities of the next word, with sliders for temperature, top-k and top-p, applied in this order.
+    """Show the probabilities of the next word, with sliders for temperature, top-k and top-p (applied in this order).
 
     Args:
         logits: Logits of two to ten words (vocab).
@@ -56,7 +56,7 @@ def sampling(logits: Sequence[float] | torch.Tensor, *, words: Sequence[str], ca
 
 
 def triangle(words: Sequence[str], *, start: int = 1, caption: str = "") -> None:
-    """Show causal attention while a text grows: each step computes one new row with a cache, or all rows without one.
+    """Show causal attention while a text grows: each step computes one new row, or all rows if there is no cache.
 
     Args:
         words: Three to eight words of the text.
@@ -154,7 +154,7 @@ def roofline(
     ax.plot(at, [chip.attainable(i) for i in at], "o", color=figures.PALETTE["blue"], label=label)
     for batch, i in zip(shown, at, strict=True):
         ax.annotate(str(batch), (i, chip.attainable(i)), xytext=(8, -12), textcoords="offset points")
-    long = kept[len(kept) // 2]  # the same texts, each with its own cache
+    long = kept[len(kept) // 2]  # the same number of texts, each with its own cache
     back = intensity(shown[-1], long)
     label = f"{shown[-1]} texts, {long:,} tokens cached for each"
     ax.plot([back], [chip.attainable(back)], "s", color=figures.PALETTE["orange"], label=label)

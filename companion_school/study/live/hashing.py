@@ -1,4 +1,4 @@
-"""Moving figure of MinHash with bands, which shows how similar texts must be to be linked (lesson 24)."""
+"""Moving figure of MinHash with bands, which shows how similar two texts must be to be linked (lesson 24)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def bands(pairs: Sequence[int], *, start: tuple[int, int] = (14, 8), caption: st
     """Show the probability that MinHash links a pair of texts, 1 - (1 - similarity^rows)^bands.
 
     Args:
-        pairs: Number of pairs in each bin of similarity. The bins are equally wide and cover 0 to 1.
+        pairs: Number of pairs in each bin of similarity. The bins have equal widths and cover 0 to 1.
         start: Initial numbers of bands and rows, from `BANDS` and `ROWS`.
         caption: Caption of the figure, including its number.
 

@@ -17,9 +17,9 @@ COLORS = ("blue", "orange", "purple", "green")
 
 
 def bricks(tokens: int = 4, heads: int = 3, *, caption: str = "") -> None:
-    """Show each head's part of each token's row as a brick that moves from the matrix product to its head.
+    """Show how each head's part of a token's row, drawn as a brick, moves from the matrix product to its head.
 
-    `view` followed by `transpose` is right. A direct `view` to (head, token) is wrong.
+    `view` followed by `transpose` sorts the bricks correctly, but a direct `view` to (head, token) does not.
 
     Args:
         tokens: Number of tokens, 2 to 6.
@@ -74,19 +74,19 @@ def switchboard(
     together: Sequence[int] = (),
     caption: str = "",
 ) -> None:
-    """Show the heads of a trained model as switches, and the model's accuracy with the heads that are switched on.
+    """Show a switch for each head of a trained model, and the model's accuracy with the heads that are on.
 
     Args:
         right: Accuracy for every set of heads that can be switched off, 2^(layers · heads) values. In set b, head u of
             layer l is off if bit l · heads + u of b is 1, so the first value is the accuracy of the whole model.
-        does: What each head does, in a word or two (layer, head).
-        marks: Names and accuracies of baselines, drawn as lines.
+        does: Description of what each head does, in a word or two (layer, head).
+        marks: Accuracies of baselines by name, which are drawn as lines.
         together: Sets of several heads, numbered as in `right`; the still figure shows them below the single heads.
         caption: Caption of the figure, including its number.
 
     Raises:
-        ValueError: The layers have different numbers of heads, there are more than ten heads, `right` is not one
-            accuracy from 0 to 1 per set, or `together` contains a number that is not a set.
+        ValueError: The layers have different numbers of heads, there are more than ten heads, `right` does not contain
+            one accuracy from 0 to 1 per set, or `together` contains a number that is not a set.
     """
     names = [list(row) for row in does]
     heads = len(names[0]) if names else 0

@@ -1,9 +1,9 @@
-"""The mechanism behind moving figures: one HTML output with a small script, which needs no libraries, and its data.
+"""The mechanism behind moving figures: one HTML output with data and a small script that needs no libraries.
 
 The output contains the data as JSON, a still picture, and a module script that replaces the picture with controls and
-an SVG. If scripts do not run, the picture remains. It needs no kernel, network or global name, so a page can contain
-the same figure twice. A figure's script is the file named after the figure in this folder. It is a function of (box,
-data, kit), where `kit` holds the shared functions from kit.js.
+an SVG. If scripts do not run, the picture remains. The script needs no kernel and no network. It sets no global names,
+so a page can contain the same figure twice. The script of a figure is the file in this folder with the figure's name.
+It is a function of (box, data, kit), where `kit` holds the shared functions from kit.js.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from companion_school.study.assets import asset
 from companion_school.study.figure_html import Tables, frame
 
 LARGEST = 42_000  # maximum size of one output in bytes
-STILL_COLORS = 16  # enough for bars, lines and text, at half the bytes of an ordinary still figure
+STILL_COLORS = 16  # enough for bars, lines and text, with half the bytes of an ordinary still figure
 
 # JupyterLab listens for keyboard shortcuts on the elements around the figure. Figures stop their key presses from
 # propagating, because the arrow keys would otherwise move between cells. Ctrl+S still saves. If a script fails, the
@@ -62,21 +62,21 @@ def show(
     numbers: Tables | None = None,
     colors: int = STILL_COLORS,
 ) -> None:
-    """Show the figure that the script `name`.js animates, and close the still figure.
+    """Show the moving figure drawn by the script `name`.js, and close the still figure.
 
     Args:
         name: Name of a script in this folder.
         data: Data for the script: numbers, strings, and lists and dictionaries of them. Floats are rounded to four
             significant digits, so that the output is the same on every machine.
-        still: The figure in its initial state, in the course's style. It is checked as by `figures.show`.
+        still: The figure in its initial state, in the course's style. It is checked as in `figures.show`.
         alt: Description of the figure and of how it moves, for readers who cannot see it.
         caption: Caption of the figure, including its number: "Figure 2.1. ..."
         numbers: The data behind the figure, as columns by name.
         colors: Number of colors in the still picture; fewer colors make the file smaller.
 
     Raises:
-        ValueError: There is no such script, the still figure is not finished (see `figures.show`), the data contain
-            anything but finite numbers and text, or the output is larger than 42 kB.
+        ValueError: There is no such script, the still figure is not finished (see `figures.show`), the data contains
+            anything other than finite numbers and text, or the output is larger than 42 kB.
     """
     png, width = figures.finished(still, alt, colors)
     alt = " ".join(alt.split())

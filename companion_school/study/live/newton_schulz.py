@@ -1,4 +1,4 @@
-"""Moving figure of Muon's iteration: a polynomial that moves all singular values towards 1 (lesson 22)."""
+"""Moving figure of Muon's iteration: a polynomial that pushes all singular values towards 1 (lesson 22)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ Polynomial = tuple[float, float, float]
 def newton_schulz(
     values: Sequence[float], polynomials: Mapping[str, Polynomial], *, most: int = 8, start: int = 0, caption: str = ""
 ) -> None:
-    """Show how the singular values of a matrix change as a polynomial is applied to them again and again.
+    """Show how the singular values of a matrix change as a polynomial is repeatedly applied to them.
 
     Args:
-        values: Two to nine singular values, above 0 and at most 1, as they are after division by the Frobenius norm.
+        values: Two to nine singular values, above 0 and at most 1, as after division of the matrix by its Frobenius
+            norm.
         polynomials: Two or three polynomials by name.
-        most: Largest number of applications on the slider.
+        most: Maximum number of applications on the slider.
         start: Initial number of applications.
         caption: Caption of the figure, including its number.
 

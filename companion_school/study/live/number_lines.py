@@ -18,7 +18,7 @@ FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
 def number_lines(weights: Sequence[float], *, group: int, sizes: Sequence[int], caption: str = "") -> None:
-    """Show how weights, the levels of a format around them and the quantized weights change as the last weight grows.
+    """Show how the levels of a format and the quantized weights change as the last weight grows.
 
     Integer levels are scaled so that the largest level equals the largest weight. Floating-point levels are scaled by a
     power of two, as in a block of a microscaling format.
@@ -26,7 +26,7 @@ def number_lines(weights: Sequence[float], *, group: int, sizes: Sequence[int], 
     Args:
         weights: Two or three groups of weights from -1 to 1, none of them 0. The last one grows.
         group: Number of weights in a group. A group can have its own scale.
-        sizes: Factors for the last weight on the slider, beginning with 1.
+        sizes: Factors on the slider by which the last weight is multiplied, beginning with 1.
         caption: Caption of the figure, including its number.
 
     Raises:

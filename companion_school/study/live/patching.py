@@ -1,4 +1,4 @@
-"""Moving figure of activation patching: a vector from one forward pass replaces that of another (lesson 21)."""
+"""Moving figure of activation patching: a vector from one forward pass replaces the one in another (lesson 21)."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def travels(
     start: tuple[int, int] = (0, 0),
     caption: str = "",
 ) -> None:
-    """Show how far an answer changes when one vector of the residual stream is patched in from a run on another text.
+    """Show how much an answer changes when one vector of the residual stream is patched in from a run on another text.
 
     Args:
-        shares: Effects (layer, token) of 1 to 3 ways of patching: 0 if the answer does not change, 1 if it becomes the
-            other text's answer. There are 1 to 8 layers.
+        shares: Effects (layer, token) of each of 1 to 3 ways of patching, for 1 to 8 layers. An effect is 0 if the
+            answer does not change, and 1 if it becomes the other text's answer.
         words: The text's tokens, 2 to 60.
-        start: Layer and token marked at the start.
+        start: Layer and token that are marked initially.
         caption: Caption of the figure, including its number.
 
     Raises:

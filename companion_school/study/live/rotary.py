@@ -29,12 +29,12 @@ def together(
     apart: int = 3,
     caption: str = "",
 ) -> None:
-    """Show a query and a key as the hands of two clocks, which rotate by one step per position in the text.
+    """Show a query and a key as the hands of two clocks that rotate by one step per position in the text.
 
     Args:
         query: The query before rotation (2,).
         key: The key before rotation (2,).
-        words: Words of the query and of the key.
+        words: The word of the query and the word of the key.
         step: Counter-clockwise rotation per position in radians; default: one hour on a clock face.
         places: Number of positions. The query's word can be at any position from `distances` - 1 to the last.
         distances: Number of possible distances from the key's word to the query's word, counted from 0.
@@ -54,7 +54,7 @@ def together(
     angles = [math.atan2(q[1], q[0]) + start * step, math.atan2(k[1], k[0]) + (start - apart) * step]
     sizes = np.array([np.hypot(*q), np.hypot(*k)])
     scaled = (sizes / sizes.max()).tolist()
-    # Angles start from the angle at distance 0 and are not wrapped at a full turn, as in (5.4).
+    # Angles start from the angle at distance 0 and, as in (5.4), are not reduced modulo a full turn.
     unturned = math.remainder(math.atan2(q[1], q[0]) - math.atan2(k[1], k[0]), 2 * math.pi)
     gaps = [unturned + d * step for d in range(distances)]
     scores = [float(sizes.prod() * math.cos(gap)) for gap in gaps]
@@ -167,7 +167,7 @@ def dials(
 
 
 def _look(color: str) -> dict[str, Any]:
-    """Return the line style for the hand of a query (blue) or a key. The two styles differ in more than color."""
+    """Return the line style for the hand of a query (blue) or a key; the two styles differ in more than color."""
     return {"color": figures.PALETTE[color], "linestyle": "-" if color == "blue" else "--", "linewidth": 2.4}
 
 

@@ -1,4 +1,4 @@
-"""Moving figures of faster decoding: speculative sampling, and a timetable of a server's batches (lesson 18)."""
+"""Moving figures of faster decoding: speculative sampling, and the timetable of a server's batches (lesson 18)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def mending(p: Sequence[float], q: Sequence[float], *, words: Sequence[str], cap
     """Show how speculative sampling accepts, rejects and replaces a draft model's tokens.
 
     Args:
-        p: The model's probability for each word.
-        q: The draft model's probability for each word.
+        p: The probability of each word according to the model.
+        q: The probability of each word according to the draft model.
         words: Two to five words.
         caption: Caption of the figure, including its number.
 
@@ -57,7 +57,7 @@ def mending(p: Sequence[float], q: Sequence[float], *, words: Sequence[str], cap
 
 
 def _mended(p: Sequence[float], q: Sequence[float], words: Sequence[str]) -> Figure:
-    """Draw a pair of bars for each word: how often the draft model guesses it, and how often it is the result."""
+    """Draw a pair of bars for each word: how often the draft model proposes it, and how often it is the result."""
     fig, ax = figures.subplots(width=7.2, height=3.0)
     blue, orange = figures.PALETTE["blue"], figures.PALETTE["orange"]
     for at, (here, there) in enumerate(zip(p, q, strict=True)):
@@ -100,7 +100,7 @@ class Measured(NamedTuple):
         steps: The steps.
         end: End of the last step.
         first: Mean time from the arrival of a text to its first token.
-        gap: Longest time between two consecutive tokens of a text.
+        gap: Longest time between two consecutive tokens of any text.
     """
 
     steps: list[Step]
@@ -117,8 +117,8 @@ def timetable(texts: Sequence[tuple[float, int, int]], *, seats: int, way: str, 
     Args:
         texts: For each text, in order of arrival: (time of arrival, number of prompt tokens, number of answer tokens).
         seats: Number of seats (batch slots).
-        way: "static": a batch begins only when all seats are empty; "continuous": a text takes a seat as soon as one is
-            free; "in chunks": continuous, but no step reads more than `chunk` tokens of a prompt.
+        way: "static": a batch begins only when all seats are empty; "continuous": a waiting text takes a seat as soon
+            as one is free; "in chunks": continuous, but no step reads more than `chunk` tokens of a prompt.
         together: Number of tokens that a step can process in the time it takes to read the weights once. More tokens
             take proportionally longer.
         chunk: For "in chunks", the maximum number of prompt tokens that a step reads from one text.
@@ -208,7 +208,7 @@ def seats(texts: Sequence[tuple[float, int, int]], *, together: int = 8, chunk: 
 
 
 def _seated(tables: dict[str, Measured]) -> Figure:
-    """Draw the timetables one below the other."""
+    """Draw the timetables below one another."""
     fig, axes = figures.subplots(len(tables), 1, width=7.2, height=3.9)
     plain = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
     for ax, (way, table) in zip(axes, tables.items(), strict=True):

@@ -17,8 +17,8 @@ def leaves(
 ) -> None:
     """Show the KV cache of multi-head, grouped-query, multi-query and latent attention.
 
-    For each of them, the figure shows how many values a layer caches per token, and how many gigabytes (10⁹ bytes) a
-    text needs at two bytes per value.
+    For each of them, the figure shows how many values a layer caches per token, and how many gigabytes (10⁹ bytes) the
+    cache of a text needs at two bytes per value.
 
     Args:
         layers: Number of layers.
@@ -67,7 +67,7 @@ def leaves(
 
 
 def _still(numbers: dict[str, int], layers: int) -> Figure:
-    """For each kind of attention, draw a bar for the gigabytes that the longest text needs."""
+    """Draw a bar for the gigabytes that the longest text needs with each kind of attention."""
     fig, ax = figures.subplots(width=7.2, height=2.7)
     filled = [2 * layers * count * TOKENS[-1] / 1e9 for count in numbers.values()]
     ax.barh(range(len(filled)), filled, color=figures.PALETTE["blue"], height=0.6)

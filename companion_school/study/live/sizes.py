@@ -21,16 +21,16 @@ def budget(
     law: int = 0,
     caption: str = "",
 ) -> None:
-    """Plot the score that a scaling law predicts for a compute budget against the size of the model.
+    """Plot the score that a scaling law predicts for a given compute budget against model size.
 
     A law is (floor, alpha, delta, factor 1, factor 2): bits per byte = floor + factor 1 / parameters^alpha + factor 2 /
-    tokens^delta. A model that reads `tokens` costs 6 * parameters * tokens operations.
+    tokens^delta. Training a model on that many tokens costs 6 * parameters * tokens operations.
 
     Args:
         laws: One to six laws, each with a different floor.
         compute: Number of operations in one night, which the slider multiplies by a value in `FACTORS`.
         runs: Measured runs as (number of nights, one of `FACTORS`; parameters; bits per byte).
-        law: Index of the law that is shown first.
+        law: Index of the law that is shown initially.
         caption: Caption of the figure, including its number.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Moving figure of training time: the sizes of model and data that it allows, beside published runs (lesson 27)."""
+"""Moving figure of training time: the model and data sizes that it allows, beside published runs (lesson 27)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def plan(
         machines: Up to five machines, by name, as (peak in operations per second, share of the peak that training
             reaches, watts).
         known: Trained models, by name, as (parameters, tokens).
-        machine: Name of the machine shown first.
+        machine: Name of the machine shown initially.
         hours: Initial number of hours, one of `HOURS`.
         price: Initial price, one of `PRICES`.
         ratio: Initial number of tokens per parameter, one of `RATIOS`.

@@ -20,15 +20,15 @@ def rewritten(
     decay: float,
     caption: str = "",
 ) -> None:
-    """Show the state after each write, with d_k rows and one column per value, and what each key reads from it.
+    """Show the state after each write, with d_k rows and one column per value, and the values that each key reads.
 
-    The rules are addition and the delta rule, each without or with a decay before every write.
+    The rules are addition and the delta rule, both with and without a decay before every write.
 
     Args:
         keys: Key vectors of 2 to 4 names, each with norm 1.
         values: Names of the 2 to 4 columns. A value is 1 in its own column and 0 elsewhere.
         writes: At most 8 pairs (key, value), in the order in which they are written.
-        decay: In the rules with decay, the factor that multiplies the whole state before each write.
+        decay: Factor by which the rules with decay multiply the whole state before each write.
         caption: Caption of the figure, including its number.
 
     Raises:
@@ -40,7 +40,7 @@ def rewritten(
     states = {rule: _states(K, list(keys), list(values), writes, rule, decay) for rule in RULES}
     last = [
         {key: value for key, value in writes[:done]} for done in range(len(writes) + 1)
-    ]  # if a key is written twice, the later value counts
+    ]  # if a key is written twice, the last value counts
     reads = {rule: [K @ state for state in tables] for rule, tables in states.items()}
     moving.show(
         "rewritten",
@@ -106,8 +106,8 @@ def _states(
 def _still(
     reads: dict[str, list[np.ndarray]], names: list[str], values: list[str], last: dict[str, str]
 ) -> figures.Figure:
-    """For each rule, draw what each key reads after the last write. The bar for the most recently written value is
-    hatched."""
+    """For each rule, draw the values that each key reads after the last write. The bar for the most recently written
+    value is hatched."""
     fig, axes = figures.subplots(1, 4, width=8.0, height=2.5, sharey=True)
     colors, wide = [figures.PALETTE[name] for name in ("red", "blue", "green", "orange")], 0.8 / len(values)
     for ax, (rule, rows) in zip(axes, reads.items(), strict=True):

@@ -1,4 +1,4 @@
-"""Moving figures of tiled attention: a tile that sweeps over the scores, and larger tiles that climb the roofline."""
+"""Moving figures of tiled attention: a tile sweeps over the scores, and growing tiles climb the roofline."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ KEYS = 64  # number of keys in a tile of the roofline figure
 
 
 def sweep(powers: Sequence[Sequence[int]], values: Sequence[float], *, tile: int = 2, caption: str = "") -> None:
-    """Show the online softmax: a tile sweeps over the scores, and each row stores only three numbers.
+    """Show the online softmax: a tile sweeps over the scores, and only three numbers are stored per row.
 
     Args:
         powers: e to the power of the scores (query, key). These are integers from 1 to 8, so that readers can calculate
             by hand. There are 2 to 8 queries and 2 to 8 keys.
         values: One number per key.
-        tile: Number of queries in a tile and also its number of keys; it must divide the total numbers of queries and
-            keys.
+        tile: Number of queries and also of keys in a tile; it must divide the total numbers of queries and keys.
         caption: Caption of the figure, including its number.
 
     Raises:
@@ -84,7 +83,7 @@ def sweep(powers: Sequence[Sequence[int]], values: Sequence[float], *, tile: int
 def climb(
     chip: Chip, bench: int, *, tokens: int = 4096, tiles: Sequence[int] = TILES, start: int = 16, caption: str = ""
 ) -> None:
-    """Show attention on a roofline, computed by the formula and in tiles, as the number of queries per tile grows.
+    """Show attention on a roofline, without and with tiles, as the number of queries per tile grows.
 
     Every value takes two bytes, and a tile has `KEYS` keys. The on-chip memory must hold the queries and their outputs,
     the keys and values, and the tile of scores.

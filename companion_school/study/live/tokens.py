@@ -1,4 +1,4 @@
-"""Moving figure of tokens: a tokenizer's merges split a text that the reader types."""
+"""Moving figure of tokens: how a tokenizer's merges split a text that the reader types."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DIGITS = string.digits + string.ascii_lowercase
 
 
 def cut(tokenizer: BytePairTokenizer, text: str, *, caption: str = "") -> None:
-    """Show a text box whose content is split into tokens; a slider sets the number of merges.
+    """Show a text box whose content is split into tokens, and a slider for the number of merges.
 
     Args:
         tokenizer: The tokenizer. The figure stores each merge in 6 bytes, so the tokenizer should have at most about

@@ -15,7 +15,7 @@ from companion_school.study import figures
 from companion_school.study.live import moving
 
 START, END = "<bos>", "<eos>"
-LEVELS = string.digits + string.ascii_lowercase  # one character per attention weight, because a film has thousands
+LEVELS = string.digits + string.ascii_lowercase  # one character per weight, because a figure has thousands
 LETTERS = re.compile(r"[A-Za-z]+")
 LINE = 88  # number of characters per line of a model's text
 RATES = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 0.9)
@@ -27,16 +27,16 @@ BAD_STEP, BAD_GRADIENT = 12, (3.0, -12.0)
 def lanes(
     target: Sequence[str], *, says: Mapping[str, str], slots: int = 6, start: int | None = None, caption: str = ""
 ) -> None:
-    """Show a decoder that sees only the last token, with teacher forcing or running free.
+    """Show a decoder that sees only the last token, with teacher forcing or free running.
 
-    With teacher forcing, each slot reads the correct previous token. Running free, each slot reads the previous slot's
-    output. The reader can change the decoder's output after each token.
+    With teacher forcing, each slot reads the correct previous token. In free running, each slot reads the previous
+    slot's output. The reader can change the decoder's output after each token.
 
     Args:
         target: Two to five distinct tokens; `<eos>` is appended.
         says: Initial output after `<bos>` and after each token: one of the tokens or `<eos>`.
-        slots: Number of slots when running free, from the length of the target with `<eos>` to eight.
-        start: Number of slots filled at the start; default: all.
+        slots: Number of slots in free running, from the length of the target with `<eos>` to eight.
+        start: Number of slots filled initially; default: all.
         caption: Caption of the figure, including its number.
 
     Raises:
@@ -108,7 +108,7 @@ def growing(
         prompt: The prompt.
         known: Words of the training text, in lower case, consisting of letters only.
         marks: One to four baselines by name, in bits per byte.
-        start: First update shown; default: the first one.
+        start: Update shown initially; default: the first one.
         caption: Caption of the figure, including its number.
 
     Raises:
@@ -174,7 +174,7 @@ def film(
         updates: Number of updates made at each moment: four to sixteen numbers in increasing order.
         heads: Names of the two heads.
         tokens: Two to 20 tokens of the text that the heads read.
-        start: First update shown; default: the last one.
+        start: Update shown initially; default: the last one.
         caption: Caption of the figure, including its number.
 
     Raises:
@@ -263,7 +263,7 @@ def _marked(text: str, known: Collection[str]) -> list[list[str]]:
 def valley(*, rate: float = 0.2, caption: str = "") -> None:
     """Show plain gradient descent or Adam in a long, narrow valley, optionally with a bad batch and with clipping.
 
-    The loss as a function of the two weights is (0.1 x^2 + 2.5 y^2) / 2. A bad batch gives one gradient that is many
+    The loss as a function of the two weights is (0.1 x^2 + 2.5 y^2) / 2. A bad batch produces one gradient that is many
     times as long as the others and points in another direction.
 
     Args:

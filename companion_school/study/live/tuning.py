@@ -35,7 +35,7 @@ def pull(
 
     Args:
         start: Probability of each answer before training, above 0.
-        judges: For each judge, by name, the rewards that it gives to the answers.
+        judges: The rewards that each judge gives to the answers, by the judge's name.
         words: Two to six answers.
         temperature: Initial value of the slider, one of `TEMPERATURES`.
         caption: Caption of the figure, including its number.
@@ -95,12 +95,12 @@ def _pulled(start: Sequence[float], after: Sequence[float], rewards: Sequence[fl
 
 
 def advantages(right: int, size: int, *, divided: bool) -> tuple[float, float]:
-    """Return the advantages of a right and a wrong answer in a group, if the rewards are 1 and 0.
+    """Return the advantages of a right and of a wrong answer in a group, for rewards of 1 and 0.
 
     Args:
         right: Number of right answers in the group.
         size: Number of answers in the group.
-        divided: Divide the advantages by the standard deviation of the rewards.
+        divided: Whether to divide the advantages by the standard deviation of the rewards.
     """
     share = right / size
     deviation = math.sqrt(share * (1 - share))

@@ -34,8 +34,8 @@ def walk(
         vocabulary: The words (vocab,). The first one is padding and cannot be chosen.
         start: The first three words.
         eps: Epsilon in the square root of the norms.
-        film: If the models are moments of one training run, the unit that their names count, such as "update"; a slider
-            then runs through them.
+        film: Unit of the numbers in the models' names, such as "update", if the models are moments of one training run.
+            The reader then chooses a moment with a slider.
         caption: Caption of the figure, including its number.
 
     Raises:
@@ -78,7 +78,7 @@ def walk(
 
 
 def _still(state: np.ndarray, weights: np.ndarray, p: np.ndarray, words: list[str], start: list[str]) -> Figure:
-    """Draw the final states, lines from each word to the words to which it attends, and the next word."""
+    """Draw the final states, lines from each word to the words that it attends to, and the next word."""
     fig, (left, *heads, right) = figures.subplots(1, 4, width=7.6, height=2.3, width_ratios=[2, 1, 1, 2])
     for ax, title in ((left, "the state, at the end"), (heads[0], "head 0"), (heads[1], "head 1")):
         ax.set(title=title, xlim=(-0.2, 1.5), ylim=(len(start) - 0.5, -0.6))
@@ -104,7 +104,7 @@ def _still(state: np.ndarray, weights: np.ndarray, p: np.ndarray, words: list[st
 def follow(
     model: Mapping[str, np.ndarray], ids: Sequence[int], eps: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Compute in Python what the figure's script computes.
+    """Compute in Python what the figure's script computes in the browser.
 
     Returns:
         The final states (token, 4), the attention weights of the heads (2, token, token), and the probability that each

@@ -26,8 +26,8 @@ def clocks(
     """Show a position as clock hands, one per pair of columns, and the wave that each hand draws along a text.
 
     Args:
-        pairs: Number of clocks, 2 to 8, which is half the width of the vectors. Clock c rotates by base**(-c / pairs)
-            radians per position, clockwise from the top (Vaswani et al. 2017, section 3.5).
+        pairs: Number of clocks (half the width of the vectors), 2 to 8. Clock c rotates by base**(-c / pairs) radians
+            per position, clockwise from the top (Vaswani et al. 2017, section 3.5).
         base: Initial base, one of `bases`.
         bases: Bases on the second slider, above 1.
         places: Number of positions on the first slider, 2 to 1,000.
