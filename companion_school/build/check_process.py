@@ -122,8 +122,7 @@ def examined(part: Part, sources: Mapping[str, str], files: Mapping[str, str], s
 
 
 def raised_at(part: Part, key: AnswerKey, sources: Mapping[str, str], files: Mapping[str, str]) -> str | None:
-    """Return the line of the learner's code that raises the first exception in the test cases, and its text, or
-    None."""
+    """Return the learner's line where the test cases first raise an exception, with its text, or None."""
     answer, names = part.answer(sources, files), {file: f"{module}.py" for module, file in files.items()}
     for case in key.cases:
         try:

@@ -167,8 +167,7 @@ class Pool:
                 self._by_size.setdefault(value.content.numel(), []).append((_print(value.content), value))
 
     def like(self, tensor: Tensor) -> Value | None:
-        """Return a tensor with the same elements, possibly in another layout (axes permuted, merged or split), or
-        None."""
+        """Return a tensor with the same elements, in any layout (axes permuted, merged or split), or None."""
         wanted = _print(tensor)
         for found, value in self._by_size.get(tensor.numel(), ()):
             if math.isclose(found, wanted, rel_tol=1e-4, abs_tol=1e-9) and same_numbers(value.content, tensor):

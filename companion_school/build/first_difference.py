@@ -154,8 +154,7 @@ def _raised(log: Log) -> str:
 
 
 def sentence(number: int, found: Parting, sources: Mapping[str, str], guess: bool = True) -> str:
-    """Describe a difference: its location, the tensors that agree, the tensor that differs, the faulty line, and a
-    fix."""
+    """Describe a difference: its location, the tensors that agree and differ, the faulty line, and a fix."""
     lead = f"Compared step by step with the course's code{_when(found)}: "
     line = f"{found.origin}, in {found.origin.place.function}" if found.origin else ""
     agreeing = [node.says for node in found.agrees]

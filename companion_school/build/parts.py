@@ -145,7 +145,7 @@ class Part:
         return answer
 
     def program(self, sources: Mapping[str, str]) -> str:
-        """Return a module's source that needs only PyTorch and defines the function of `Part.answer` as `answer`."""
+        """Return a module's source, which needs only PyTorch and defines the function of `Part.answer` as `answer`."""
         probe = re.sub(r"\A.*?^def \w+", "def probe", inspect.getsource(self.probe), count=1, flags=re.S | re.M)
         return (
             f"{inspect.getsource(isolated_modules)}\n\n{_without_future(inspect.getsource(simulated_device))}\n\n"

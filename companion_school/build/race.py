@@ -133,7 +133,7 @@ def run(code: World, minutes: float) -> Run:
 
 
 def run_everywhere(code: World, minutes: float) -> list[Run]:
-    """Run a race. If it used a GPU, run it again on the processor. The GPU run comes last in the list.
+    """Run a race. If it used a GPU, run it again on the CPU, and put the GPU run last.
 
     Raises:
         ValueError: If the race returns no valid result (see `bits_per_byte`).

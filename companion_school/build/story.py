@@ -208,8 +208,7 @@ class _Training:
         yield from training.train(self.model, loss_at, updates, peak=RATE, warmup=WARMUP)
 
     def possible(self, seconds: float) -> int:
-        """Estimate how many updates fit into the available time, based on five trial updates. The model is reset
-        afterwards."""
+        """Estimate how many updates fit into the time, based on five trial updates; then reset the model."""
         began = time.monotonic()
         tried = sum(1 for _ in self.losses(5))
         each = (time.monotonic() - began) / tried

@@ -169,8 +169,7 @@ def _home() -> dict[str, str]:
 
 
 def _imports(number: int, body: str) -> str:
-    """Return the imports that a section needs: the page's imports, and a line for each other stage that the section
-    uses."""
+    """Return a section's imports: those of the page, and one line for each other stage that it uses."""
     own = {node.name for node in _definitions(body)}
     used = {node.id for node in ast.walk(ast.parse(body)) if isinstance(node, ast.Name)} - own
     head = ast.parse(_page()[: next(_MARK.finditer(_page())).start()])

@@ -1,4 +1,4 @@
-"""Command `companion build`: your own transformer, stage by stage."""
+"""The command `companion build`: write your own transformer, stage by stage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Command `companion course`: problem sets, marks, and evidence that the checks work."""
+"""The command `companion course`: problem sets, marks, and evidence that the checks work."""
 
 from __future__ import annotations
 
@@ -331,7 +331,7 @@ def _release(flags: Namespace) -> int:
 
 
 def _settings(flags: Namespace) -> dict[str, str]:
-    """Validate the flags and return the contents of PSET.toml."""
+    """Validate the flags, and return the contents of PSET.toml."""
     from companion_school.course.grading.gradebook import read_roster
     from companion_school.course.grading.lateness import Lateness
     from companion_school.course.written.rubrics import add_items
@@ -386,9 +386,9 @@ def _secret_file(flags: Namespace, out: Path) -> tuple[Path, bool]:
 def _guides(named: str | None) -> Path | None:
     """Find the folder that holds the stages' notebooks.
 
-    If `named` is given, this is its subfolder `build`, and a missing subfolder raises `ValueError`. Otherwise it is
-    `notebooks/build` in the working directory or in the repository that contains the package; the result is None if
-    neither exists.
+    If `named` is given, return its subfolder `build`; raise `ValueError` if that does not exist. Otherwise return
+    `notebooks/build` in the working directory or in the repository that contains the package, or None if neither
+    exists.
     """
     import companion
 

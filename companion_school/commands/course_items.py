@@ -1,4 +1,4 @@
-"""Command `companion course list`: everything that a problem set can contain."""
+"""The command `companion course list`, which lists everything that a problem set can contain."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _written() -> Iterator[Row]:
 
 
 def _plain(text: str) -> str:
-    """Return Markdown as one line of plain text."""
+    """Convert Markdown to one line of plain text."""
     from companion_school.questions.terminal import readable
 
     return " ".join(re.sub(r"\\([A-Za-z]+)", r"\1", readable(text)).replace("`", "").split())

@@ -1,4 +1,4 @@
-"""Command `companion course exam`: a paper examination and its marking key, generated from the teacher's seed."""
+"""The command `companion course exam`: a paper examination and its marking key, drawn with the teacher's seed."""
 
 from __future__ import annotations
 

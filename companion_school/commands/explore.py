@@ -1,4 +1,4 @@
-"""Command `companion explore`: a page that shows the inside of a model, written to a file or served by Python."""
+"""The command `companion explore`, which writes or serves a page that shows the inside of a model."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _serve(made: str, asked: Asked, port: int, talk: Talk | None) -> int:
 
 
 def _asked(folder: Path, text: str | None) -> tuple[Asked, str, Writer | None]:
-    """Load a run or a published model. Return it with the first text and, if the model may chat, its writer."""
+    """Load a run or a published model. Return it, the first text and, for a model that can chat, its writer."""
     import torch
 
     from companion.commands.runs import run_folder

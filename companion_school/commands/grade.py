@@ -1,4 +1,4 @@
-"""Command `companion grade`: grade a folder of submissions."""
+"""The command `companion grade`, which grades a folder of submissions."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def parser() -> Parser:
 
 
 def _add_how(parser: Parser) -> None:
-    """Add the flags that say how to grade, not what to grade."""
+    """Add the flags that control how, not what, to grade."""
     parser.add_argument("--jobs", type=Count, default=2, help="number of submissions graded in parallel")
     parser.add_argument("--out", default="marks", metavar="FOLDER", help="output folder for marks.csv and feedback/")
     parser.add_argument(
@@ -131,7 +131,7 @@ def run(flags: Namespace) -> int:
     wall = _wall(flags, folder, seed_file)
     task, name, handed = _what_and_who(flags, folder, seed_file, secret)
     first = first_results(out, [one.student for one in handed], again=flags.regrade)
-    try_to_write(out, "--out")  # fail now rather than after the last student
+    try_to_write(out, "--out")  # fail now instead of after the last student
     _tell_what_was_found(folder, handed)
     own = _own_numbers(task, handed, secret, out)
     graded = _graded(flags, task, handed, secret, limits, wall, own)
@@ -159,7 +159,7 @@ def _must_be_apart(folder: Path, seed_file: Path, out: Path) -> None:
 
 
 def _wall(flags: Namespace, folder: Path, seed_file: Path) -> Wall:
-    """Choose the sandbox that keeps students' code from the secret, the references and other students' work."""
+    """Choose the sandbox that keeps students' code away from the secret, the references and other students' work."""
     from companion_school.course.grading.sandbox.wall import choose, reaches_network
 
     exercises = Path(__file__).parents[1] / "exercises"
@@ -192,7 +192,7 @@ def _what_and_who(flags: Namespace, folder: Path, seed_file: Path, secret: bytes
 
 
 def _tell_what_was_found(folder: Path, handed: Sequence[Handed]) -> None:
-    """Report which files are skipped, and which file is graded when a student submitted several."""
+    """Report which files are skipped, and which file is graded if a student submitted several."""
     from companion_school.course.grading.submissions import CHOICE, left_out
 
     for file in left_out(folder):
@@ -213,7 +213,7 @@ def plain_name(file: Path) -> str:
 
 
 def _own_numbers(task: Task, handed: Sequence[Handed], secret: bytes, out: Path) -> Callable[[str], Sequence[Exercise]]:
-    """Return a function that gives a student's individual questions, whose numbers depend on the id in the roster."""
+    """Return a function that returns a student's individual questions, whose numbers depend on the id in the roster."""
     from companion_school.course.grading.gradebook import ids_of, read_roster
     from companion_school.course.release.own_numbers import as_exercise
 
@@ -239,7 +239,7 @@ def _graded(
 
     from companion_school.course.grading.grade import grade
 
-    torch.set_num_threads(1)  # for the comparisons; answers run in other processes
+    torch.set_num_threads(1)  # results are compared in this process; answers run in others
     with tqdm(total=len(handed), desc="submissions", unit=" students", disable=None) as bar:
         return grade(
             handed,
@@ -257,7 +257,7 @@ def _graded(
 
 
 def _tell(settled: Sequence[Settled], changes: Sequence[str] | None, task: Task, name: str) -> None:
-    """Print the results of the class, the work that was not graded, and how late work was treated."""
+    """Print the class results, the work that was not graded, and how late work was handled."""
     from companion_school.course.grading.lateness import read_rule
     from companion_school.course.grading.marks_csv import summary
     from companion_school.course.grading.tables import number
@@ -269,7 +269,7 @@ def _tell(settled: Sequence[Settled], changes: Sequence[str] | None, task: Task,
         if one.record.fault:
             print(f"{one.record.student}: {one.record.submission}: {one.record.fault}")
     tried = [one.earned if one.score is None else one.score for one in settled if one.score is not None or one.waits]
-    if tried and (task.exercises or task.stages or task.numbers):  # not if a person marks all of it
+    if tried and (task.exercises or task.stages or task.numbers):  # no average if a person marks everything
         mean, most = number(round(sum(tried) / len(tried), 1)), number(settled[0].most)
         print(f"\n{len(tried)} of {len(settled)} submissions graded, {mean} of {most} points on average")
     if waiting := sum(bool(one.waits) for one in settled):

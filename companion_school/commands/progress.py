@@ -1,4 +1,4 @@
-"""Command `companion progress`: which exercises you have done, how many, and what to do next."""
+"""The command `companion progress`, which shows which exercises you have done, how many, and what to do next."""
 
 from __future__ import annotations
 

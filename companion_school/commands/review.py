@@ -1,4 +1,4 @@
-"""Command `companion review`: spaced review of the lessons' questions, after 1, 3, 7 and 21 days."""
+"""The command `companion review`, which repeats the lessons' questions after 1, 3, 7 and 21 days."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Command `companion course slides`: a lesson's slides as a web page."""
+"""The command `companion course slides`, which turns a lesson into slides on a web page."""
 
 from __future__ import annotations
 

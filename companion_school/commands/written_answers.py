@@ -1,4 +1,5 @@
-"""Commands `companion course collect` and `companion course mark`, which send written answers to a marker and back."""
+"""The commands `companion course collect` and `companion course mark`, which collect written answers for a marker and
+read the marks back."""
 
 from __future__ import annotations
 

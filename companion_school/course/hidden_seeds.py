@@ -38,12 +38,12 @@ def read_secret(path: Path | str) -> bytes:
 
 
 def hidden_seed(secret: bytes, id: str, number: int = 0) -> int:
-    """Return a seed for an exercise's hidden cases. Each `number` gives a different seed, never `PUBLIC_SEED`."""
+    """Return a seed for an exercise's hidden cases. Each `number` yields a different seed, never `PUBLIC_SEED`."""
     return int.from_bytes(keyed(secret, id, str(number))[:7], "big") + 1
 
 
 def keyed(secret: bytes, *what: str) -> bytes:
-    """Return 64 bytes that depend on these words and cannot be predicted without the secret (keyed BLAKE2b)."""
+    """Hash these words to 64 bytes that cannot be predicted without the secret (keyed BLAKE2b)."""
     return hashlib.blake2b("\n".join(what).encode(), key=hashlib.sha256(secret).digest()).digest()
 
 

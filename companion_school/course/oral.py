@@ -1,7 +1,7 @@
 """Oral questions about students' own answers, about ten minutes per student.
 
-Each question refers to a line that the student wrote and lists what a good answer mentions. The questions do not
-affect the marks.
+Each question refers to a line that the student wrote, and comes with a list of points that a good answer mentions. The
+questions do not affect the marks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Oral:
 
     Attributes:
         exercise: Id of the exercise that the line belongs to.
-        kind: Subject of the question. A student gets at most one question of each kind.
+        kind: Subject of the question; a student gets at most one question of each kind.
         line: Line number in the answer, starting at 1.
         code: The text of the line.
         ask: The question.
@@ -177,7 +177,7 @@ RULES: tuple[Callable[[ast.AST], Iterator[Found]], ...] = (_calls, _comparisons,
 
 
 def questions(exercise: str, program: str) -> list[Oral]:
-    """Return all questions that can be asked about an answer, in order of lines; none if it cannot be parsed."""
+    """Return all questions that can be asked about an answer, ordered by line; empty if it cannot be parsed."""
     if len(program) > _LONGEST:
         return []
     try:
@@ -199,7 +199,7 @@ def _told(node: ast.AST) -> str:
 
 
 def _short(line: str) -> str:
-    """Return a student's code as one line that can stand between backquotes, so that Markdown shows it unchanged."""
+    """Return a student's code as one line that Markdown shows unchanged between backquotes."""
     text = plain(line.strip().replace("`", "'"))
     return text if len(text) <= _LONGEST_LINE else f"{text[:_LONGEST_LINE]} ..."
 
@@ -222,7 +222,7 @@ def drawn(answers: Sequence[Answers], student: str, secret: bytes, each: int) ->
 
 
 def page(students: Sequence[str], answers: Sequence[Answers], secret: bytes, each: int) -> str:
-    """Return the instructor's list in Markdown: each student's questions, their lines, and what to listen for."""
+    """Return the instructor's list in Markdown: each student's questions, with their lines and what to listen for."""
     pieces = [
         "# Questions about your students' own answers\n\nKeep the answer in view of both of you while you ask. "
         "Students who wrote a line can say what it does; students who copied it often cannot change it. Line numbers "

@@ -11,13 +11,13 @@ PUBLIC_SHARE = 0.5
 
 
 def is_constant(exercise: Exercise) -> bool:
-    """Return True if no case has arguments, so that the answer is one fixed result, such as a number to compute."""
+    """Return True if no case has arguments, which means that the answer is a single fixed result, such as a number."""
     return all(not case.arguments for case in exercise.inputs(PUBLIC_SEED))
 
 
 @dataclass(frozen=True)
 class Part:
-    """Points that are earned together, for one group of cases or for an exercise without groups.
+    """Points for one group of cases, or for an exercise without groups.
 
     Attributes:
         name: Name of the group; empty if the exercise has no groups.
@@ -34,7 +34,7 @@ def parts(exercise: Exercise) -> list[Part]:
     """Split an exercise's points among the groups of its cases.
 
     Half of each group's points are for its public cases and half for its hidden cases. If the answer is one fixed
-    result, the check that students run must not reveal it, so all points are for the hidden check.
+    result, the check that students run must not reveal it, so the hidden check carries all points.
     """
     share = 0.0 if is_constant(exercise) else PUBLIC_SHARE
     named = [(group.name, group.points) for group in exercise.groups] or [("", exercise.points)]

@@ -1,7 +1,7 @@
-"""Slides of a lesson, made by nbconvert from the stored notebook without running it.
+"""Slides of a lesson, which nbconvert generates from the stored notebook without running it.
 
-A heading starts a new slide, and each other cell below it becomes a subslide. Slides that are taller than the screen
-can be scrolled, so nothing is cut off.
+Each heading starts a new slide, and every other cell below it becomes a subslide. Slides that are taller than the
+screen can be scrolled, so nothing is cut off.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def write(lesson: str, folder: Path, out: Path, reveal: str) -> Path:
 def lessons_folder(named: str | None) -> Path:
     """Find the folder of the lessons' notebooks.
 
-    If a folder is named, no other is tried. Otherwise the candidates are `notebooks` in the current folder and
+    If a folder is given, no other is tried. Otherwise the candidates are `notebooks` in the current folder and
     `notebooks` beside the `companion` package.
 
     Raises:

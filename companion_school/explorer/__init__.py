@@ -1,4 +1,4 @@
-"""The explorer: a page that runs a model and shows all of its activations.
+"""The explorer, a page that runs a model and shows all of its activations.
 
 models       the models that ship, and their file format
 engine.js    their forward pass, with a KV cache

@@ -1,8 +1,8 @@
-"""Compute all activations of a forward pass in Python, under the names that the explorer's engine uses.
+"""Compute all activations of a forward pass in Python, named as in the explorer's engine.
 
 The output of each module is stored under the module's name. Attention layers call a function `attend` with their
 queries, keys and values; wrapping that function gives access to the scores and weights. This works for every decoder
-and encoder-decoder of the package, and for your own model if it uses the names of the build track.
+and encoder-decoder in the package, and for your own model if it uses the build track's names.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def inside(model: nn.Module, tokens: Sequence[int], source: Sequence[int] = (), 
         off: Heads and experts to switch off (see `switched_off`).
 
     Returns:
-        The rows of every module's output and of attention's intermediate results, and the logits.
+        The rows of every module's output and of the intermediate results of attention, and the logits.
 
     Raises:
         ValueError: The model's blocks are not named `decoder.blocks.0` and so on, or `switched_off` raises an error.
@@ -58,7 +58,7 @@ def inside(model: nn.Module, tokens: Sequence[int], source: Sequence[int] = (), 
 
 
 def memory_of(model: Any, source: Sequence[int]) -> Any:
-    """Encode a source once for all tokens that an encoder-decoder generates; return `None` for an empty source."""
+    """Encode a source once for all tokens that an encoder-decoder generates; an empty source gives `None`."""
     if not len(source):
         return None
     ids = torch.tensor([source])
@@ -87,7 +87,7 @@ def logits_of(model: Any, tokens: Int[Tensor, "batch token"], memory: Any = None
 
 @contextmanager
 def switched_off(model: nn.Module, off: Collection[str], found: Rows | None = None) -> Iterator[None]:
-    """Context manager that switches off heads and experts. Only one thread at a time can be inside this context.
+    """Context manager that switches off heads and experts. Only one thread at a time can be in this context.
 
     Args:
         model: The model.
@@ -122,7 +122,7 @@ def patched(
     first: int,
     off: Collection[str] = (),
 ) -> Float[Tensor, "column token vocab"]:
-    """Compute one pass per state, in which the state replaces the residual stream at one position.
+    """Compute one pass for each state, with that state in place of the residual stream at one position.
 
     Args:
         model: The model.
@@ -130,7 +130,7 @@ def patched(
         source: Ids that the encoder of an encoder-decoder reads; empty for a decoder.
         states: The states to patch in.
         layer: Number of the block after which the stream is replaced; 0 for the input of the first block.
-        first: Position of the first state. Each further state goes one position further to the right.
+        first: Position of the first state. Each of the following states goes one position further to the right.
         off: Heads and experts to switch off (see `switched_off`).
 
     Returns:
@@ -140,7 +140,7 @@ def patched(
     columns = torch.arange(len(states))
 
     def put(*passed: Any) -> Any:
-        given = passed[-1]  # the block's input in a pre-hook, its output in a forward hook
+        given = passed[-1]  # in a pre-hook, the block's input; in a forward hook, its output
         x, *others = given if isinstance(given, tuple) else (given,)
         x = x.index_put((columns, first + columns), states.to(x.dtype))
         return (x, *others) if isinstance(given, tuple) else x
@@ -155,7 +155,7 @@ def patched(
 
 
 def _for_each(memory: Any, rows: int) -> Any:
-    """Repeat the encoded source for a batch with this many rows."""
+    """Repeat the encoded source for a batch of this many rows."""
     if isinstance(memory, Memory):
         return memory.select(torch.zeros(rows, dtype=torch.long))
     return memory if memory is None else tuple(x.expand(rows, *x.shape[1:]) for x in memory)
@@ -214,7 +214,7 @@ def _leaves(within: list[str]) -> Any:
 
 
 def _keeps(name: str, found: Rows) -> Any:
-    """Return a hook that stores the output of the module with this name, and its input if the input is named."""
+    """Return a hook that stores the output of the module with this name, and its input if that has a name."""
     block = name.rpartition(".")[0]
 
     def keep(module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
@@ -291,7 +291,7 @@ def _attention_watched(
 def _of_attention(name: str, q: Tensor, k: Tensor, v: Tensor, said: Mapping[str, Any]) -> Rows:
     """Compute scores, weights and head outputs from the arguments of `attend`, concatenating all heads of a row.
 
-    In a decoder's self-attention, row i covers only the i + 1 keys up to the query's position.
+    In a decoder's self-attention, row i contains only the i + 1 keys up to the query's position.
     """
     options = {
         key: said[key] for key in ("mask", "causal", "window", "score_cap", "sinks") if said.get(key) is not None

@@ -1,6 +1,6 @@
 """Logit lens (nostalgebraist 2020): the predictions that a model would make if it ended after a given layer.
 
-This module serves passes that are computed in Python. For the page's own engine, the logit lens is in `engine.js`.
+This module is for passes computed in Python; the page's own engine has its logit lens in `engine.js`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def logit_lens(model: Any, states: Rows) -> dict[str, list[list[list[float]]]]:
 
     Args:
         model: The model.
-        states: For each name, the states of all positions.
+        states: States of all positions, keyed by name.
 
     Returns:
         For each name and position, the `LENS` most probable tokens as [id, probability].

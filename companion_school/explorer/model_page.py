@@ -1,9 +1,9 @@
 """Show your own model on the explorer's page.
 
-The page's engine can run the plain decoder and encoder-decoder (see `models.not_computed`) with the course's two kinds
-of tokenizers, if the weights fit on a page. For any other model, Python computes one pass over a text, and the page
-shows this pass. If a server is running (`server`), the page requests more passes from it; otherwise the page disables
-every control that needs more passes.
+The page's engine can run plain decoders and encoder-decoders (see `models.not_computed`) with the course's two kinds of
+tokenizers, if the weights fit on a page. For any other model, Python computes one pass over a text, and the page shows
+this pass. If a server is running (`server`), the page requests more passes from it; otherwise the page disables every
+control that needs more passes.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Reading:
 
 
 class ModelPage(NamedTuple):
-    """A page as HTML. `runs` is True if the model runs on the page; otherwise the page contains one pass."""
+    """A page as HTML. `runs` is True if the model runs on the page; otherwise the page contains a single pass."""
 
     html: str
     runs: bool
@@ -88,7 +88,7 @@ def model_page(
             track.
         words: The tokenizer.
         text: The text that the model reads. If the model runs on the page, readers can type another text there.
-        start: Id in front of the text or, for an encoder-decoder, the first id of the output. `None` means the
+        start: Id placed before the text or, for an encoder-decoder, the first id of the output. `None` means the
             separator of `words`, if there is one.
         stop: Id that ends the output of an encoder-decoder.
         title: Title of the page.
@@ -167,7 +167,7 @@ def reading(
 
 
 def read_ids(model: nn.Module, words: Any, tokens: Sequence[int], source: Sequence[int] = ()) -> Reading:
-    """Return the input of a model for given ids.
+    """Return a model's input for the given ids.
 
     Raises:
         ValueError: There are no ids, or more than fit in the model's context.
@@ -180,7 +180,7 @@ def read_ids(model: nn.Module, words: Any, tokens: Sequence[int], source: Sequen
 
 
 def _spelled(words: Any, id: int) -> str:
-    """Return the text of a token. Special tokens are included if the tokenizer can spell them."""
+    """Return the text of a token, including special tokens if the tokenizer has text for them."""
     return "⏎" if id == getattr(words, "separator", None) else str(getattr(words, "spell", words.decode)([id]))
 
 
@@ -199,7 +199,7 @@ def _written(model: nn.Module, source: Sequence[int], start: int, stop: int | No
 
 @contextmanager
 def _evaluated(model: nn.Module) -> Iterator[None]:
-    """Context manager that sets the model to evaluation mode and holds the lock on running models."""
+    """Context manager that sets the model to evaluation mode and holds the lock for running models."""
     with ONE:
         was = model.training
         model.eval()
@@ -238,7 +238,7 @@ def record(model: nn.Module, given: Reading, *, words: Any, off: Collection[str]
 
 
 def _facts(model: nn.Module, given: Reading, rows: Rows, kept: Rows, words: Any) -> dict[str, Any]:
-    """Return what a page needs to know about a pass besides its activations."""
+    """Return everything that a page needs to know about a pass except its activations."""
     # A latent attention layer has no module `key` and caches something else.
     watched = [name.removesuffix(".values") for name in kept if name.endswith(".values")]
     config = getattr(model, "config", None)
@@ -246,7 +246,7 @@ def _facts(model: nn.Module, given: Reading, rows: Rows, kept: Rows, words: Any)
     mixture = config.moe if isinstance(config, ModelConfig) else None
     routers = [getattr(module, "router", None) for module in model.modules()]
     experts = max((router.out_features for router in routers if isinstance(router, nn.Linear)), default=0)
-    decoded = given.source or isinstance(words, NumberWords)  # then the page shows the source as the text
+    decoded = given.source or isinstance(words, NumberWords)  # in this case the page shows the source as the text
     first = 1 if given.tokens[0] == getattr(words, "separator", None) else 0
     return {
         "sizes": {name: [row.numel() for row in found] for name, found in kept.items()},
@@ -267,7 +267,7 @@ def _is_block(name: str) -> bool:
 
 
 def _pieces(piece: Callable[[int], str], vocab: int) -> list[str]:
-    """Return the text of every id. Ids without a token, which a large embedding may have, become #id."""
+    """Return the text of every id. Ids without a token, which occur if the embedding has extra rows, become #id."""
 
     def known(id: int) -> str:
         try:

@@ -1,4 +1,4 @@
-"""File format of the explorer's models: int8 matrices and everything else that a page needs.
+"""File format of the explorer's models: int8 matrices and all other data that a page needs.
 
 The files are safetensors. A matrix is stored under its name as int8 values from -127 to 127. The scale of each row,
 which is its largest absolute value / 127, is stored under the same name with `.scale` appended (Dettmers et al. 2022,
@@ -65,7 +65,7 @@ def save_live(path: Path, model: Transformer, said: Mapping[str, Any], *, rounde
     Args:
         path: The file to write.
         model: The model. Its parameters are converted to float32.
-        said: Additional entries for the header.
+        said: Additional header entries.
         rounded: Whether to store matrices as int8; otherwise everything is stored in float32.
 
     Raises:
@@ -84,7 +84,7 @@ def save_live(path: Path, model: Transformer, said: Mapping[str, Any], *, rounde
 
 
 def save_with_header(path: Path, tensors: Mapping[str, Tensor], said: Mapping[str, Any]) -> None:
-    """Write tensors to a file, and the entries of `said` as JSON to its header."""
+    """Write tensors to a file, with the entries of `said` as JSON in its header."""
     save_tensors(path, dict(tensors), {name: json.dumps(what, ensure_ascii=False) for name, what in said.items()})
 
 
@@ -106,7 +106,7 @@ def header(path: Path) -> dict[str, Any]:
 
 
 def load_live(path: Path) -> Transformer:
-    """Load a model in float32 with the same weights that the page uses."""
+    """Load a model in float32 with the same weights as on the page."""
     model = Transformer(ModelConfig.from_json(json.dumps(header(path)["config"])))
     kept, tensors = load_tensors(path), {}
     for name, tensor in kept.items():

@@ -26,7 +26,7 @@ class Explorer:
     """The explorer's page as the output of a notebook cell.
 
     Args:
-        page: The HTML of the page, which shows the text it was made with.
+        page: The page's HTML, which shows the text that it was generated for.
         height: Height of the frame in pixels.
         address: Address of the server that the page sends requests to; empty for a page without a server.
     """
@@ -68,7 +68,7 @@ def explore(
         height: Height of the frame in pixels.
 
     Raises:
-        ValueError: `model_page` raises it.
+        ValueError: As raised by `model_page`.
     """
     mine = copy.deepcopy(model).to("cpu", torch.float32).eval()
     page, runs = model_page(mine, words, text, start=start, stop=stop)

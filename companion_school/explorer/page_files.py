@@ -1,6 +1,6 @@
 """Assemble the explorer's page from its style, its script, and a script for each model.
 
-A page opened from a folder may not fetch files, but it can load scripts, so models are stored as scripts. `page` puts
+A page opened from a folder cannot fetch files, but it can load scripts, so models are stored as scripts. `page` puts
 everything into one file.
 """
 
@@ -28,7 +28,7 @@ class Shown:
     Attributes:
         name: Name of the model in links.
         title: Label of the model's button.
-        text: The first text that the model reads.
+        text: Initial text for the model.
         label: Label of the text field.
     """
 
@@ -75,7 +75,7 @@ def body(models: Sequence[Shown], folder: str = "") -> str:
 
     Args:
         models: The models on the page.
-        folder: Folder of the models' scripts, relative to the page; empty if the page contains them.
+        folder: Folder with the models' scripts, relative to the page; empty if the page itself contains them.
     """
     said = [{**vars(model), **({"script": f"{folder}/{model.name}.js"} if folder else {})} for model in models]
     models_said = html.escape(json.dumps(said, ensure_ascii=False))
@@ -109,5 +109,5 @@ def page(models: Sequence[Shown], scripts: Mapping[str, str], title: str) -> str
 
 
 def served(page: str, address: str) -> str:
-    """Make a page request its passes from the server at this address; "./" means the page's own address."""
+    """Make a page request passes from the server at this address; "./" means the page's own address."""
     return page.replace('id="explorer"', f'id="explorer" data-served="{html.escape(address)}"', 1)

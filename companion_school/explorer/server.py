@@ -1,7 +1,7 @@
 """A small local server that computes passes for the explorer's page.
 
-It listens on 127.0.0.1 and answers only requests that pages on this machine send to its own address, which contains a
-random word that another site's page cannot guess. Both the size of a request and the time it may take to arrive are
+It listens on 127.0.0.1 and answers only requests that pages on this machine send to its address, which contains a
+random word that pages from other sites cannot guess. Both the size of a request and the time it may take to arrive are
 limited. Requests are JSON. `read` returns a pass in the format of `model_page.record`. `carried` patches single states
 into a pass, and `without` switches off one head at a time; both answer with one line of JSON per step.
 """
@@ -60,12 +60,12 @@ class Asked:
         """Record a pass over a text or over the ids `tokens` and `source`.
 
         Args:
-            text: The text; `None` to use the ids.
+            text: The text; `None` means that the ids are used.
             off: Heads and experts to switch off.
             ids: `tokens` and `source`.
 
         Raises:
-            ValueError: `model_page.reading` or `activations.switched_off` raises it.
+            ValueError: As raised by `model_page.reading` or `activations.switched_off`.
         """
         if text is None:
             given = self._ids(**ids)
@@ -94,7 +94,7 @@ class Asked:
             ids: `tokens` and `source`.
 
         Yields:
-            For the embedding and then for each block, the logits of both tokens at `end`, for each patched position.
+            For the embedding and then for each block: for each patched position, the logits of both tokens at `end`.
 
         Raises:
             ValueError: A position or an id is out of range.
@@ -159,7 +159,7 @@ def _keys(name: str, given: Reading) -> int:
 
 
 def chat_page(talk: Talk) -> str:
-    """Return the chat page for a conversation's model."""
+    """Return the chat page for the model of a conversation."""
     return files(__package__).joinpath("chat.html").read_text("utf-8").replace("{title}", html.escape(talk.title))
 
 
@@ -220,13 +220,13 @@ class Server(ThreadingHTTPServer):
             self.answers["say"] = partial(said, talk)
 
     def handle_error(self, request: Any, address: Any) -> None:
-        """Ignore closed connections; report anything else as usual."""
+        """Ignore closed connections, and report other errors as usual."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, address)
 
 
 class _Answer(BaseHTTPRequestHandler):
-    """Handler of one request to a `Server`."""
+    """Handler for one request to a `Server`."""
 
     server: Server
     timeout = PATIENCE
@@ -256,7 +256,7 @@ class _Answer(BaseHTTPRequestHandler):
                 self._reply(self.server.answers[name](**given))
         except (ValueError, TypeError, RecursionError) as error:
             self._answer(400, str(error).encode())
-        except Exception as error:  # a reader's own model can raise anything, and the page shows it
+        except Exception as error:  # a reader's own model can raise any exception, and the page shows it
             self._answer(500, f"The model raises {type(error).__name__}: {error}".encode())
 
     def _reply(self, made: bytes | Iterator[Any]) -> None:
@@ -280,7 +280,7 @@ class _Answer(BaseHTTPRequestHandler):
                 self.wfile.write(json.dumps(note).encode() + b"\n")
 
     def _asks(self, name: str) -> str | None:
-        """Return the path if it belongs to this name and the request is valid; otherwise None.
+        """Return the path if it is the one for this name and the request is valid; otherwise return None.
 
         A valid request has the server's secret path, names this host and port, and comes from a page on this machine.
         """
@@ -303,7 +303,7 @@ class _Answer(BaseHTTPRequestHandler):
     def _head(self, status: int, kind: str, size: int | None = None) -> None:
         self.send_response(status)
         self.send_header("Content-Type", f"{kind}; charset=utf-8" if kind.startswith("text") else kind)
-        if size is not None:  # without a length, the body ends with the connection
+        if size is not None:  # without a length, the body ends when the connection closes
             self.send_header("Content-Length", str(size))
         self.send_header("Access-Control-Allow-Origin", "*")  # a page in a notebook's frame has the notebook's origin
         self.send_header("Cache-Control", "no-store")

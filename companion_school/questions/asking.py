@@ -17,12 +17,12 @@ _WRONG: dict[str, list[str]] = {}
 
 
 class Shown:
-    """A question that notebooks display as an interactive form and other environments as text.
+    """A question, which notebooks display as an interactive form and other environments as text.
 
     Args:
         question: The question.
-        anew: Whether to show the question as if it had never been answered. Otherwise the answer given in this browser
-            is shown with its explanation.
+        anew: Whether to show the question as if it had never been answered. Otherwise the answer given earlier in this
+            browser is shown with its explanation.
     """
 
     def __init__(self, question: Question, anew: bool = False) -> None:
@@ -40,8 +40,8 @@ class Shown:
 def ask(id: str) -> Shown:
     """Show a question that can be answered in the notebook.
 
-    The browser stores the answer. If JupyterLab was started with `make lab`, your progress records it too, so that
-    `companion review` asks the question again. In other editors, call `answer("2.a", "c")` instead.
+    The browser stores the answer. If JupyterLab was started with `make lab`, it is also recorded in your progress, so
+    that `companion review` asks the question again. In other editors, call `answer("2.a", "c")` instead.
 
     Args:
         id: Number of the question, as in "2.a".
@@ -55,8 +55,8 @@ def ask(id: str) -> Shown:
 def answer(id: str, given: object, as_expected: bool | None = None) -> None:
     """Answer a question, print whether the answer is right and why, and store it.
 
-    The second wrong answer to a question prints a hint, and the third prints the answer. If no hint is possible, the
-    second already prints the answer.
+    After the second wrong answer to a question, print a hint; after the third, print the answer. If no hint is
+    possible, print the answer after the second.
 
     Args:
         id: Number of the question, as in "2.a".
@@ -64,7 +64,7 @@ def answer(id: str, given: object, as_expected: bool | None = None) -> None:
         as_expected: For a prediction, True if the outcome is what you expected.
 
     Raises:
-        ValueError: There is no such question, or the answer is not of the question's kind.
+        ValueError: There is no such question, or the answer has the wrong form for this question.
     """
     question = find_question(id)
     verdict = keep(id, given, as_expected)
@@ -95,9 +95,10 @@ def keep(id: str, given: object, as_expected: bool | None = None) -> Verdict:
 def given() -> JSON:
     """Return the latest answer to each question in the reader's progress, for question.js.
 
-    The keys are the questions' keys. Each value is a list of two items: the reader's text and, for a prediction,
-    whether the outcome was as expected (otherwise None). If choices were reordered after a right answer, the letter is
-    updated to that of the right choice; a wrong answer whose letter now belongs to the right choice is left out.
+    The result is keyed by the questions' keys. Each value is a list of two items: the reader's text and, for a
+    prediction, whether the outcome was as expected (otherwise None). If choices were reordered after a right answer,
+    the letter is updated to that of the right choice; a wrong answer is left out if its letter now belongs to the right
+    choice.
     """
     from IPython.display import JSON
 

@@ -1,4 +1,4 @@
-"""Parser for numbers as people write them, such as "1,024", "0,5", "1/4", "50%", "e^2" and "ln 8".
+"""Parser for numbers as people type them, such as "1,024", "0,5", "1/4", "50%", "e^2" and "ln 8".
 
 question.js parses them in the same way.
 """
@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable
 
-LONGEST = 60  # characters; typed numbers are much shorter
+LONGEST = 60  # in characters; typed numbers are much shorter
 _CONSTANTS = {"e": math.e, "pi": math.pi}
 _FUNCTIONS: dict[str, Callable[[float], float]] = {
     "sqrt": math.sqrt, "ln": math.log, "log": math.log, "log2": math.log2, "log10": math.log10, "exp": math.exp,

@@ -26,7 +26,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 @dataclass(frozen=True)
 class Answer:
-    """A known answer to a question, with the reason why it is right or wrong. Texts are Markdown.
+    """A known answer to a question, and why it is right or wrong. Texts are Markdown.
 
     Attributes:
         text: Text of a choice, or a number as written in the lesson's source, such as "1.414".
@@ -55,16 +55,16 @@ class Question:
 
     Attributes:
         id: Lesson and letter, as in "2.a"; letters follow the order in the lesson.
-        name: Name under which answers are stored, such as "size". It does not change when a question is inserted before
-            this question.
+        name: Name under which the answers are stored, such as "size". It stays the same when another question is
+            inserted before this one.
         kind: One of `KINDS`: choose an answer, give a number, or predict an outcome.
         text: The question, in Markdown.
         answers: All choices, or the right number and known mistakes; empty for a prediction.
-        otherwise: Feedback on a number that matches no answer.
-        outcome: The actual outcome, which the reader compares with a prediction.
+        otherwise: Feedback on a number that matches none of the answers.
+        outcome: The actual outcome, with which readers compare their prediction.
         choices: Possible outcomes, if a prediction can be graded. Only problem sets show them.
         reasons: Possible reasons, if a prediction can be graded. Only problem sets show them.
-        alone: Points in a problem set for a prediction with the right choice but the wrong reason.
+        alone: Points that a problem set gives for the right choice with the wrong reason.
         html: HTML shown in the lesson, without the script that handles answers.
     """
 
@@ -87,7 +87,7 @@ class Question:
 
     @property
     def key(self) -> str:
-        """The key under which answers are stored, such as "2/size"; its lesson is the first that asked the question."""
+        """The key under which answers are stored, such as "2/size", with the lesson that first asked the question."""
         first = old_id(self.place) or self.id
         return f"{first.split('.')[0]}/{self.name}"
 
@@ -128,7 +128,7 @@ class Question:
             given: The letter of a choice, a number, or the text of a prediction.
 
         Raises:
-            ValueError: The answer is not of the question's kind.
+            ValueError: The answer has the wrong form for this question.
         """
         given = str(given).strip()
         if self.kind == "predict":
@@ -155,7 +155,7 @@ class Question:
 def around(value: float) -> tuple[float, float]:
     """Return a range that contains a number without revealing it.
 
-    The range extends from about 0.7 to 1.4 times the number, with its ends rounded outwards.
+    The range extends from about 0.7 to about 1.4 times the number, and its ends are rounded outwards.
 
     Args:
         value: The number, which must not be 0.

@@ -1,8 +1,8 @@
-"""Spaced repetition: the reader's answers, and the days on which questions are due again.
+"""Spaced repetition: the reader's answers, and the days when questions are due again.
 
-Answers are stored in `questions.json`, next to the file that records progress in the exercises. The file contains the
-day of each answer and whether the answer was right. For the latest answer to each question it also contains the text,
-so that a notebook can show the answer again.
+Answers are stored in `questions.json`, beside the file that records progress in the exercises. The file contains the
+day of each answer and whether the answer was right. It also contains the text of the latest answer to each question, so
+that a notebook can show that answer again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class State:
 
     Attributes:
         answers: Number of answers so far.
-        due: Day on which the question is asked again; None if it has not been answered yet or is settled.
+        due: Day on which the question is due again; None if it has not been answered yet or is settled.
         settled: True if the question will not be asked again.
     """
 

@@ -26,7 +26,7 @@ _SIGNS = {
 def review(
     waiting: Sequence[Question], read: Callable[[str], str] | None = None, write: Callable[[str], None] = print
 ) -> int:
-    """Ask questions one by one and store the answers.
+    """Ask questions one by one, and store the answers.
 
     An empty line skips a question. End of input or Ctrl-C ends the review; earlier answers remain stored.
 
@@ -95,7 +95,7 @@ def calendar(asked: Sequence[Question]) -> str:
 
 
 def named(question: Question) -> str:
-    """Return the right answer to a question that has one, with its letter if it is a choice."""
+    """Return the right answer to a question that has one, including its letter if it is a choice."""
     assert question.right is not None
     if question.kind == "choice":
         at = question.answers.index(question.right)

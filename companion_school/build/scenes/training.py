@@ -24,8 +24,7 @@ def _kind(name: str, weight: Tensor) -> str:
 
 
 def _together(model: nn.Module, kind: str, gradients: bool = False) -> Tensor:
-    """Concatenate all weights of one kind, or their gradients, into a vector. A missing gradient is treated as
-    zeros."""
+    """Concatenate all weights of one kind, or their gradients (zeros if missing), into a vector."""
     named = [(name, weight) for name, weight in sorted(model.named_parameters()) if _kind(name, weight) == kind]
     some = [(torch.zeros_like(w) if w.grad is None else w.grad) if gradients else w.detach() for _, w in named]
     return torch.cat([one.flatten() for one in some])

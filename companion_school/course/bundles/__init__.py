@@ -1,1 +1,1 @@
-"""Bundles that run a problem set on other platforms: a Gradescope autograder and a GitHub template repository."""
+"""Bundles for using a problem set on other platforms: a Gradescope autograder and a GitHub template repository."""

@@ -8,8 +8,8 @@ The zip file holds:
     secret.seed        the instructor's secret
     companion/, companion_school/    copies of the installed packages
 
-Students never receive this file, because it holds the secret. For the same reason `setup.sh` makes the unpacked files
-readable only by their owner, and students' answers run as another user.
+Students never receive this file, because it contains the secret. For the same reason, `setup.sh` makes the unpacked
+files readable only by their owner, and students' answers run as a different user.
 
 Source: Gradescope, Autograder Specifications, gradescope-autograders.readthedocs.io/en/latest/specs.
 """

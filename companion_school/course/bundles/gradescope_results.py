@@ -1,4 +1,4 @@
-"""Grade one submission on Gradescope. Called by `run_autograder` in the zip file.
+"""Grade one submission on Gradescope. The script `run_autograder` in the zip file calls this module.
 
 The environment variable `AUTOGRADER` names the folder that Gradescope sets up (default: /autograder). In this folder,
 `source` holds the unpacked zip file, `submission` holds the student's files, and `submission_metadata.json` says who
@@ -83,7 +83,7 @@ def graded(folder: Path) -> dict[str, Any]:
 
 
 def _due(about: Mapping[str, Any], people: Sequence[Mapping[str, Any]]) -> str:
-    """Return the latest of the assignment's due date and its students' extensions, or "" if there is none."""
+    """Return the latest due date, counting the extensions of the submitting students, or "" if there is none."""
     dates = [entry.get("due_date") for entry in (about.get("assignment"), *(one.get("assignment") for one in people))
              if isinstance(entry, dict)]  # fmt: skip
     return max((date for date in dates if isinstance(date, str)), key=lambda date: moment(date, "due_date"), default="")
@@ -121,7 +121,7 @@ def results(student: Graded, late: Late | None = None) -> dict[str, Any]:
 
 
 def _for_a_person(text: Text) -> dict[str, Any]:
-    """Return an entry that says whether a written answer was found. It has no score, because a person marks it."""
+    """Return a test entry that says whether a written answer was found. It has no score, because a person marks it."""
     found = f"found, {len(text.text.split())} words; a person marks it" if text.text else "there is no text"
     name = f"{text.item.id} {text.item.title}"
     return {"name": name, "name_format": "text", "output": found, "output_format": "text", "visibility": "visible"}

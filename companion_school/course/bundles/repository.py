@@ -2,7 +2,7 @@
 
 Students copy the template themselves or receive it through Classroom 50, which accepts any public template repository.
 Students can read and change everything in their repository, including its workflow, so it contains nothing hidden. The
-workflow only checks the public cases. The marks come from running `companion grade` on the cloned repositories.
+workflow checks only the public cases. The marks come from running `companion grade` on the cloned repositories.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def write_template(pset: ProblemSet, secret: bytes, folder: Path) -> None:
     """Write the template repository of a problem set atomically.
 
     Raises:
-        ValueError: `check_place` raises it.
+        ValueError: As raised by `check_place`.
     """
     check_place(pset, folder)
     pset = pset.dealt(secret)
@@ -118,7 +118,7 @@ def clone_all(table: Path, to: Path) -> Iterator[tuple[str, str]]:
 def _clone(address: str, place: Path) -> str:
     """Clone or update one repository; return an error message, or "" on success."""
     quiet = ["-c", "core.symlinks=false", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false"]
-    # These git settings keep git from running anything that a repository contains.
+    # These settings prevent git from running anything that a repository contains.
     environment = os.environ | {"GIT_TERMINAL_PROMPT": "0", "GIT_LFS_SKIP_SMUDGE": "1",
                                 "GIT_ALLOW_PROTOCOL": "https:ssh:file"}  # fmt: skip
     if (place / ".git").is_dir():

@@ -1,4 +1,4 @@
-"""Examination questions, with the numbers of one version of the paper and the entries in its marking key."""
+"""Examination questions, each with the numbers for one version of the paper and its entry in the marking key."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ KINDS: dict[Kind, str] = {"number": "a number", "reason": "a reason", "code": "a
 
 @dataclass(frozen=True)
 class Asked:
-    """A question with the numbers of one version of the paper. Texts are Markdown.
+    """A question with the numbers for one version of the paper. Texts are Markdown.
 
     Attributes:
         text: The question.
-        key: The derivation of the answer, or what a full answer contains; shown only to the marker.
+        key: The derivation of the answer, or the points of a full answer; shown only to the marker.
         answer: The correct number, if the question asks for a number.
         code: The broken code as printed, if the question shows code.
         mended: The corrected code.

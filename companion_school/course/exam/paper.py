@@ -25,7 +25,7 @@ VERSIONS = "ABCDEFGH"
 
 
 def chosen(lessons: Sequence[int], each: int, secret: bytes) -> list[Question]:
-    """Choose up to `each` questions from every lesson, at random (seeded by the secret), in course order."""
+    """Draw up to `each` questions per lesson, using the secret as seed; return them in course order."""
     made = []
     for lesson in lessons:
         of_lesson = [question for question in exam_questions().values() if question.lesson == lesson]
@@ -58,9 +58,9 @@ def lessons_in(text: str, what: str = "--lessons") -> list[int]:
 
 
 def asked(question: Question, secret: bytes, version: str) -> Asked:
-    """Return a question with the numbers for one version.
+    """Return a question with the numbers for one version of the paper.
 
-    The numbers differ from those of all earlier versions, unless 50 draws produce no new ones.
+    The numbers differ from those of all earlier versions, unless 50 draws yield no new numbers.
     """
     made: list[Asked] = []
     for letter in VERSIONS[: VERSIONS.index(version) + 1]:
@@ -71,7 +71,7 @@ def asked(question: Question, secret: bytes, version: str) -> Asked:
 
 
 def ordered(questions: Sequence[Question], secret: bytes, version: str) -> list[Question]:
-    """Return the questions in the order of one version: course order for version A, a shuffled order for the others."""
+    """Return the questions in the order for one version: course order for A, a shuffled order for the others."""
     order = list(questions)
     if version != VERSIONS[0]:
         Random(keyed(secret, "exam order", version)).shuffle(order)
@@ -84,7 +84,7 @@ def paper(name: str, questions: Sequence[Question], secret: bytes, version: str)
 
 
 def _pieces(name: str, questions: Sequence[Question], secret: bytes, version: str) -> list[str]:
-    """Return the header of a paper, followed by its questions, in Markdown."""
+    """Return a paper in Markdown: its header, followed by its questions."""
     points, minutes = sum(one.points for one in questions), sum(one.minutes for one in questions)
     pieces = [
         f"# {name}, version {version}\n\nName:\n\n{count(len(questions), 'question')}, {count(points, 'point')}, "

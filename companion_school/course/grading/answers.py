@@ -1,9 +1,9 @@
 """Find answers in a student's submission.
 
 Code is found by the names that it defines and never by cell metadata, so it does not matter if metadata is stripped or
-cells are duplicated, moved or deleted. Nothing in this module runs the code that it reads. The grader still reads files
-in a sandboxed process with limits, because a file can be crafted so that parsing never ends or uses up all memory.
-`sandbox/child.py` loads this file on its own, so it imports only the standard library.
+cells are duplicated, moved or deleted. Nothing in this module runs the code that it reads. Even so, the grader reads
+files in a sandboxed process with limits, because a file can be crafted so that parsing never ends or uses up all
+memory. `sandbox/child.py` loads this file on its own, so the file imports only the standard library.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SHELL = re.compile(r"[^=#'\"]*=[ \t]*[!%]")  # as in here = !pwd
 _LINES = re.compile("\r\n|\r|\n")  # Python's line endings; str.splitlines also splits at others
 _PERCENT = re.compile(r"^# %%.*$", re.MULTILINE)
 _IMPORTS = (ast.Import, ast.ImportFrom)
-_GIVEN = ("torch", "math", "__name__")  # names that every answer has
+_GIVEN = ("torch", "math", "__name__")  # names that every answer can use
 _FAULTS = (SyntaxError, ValueError, RecursionError, MemoryError)  # deeply nested code raises the last two
 
 
@@ -116,7 +116,7 @@ class Submission:
         return Answer(self._program(chosen), None, tuple(notes))
 
     def nearly(self, name: str, asked: Collection[str]) -> Iterator[str]:
-        """Yield a remark if a function has almost this name, unless its own name is in `asked`."""
+        """Yield a remark for a function with almost this name, unless the function's own name is in `asked`."""
         others = {one.node.name for one in self._statements if isinstance(one.node, ast.FunctionDef)} - {*asked}
         for other in get_close_matches(name, sorted(others), 1, _NEAR):
             yield f"there is a function {other}; was it meant to be {name}?"
@@ -140,7 +140,7 @@ class Submission:
     def _program(self, answer: _Statement) -> str:
         """Return the answer together with only the code that it needs, so that no other cell can change its mark.
 
-        If a helper is defined several times, the definition in force after the answer's cell has run is used.
+        If a helper is defined several times, use the definition that is in force after the answer's cell has run.
         """
         taken: dict[int, _Statement] = {id(answer): answer}
         wanted = list(answer.uses)
@@ -168,10 +168,10 @@ class Submission:
         return "\n".join(lines) + "\n"
 
     def _definitions_before(self, name: str, cell: int) -> list[_Statement]:
-        """Return the statements that give a name its value.
+        """Return the statements that determine the value of a name.
 
-        Only statements up to the end of this cell count, unless no such statement binds the name. The result starts at
-        the last statement that gives the name a value independent of its earlier values.
+        Only statements up to the end of `cell` count, unless none of them binds the name. The result starts at the last
+        statement that sets the name to a value independent of its earlier values.
         """
         of_name = [statement for statement in self._statements if name in statement.binds or name in statement.touches]
         before = [statement for statement in of_name if statement.cell <= cell]
@@ -193,8 +193,8 @@ def read_answers(
 
     Returns:
         Either `{"unreadable": reason}`, or a dictionary with "empty" (True if there is no code) and "answers". For each
-        function, "answers" contains "defined", the fields of its `Answer`, and "used": the forbidden names that it
-        uses, or None if its code cannot be parsed as a whole.
+        function, "answers" contains "defined", the fields of its `Answer`, and "used": the forbidden names in its code,
+        or None if the code cannot be parsed as a whole.
     """
     try:
         submission = Submission([cell for name, data in files for cell in cells_of(name, data)])
@@ -255,11 +255,11 @@ def survey(
 def read_texts(files: Sequence[tuple[str, bytes]], wanted: Sequence[str]) -> dict[str, str]:
     """Find the text that a student wrote under each of the wanted lines in Markdown cells.
 
-    A text extends over the following Markdown cells. It ends at a code cell, another cell of the problem set, the
+    A text may continue in the Markdown cells that follow; it ends at a code cell, another cell of the problem set, the
     heading of an exercise or another wanted line. If the student deleted the line, its cell is recognized by its name
     in the problem set. If the cell is unchanged, the text comes from cells that the student added just above or below
-    it. If there are no such cells, or if the cell was deleted, the text comes from cells added anywhere. If a line has
-    several texts, the last text that is not empty counts.
+    it. If there are no such cells, or if the cell was deleted, the text comes from cells added anywhere. If there are
+    several texts under the same line, the last one that is not empty counts.
 
     Args:
         files: Names and contents; Python files are skipped.
@@ -289,7 +289,7 @@ def read_texts(files: Sequence[tuple[str, bytes]], wanted: Sequence[str]) -> dic
 
 
 def _places(cells: Sequence[_Cell], wanted: Sequence[str]) -> dict[int, str]:
-    """Return the wanted lines, keyed by the index of the cell meant for their text."""
+    """Return the wanted lines, keyed by the index of the cell that should contain the text."""
     return {at: line for at, cell in enumerate(cells) if (line := _asked_in(cell, wanted))}
 
 
@@ -344,7 +344,7 @@ PICTURES = ("image/png", "image/jpeg", "image/gif")
 
 
 def read_runs(files: Sequence[tuple[str, bytes]], wanted: Sequence[str]) -> dict[str, list[tuple[str, str]]]:
-    """Find what a marker should see beside each text: its pictures, and what the code before it printed and drew.
+    """Find the outputs to show a marker beside each text: its pictures, and what the code before it printed and drew.
 
     Args:
         files: Names and contents; Python files are skipped.
@@ -539,7 +539,7 @@ def _text(lines: Sequence[str], node: ast.stmt) -> str:
 
 
 def _names(node: ast.stmt) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the names that a top-level statement binds, and the names whose values it changes in place."""
+    """Return the names that a top-level statement binds, and the names of values that it changes in place."""
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         called = [each.func if isinstance(each, ast.Call) else each for each in node.decorator_list]
         kinds = [_root(each) for each in called if isinstance(each, ast.Attribute) and each.attr == "register"]
@@ -585,7 +585,7 @@ def _bound(alias: ast.alias) -> str:
 
 
 def _is_whole(node: ast.stmt) -> bool:
-    """Return True if a statement gives its names values that do not depend on their earlier values."""
+    """Return True if a statement sets its names to values that do not depend on their earlier values."""
     if isinstance(node, ast.Assign):
         read = {inner.id for inner in ast.walk(node.value) if isinstance(inner, ast.Name)}
         return not any(isinstance(target, ast.Name) and target.id in read for target in node.targets)
@@ -606,7 +606,7 @@ def _may_bind(node: ast.stmt, names: Collection[str]) -> bool:
 
 
 def _import(node: ast.Import | ast.ImportFrom, needed: frozenset[str]) -> str:
-    """Return an import of only the needed names, so that an unused forbidden name on the same line costs nothing."""
+    """Return an import of only the needed names, so that an unused forbidden name on the same line is not penalized."""
     kept = [alias for alias in node.names if _bound(alias) in needed]
     if isinstance(node, ast.Import):
         return ast.unparse(ast.Import(kept))

@@ -1,4 +1,4 @@
-"""Unpack students' zip files safely: only files of the wanted types, and only up to a maximum size."""
+"""Unpack students' zip files safely: unpack only files of the wanted types, and only up to a maximum total size."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ZIP_FAULTS = (OSError, zipfile.BadZipFile, zlib.error, NotImplementedError, Run
 
 
 def unpack(archive: Path, into: Path, kinds: Sequence[str], *, inner_zips: bool = False) -> Path:
-    """Unpack the files of these types into a new folder, and set their times to those stored in the archive.
+    """Unpack the files of these types into a new folder, with the modification times stored in the archive.
 
     Args:
         archive: The zip file.
@@ -43,10 +43,10 @@ def unpack(archive: Path, into: Path, kinds: Sequence[str], *, inner_zips: bool 
             raise ValueError("it lists too many files")
         with zipfile.ZipFile(archive) as opened:
             wanted = [(one, parts) for one in opened.infolist() if (parts := _parts(one, kinds))]
-            # If a virtual environment was packed too, its files lie deeper than the student's own.
+            # If the archive includes a virtual environment, its files lie deeper than the student's own.
             wanted.sort(key=lambda one: 0 if inner_zips else len(one[1]))
             for entry, parts in wanted if inner_zips else wanted[:_MOST_FILES]:
-                with suppress(FileExistsError, NotADirectoryError, IsADirectoryError):  # a folder has the same name
+                with suppress(FileExistsError, NotADirectoryError, IsADirectoryError):  # a folder already has this name
                     most -= _write(opened, entry, place.joinpath(*parts), most)
                 if most < 0:
                     raise ValueError(f"its files are larger than {LARGEST // 2**20} MiB in total")
@@ -56,7 +56,7 @@ def unpack(archive: Path, into: Path, kinds: Sequence[str], *, inner_zips: bool 
 
 
 def _parts(entry: zipfile.ZipInfo, kinds: Sequence[str]) -> list[str]:
-    """Return the path of an entry to unpack, without parts that lead outside the folder; empty for other entries."""
+    """Return an entry's path without parts that lead outside the folder; empty for entries not to be unpacked."""
     parts = [part for part in PurePosixPath(entry.filename.replace("\\", "/")).parts if part not in ("/", "..", ".")]
     is_hidden = any(part.startswith((".", "__")) for part in parts)
     if entry.is_dir() or is_hidden or PurePosixPath(entry.filename).suffix.lower() not in kinds:
@@ -65,7 +65,7 @@ def _parts(entry: zipfile.ZipInfo, kinds: Sequence[str]) -> list[str]:
 
 
 def _short(name: str) -> str:
-    """Shorten a name that is too long for the file system, keeping its end, which tells the file's type and owner."""
+    """Shorten a name that is too long for the file system, keeping its end, which shows the file's type and owner."""
     data = os.fsencode(name)
     if len(data) <= _LONGEST_NAME:
         return name

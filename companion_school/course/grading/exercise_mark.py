@@ -3,10 +3,10 @@
 The test cases and the expected results stay in this process, which also decides the mark. The student's code runs in a
 separate process (`sandbox/`).
 
-`points.parts` splits the points of an exercise. An answer earns the public points by passing all public cases, and the
-hidden points by also passing all cases of two hidden seeds. An exercise with groups of cases has both kinds of points
-for each group (`checking/credit.py`). The same runs show whether a correct answer is robust. Robustness cases never
-cost these points: if such a case ends the process, the answer is run again without the robustness cases.
+`points.parts` splits the points of an exercise. An answer that passes all public cases earns the public points; if it
+also passes all cases of two hidden seeds, it earns the hidden points. An exercise with groups of cases has both kinds
+of points for each group (`checking/credit.py`). The same runs show whether a correct answer is robust. Robustness cases
+never affect these points: if such a case ends the process, the answer is run again without the robustness cases.
 
 Public cases run in their own order, smallest first, so a crash or a timeout is reported for the smallest input that
 causes it. The order of hidden cases depends on the secret and the student, so the index of a call reveals nothing about
@@ -90,7 +90,7 @@ class Mark:
         public: Verdict on the public cases; None if they were not run or must not be shown.
         hidden: Verdict on the hidden cases; None if they were not run. It contains no input, no value and nothing that
             the student's code wrote.
-        notes: Remarks on how the answer was found.
+        notes: Remarks for the student on how the answer was found.
         earned: Points by group of cases; a single part if the exercise has no groups.
         robust: True if the answer is correct and neither public nor hidden cases show a fault that costs the robust
             mark.
@@ -135,7 +135,7 @@ class Mark:
 
 
 class KeyRing:
-    """Answer keys of the exercises for an instructor's secret. Each key is built once and used for all students."""
+    """The exercises' answer keys for an instructor's secret. Each key is built once and used for all students."""
 
     def __init__(self, secret: bytes) -> None:
         self.secret = secret
@@ -166,7 +166,7 @@ class KeyRing:
             return self._keys[exercise.id, exercise.solution, seed]
 
     def order(self, *what: str) -> Callable[[int], list[int]]:
-        """Return a function that permutes 0 ... count - 1 in an order that depends on the secret and on these words."""
+        """Return a function that returns 0 ... count - 1 in an order that depends on the secret and these words."""
         seed = keyed(self.secret, *what)
         return lambda count: random.Random(seed).sample(range(count), count)
 
@@ -253,7 +253,7 @@ def begin(
     nothing = [False] * len(book)
     public_key = keys.public(exercise)
     public, passed = try_answer(worker, program, [public_key], nothing)
-    if is_constant(exercise):  # there is only one case, and a public verdict on it would reveal the answer
+    if is_constant(exercise):  # there is only one case, and a public verdict would reveal whether the answer is right
         hidden = _discreet(public, public_key)
         if hidden.result is Result.WRONG:
             hidden = replace(hidden, fault=public.fault if public.fault.startswith(NOT_OFFERED) else NOT_IT)
@@ -322,7 +322,7 @@ def _outcome_of(tried: Sequence[AnswerKey], run: Run, groups: int) -> tuple[Verd
     try:
         verdict = _judged(tried, run)
         if not verdict.is_right and groups == 1:
-            with suppress(Exception):  # it compares results that `examine` has not reached
+            with suppress(Exception):  # it compares results that `examine` never reached
                 verdict = replace(verdict, already=_already(tried[0], run))
         if run.stopped is not None:
             if run.at is not None and run.stopped.result is not Result.REFUSED:
@@ -339,7 +339,7 @@ def _outcome_of(tried: Sequence[AnswerKey], run: Run, groups: int) -> tuple[Verd
 
 
 def _already(key: AnswerKey, run: Run) -> str:
-    """Say which kinds of cases, or which of several results, an answer already gets right; empty if none."""
+    """Say which kinds of cases, or which of its results, an answer already gets right; empty if there are none."""
     derived = {*NAMES.values(), LIMIT, ROOM}
     asked = [
         index
@@ -369,7 +369,7 @@ def _already(key: AnswerKey, run: Run) -> str:
 
 
 def _padded(verdicts: Sequence[Verdict], groups: int) -> list[Verdict]:
-    """Append verdicts of "right" for the last groups if none of their cases ran, so that each group has a verdict."""
+    """Append "right" verdicts for the last groups if none of their cases ran, so that each group has a verdict."""
     return [*verdicts, *[Verdict(Result.RIGHT)] * (groups - len(verdicts))]
 
 
@@ -404,7 +404,7 @@ def _judged(tried: Sequence[AnswerKey], run: Run) -> Verdict:
 
 
 def _discreet(found: Verdict, public: AnswerKey) -> Verdict:
-    """Reduce a verdict on hidden cases to what a student may see: the property in public wording, and the mistake."""
+    """Reduce a verdict on hidden cases to what a student may see: the property as worded in public, and the mistake."""
     if found.is_right:
         robust = found.robust and replace(_discreet(found.robust, public), input="")
         return Verdict(Result.RIGHT, robust=robust)
@@ -432,8 +432,8 @@ class Graded:
 
     Attributes:
         handed: The submission.
-        submission: State of the submission: "read", or a word or two that say why it could not be read.
-        fault: That reason as a sentence; None if there is no problem.
+        submission: State of the submission: "read", or one or two words that say why it could not be read.
+        fault: The reason as a sentence; None if there is no problem.
         marks: Marks of the exercises, or of the parts of a project.
         texts: Written answers.
         warning: Warning shown with the marks if the student's code was not isolated from the grader; otherwise empty.

@@ -37,7 +37,7 @@ _RIGHT_BUT = "Not accepted: the result is right, but another requirement of the 
 def page(settled: Settled, assignment: str) -> str:
     """Render a student's feedback page for this assignment as HTML."""
     record = settled.record
-    # In the tables the name includes the platform's number, which means nothing to the student.
+    # The name in the tables includes the platform's number, which means nothing to the student.
     name = re.sub(r"_\d+$", "", record.student) if platform_name(record.place) else record.student
     return _template().render(one=settled, record=record, name=name, assignment=assignment, choice=CHOICE, extra=EXTRA)
 
@@ -84,13 +84,13 @@ def _level(line: Line) -> str:
 
 def _sentence(text: str) -> str:
     first = text.partition(" ")[0]
-    # A first word that is not all letters is probably a function or file name, so its spelling stays as it is.
+    # A first word that is not all letters is probably a function or file name, so its spelling is left unchanged.
     begins = text[:1].upper() + text[1:] if first.isalpha() else text
     return begins + ("" if text.endswith((".", "?", "!")) else ".")
 
 
 def _prose(text: str) -> Markup:
-    """Convert a line of the course's Markdown to HTML: mark up code, keep only the text of links."""
+    """Convert a line of the course's Markdown to HTML, marking up code and reducing links to their text."""
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
     text = re.sub(r"\$([^$]+)\$", lambda found: found[1].replace("{", "").replace("}", ""), text)
     parts = re.split(r"`([^`]+)`", text)

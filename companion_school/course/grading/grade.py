@@ -44,12 +44,12 @@ def grade(
         written: The written answers to collect.
         stages: For a project, the stages to grade instead of exercises.
         jobs: Number of submissions graded at the same time.
-        limits: Time and memory limits of an answer (default: `Limits()`).
+        limits: Time and memory limits for each answer (default: `Limits()`).
         wall: Isolation of answers from the rest of the system (default: the strongest that this system offers).
         robust: Extra points for a robust answer, as a fraction of its exercise's points.
         runs: Whether to also collect the outputs and pictures beside each written answer, for the marker.
         own: Function that returns a student's individual questions.
-        done: Function called with each student's marks as soon as they are ready.
+        done: Function called with each student's marks as soon as these are ready.
 
     Returns:
         The marks, in the order of `handed`.
@@ -73,7 +73,7 @@ def grade(
             if stages:
                 return project.grade_one(worker, one, stages, keys)
             return grade_one(worker, one, [*chosen, *own(one.student)], keys, written, robust, runs)
-        except OSError:  # no process for answers can be started, whoever the student is
+        except OSError:  # no process can be started, so this would affect every student
             raise
         except Exception as error:  # an unforeseen error must not stop the grading of the whole class
             fault = f"the grader failed ({type(error).__name__}: {error}); grade it again with --regrade"

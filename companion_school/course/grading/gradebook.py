@@ -37,15 +37,15 @@ def collect(folder: Path, roster: Path | None = None) -> list[Row]:
     Args:
         folder: Output folder of `companion grade`, or a folder that contains several of them.
         roster: CSV file with the column id and any of last_name, first_name and email. People on the roster who handed
-            nothing in get rows without a score, because the instructor decides what score they get.
+            in nothing get rows without a score, because the instructor decides their score.
 
     Returns:
         The rows, sorted by problem set and student.
 
     Raises:
         ValueError: If there are no marks, a mark is invalid, a student has two marks for one problem set, or a student
-            in the marks is neither on the roster nor in names.csv. In the last case, names.csv is written with a row
-            for the instructor to fill in.
+            with marks is neither on the roster nor in names.csv. In the last case, names.csv is written with a row for
+            the instructor to fill in.
     """
     if not folder.is_dir():
         raise ValueError(f"{folder}: expected a folder with marks, as written by companion grade --out")
@@ -128,15 +128,15 @@ def _enrol(found: dict[tuple[str, str], Row], people: Mapping[str, Row]) -> None
             row.update({name: value for name, value in person.items() if value})
 
 
-# Match names from a learning platform with the roster's ids
+# Match a learning platform's names with roster ids
 
 
 def ids_of(folder: Path, students: Iterable[str], people: Mapping[str, Row]) -> dict[str, str]:
     """Find the roster ids of the students whose names in the marks are not roster ids.
 
     Look up each student in names.csv first, and then by a name or email that only one person on the roster has.
-    Students found by name and students not found are written to names.csv, where the instructor can correct the
-    entries.
+    Students who were found by name, and those who were not found, are written to names.csv, where the instructor can
+    correct the entries.
 
     Args:
         folder: Folder that contains names.csv.
@@ -189,7 +189,7 @@ def _read_names(file: Path, people: Mapping[str, Row]) -> dict[str, str]:
 
 
 def _spellings(person: Row) -> set[str]:
-    """Return the forms in which platforms identify a person: email, and first and last name in both orders."""
+    """Return the names by which platforms may identify a person: email, and first and last name in both orders."""
     first, last, email = (_letters(person[name]) for name in ("first_name", "last_name", "email"))
     return {name for name in (email, first + last, last + first) if name and ((first and last) or name == email)}
 

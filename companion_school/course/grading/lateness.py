@@ -6,9 +6,9 @@ A problem set with a due date has a file PSET.toml, written by `companion course
     late = "10% a day, at most 50%"
     grace = "15 minutes"
 
-The instructor may add extensions.csv beside it, one file for the whole course. An empty student_id or assignment stands
-for all students or all assignments. If several rows apply, the most specific row decides for each column; a row that
-names only a student takes precedence over a row that names only an assignment:
+The instructor may add extensions.csv beside it, one file for the whole course. An empty student_id means all students,
+and an empty assignment means all assignments. If several rows apply, the most specific row decides for each column; a
+row that names only a student takes precedence over a row that names only an assignment:
 
     student_id,assignment,due,grace,late_days,reason
     ada,week2,2026-12-07T23:59+01:00,,,ill
@@ -47,7 +47,7 @@ class Late:
 
     Attributes:
         share: Fraction of the points that is deducted, from 0 to 1.
-        days: Late days that the submission uses up.
+        days: Number of late days that the submission uses up.
         told: A sentence for the student; empty if the submission is on time.
     """
 
@@ -60,7 +60,7 @@ class Late:
 class Extension:
     """Extension for a student and a problem set; an empty name stands for all students or all problem sets.
 
-    The other fields are the row's cells in extensions.csv; a term that the row leaves unchanged is empty.
+    The other fields are the row's cells in extensions.csv; an empty field leaves that term unchanged.
     """
 
     student: str = ""
@@ -78,7 +78,7 @@ class Lateness:
     Attributes:
         due: Due date in ISO 8601.
         late: Share of the points deducted for each full or partial day or hour, such as "10% a day, at most 50%".
-        grace: Period after the due date in which nothing is deducted, such as "15 minutes"; empty for none.
+        grace: Period after the due date during which nothing is deducted, such as "15 minutes"; empty for none.
         extensions: Different terms for individual students or problem sets.
 
     Raises:
@@ -101,14 +101,14 @@ class Lateness:
         return moment(self.due, "due").isoformat()[-6:]
 
     def of(self, student: str, assignment: str, time: str, spent: int = 0, due: str = "") -> Late:
-        """Return how late a student's work is and what the penalty is.
+        """Return how late a student's work is, and the penalty.
 
         Args:
             student: Name of the student, as in the marks.
             assignment: Name of the problem set.
             time: Time of submission; empty if unknown, in which case there is no penalty.
-            spent: Late days that the student has used up on other problem sets.
-            due: Another due date, set by a platform. The later of the two due dates counts.
+            spent: Late days that the student has already used for other problem sets.
+            due: A due date set by a platform. The later of the two due dates applies.
         """
         if not time:
             return Late()
@@ -154,7 +154,7 @@ def _span(seconds: float) -> str:
 
 
 def _terms(rule: str) -> tuple[float, int, float]:
-    """Parse a rule into the share that a unit of time costs, the unit in seconds, and the maximum share deducted."""
+    """Parse a rule into the share deducted per unit of time, that unit in seconds, and the maximum share deducted."""
     found = _RULE.fullmatch(rule.strip())
     rate, most = (float(found[1]) / 100, float(found[3] or 100) / 100) if found else (math.inf, math.inf)
     if found is None or rate > 1 or most > 1:

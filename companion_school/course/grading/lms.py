@@ -1,8 +1,8 @@
 """Fill marks into a gradebook exported from Canvas or Moodle, and pack feedback pages for upload.
 
-Only the grades in the table change, so the platform can import the table again. Students are matched by the platform's
-number, which is part of the file names of downloaded submissions, or by an id or email address in the table. On sites
-in other languages the columns have other names, which the option `--columns` sets.
+Only the grades in the table change, so that the platform can import the table again. Students are matched by the
+platform's number, which is part of the file names of downloaded submissions, or by an id or email address in the table.
+Sites in other languages use other column names, which can be set with the option `--columns`.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def filled(
         The table as CSV text, and the students who are in the marks but not in the table.
 
     Raises:
-        ValueError: If the table is from neither platform, two of its rows have the same id, a row would get two marks,
-            or an assignment has no column in the table or has a different maximum there.
+        ValueError: If the table comes from neither platform, two of its rows have the same id, a row would get two
+            marks, or an assignment has no column in the table or a column with a different maximum.
     """
     rows, ids = read_table(file), ids or {}
     columns = list(rows[0]) if rows else []
@@ -96,7 +96,7 @@ def _fill_canvas(file: Path, rows: list[Row], marks: Sequence[Row], ids: Mapping
     comma = _has_commas(rows)
     for mark, row in _matched(file, known, marks, unknown, ids):
         column = there[mark["assignment"]]
-        if mark["score"] and row[column].strip().upper() != "EX":  # students marked as excused stay excused
+        if mark["score"] and row[column].strip().upper() != "EX":  # excused students stay excused
             row[column] = _written(mark["score"], comma)
     return unknown
 
@@ -152,10 +152,11 @@ def _must_agree(file: Path, mark: Row, most: str) -> None:
 
 
 def write_pages(results: Results, out: Path, file: Path) -> int:
-    """Write the pages of a whole class into a zip file that Moodle or Canvas accepts.
+    """Write the feedback pages of a whole class to a zip file that Moodle or Canvas accepts.
 
-    The command is "Upload multiple feedback files in a zip" in Moodle and "Upload submissions" in Canvas. Both match
-    students by the names of the downloaded submissions (files or folders), so each page gets that name.
+    The upload command is "Upload multiple feedback files in a zip" in Moodle and "Upload submissions" in Canvas. Both
+    match students by the names of the downloaded files or folders, so each page gets the name of its student's
+    submission.
 
     Args:
         results: The results of the class.

@@ -49,8 +49,8 @@ _OWN = ("submission", "file", "also_handed_in", "time_from", "late_days", "chang
 def table(settled: Sequence[Settled], assignment: str, rule: Lateness | None = None) -> str:
     """Return the marks as CSV text: nbgrader's columns, the graded files, and each item's outcome and points.
 
-    A student whose work could not be read gets no score, because the instructor decides what score it gets. A student
-    with an unmarked written answer gets no score yet, but `raw_score` has the points earned so far.
+    A student whose work could not be read gets no score, because the instructor decides the score. A student with an
+    unmarked written answer gets no score yet, but `raw_score` contains the points earned so far.
     """
     items = {item.id: item for one in settled for item in one.record.items}
     columns = [*COLUMNS, *_OWN, *(name for item in items.values() for name in _columns(item))]
@@ -85,7 +85,7 @@ def _row(one: Settled, assignment: str, rule: Lateness | None) -> Row:
 
 
 def _columns(item: Item) -> list[str]:
-    """Return an item's column names: outcome and points and, for an exercise, also its robustness and any groups."""
+    """Return an item's column names: outcome, points and, for an exercise, robustness and any groups."""
     if item.written or item.section:
         return [item.id, f"{item.id} points"]
     return [item.id, f"{item.id} points", f"{item.id} robust", *[f"{item.id} groups"] * (len(item.groups) > 1)]
@@ -104,7 +104,7 @@ def _change(change: tuple[str, str, str]) -> str:
 def summary(settled: Sequence[Settled]) -> str:
     """Return a table for the terminal that counts each item's outcomes and robust answers.
 
-    Outcomes that do not occur are left out. Below the table are the students whose work a platform marks as late
+    Outcomes that do not occur are left out. Below the table, it lists the students whose work a platform marks as late
     without giving a time.
     """
     outcomes = [outcome for outcome in OUTCOMES if outcome != "right"]
@@ -170,8 +170,8 @@ def write(graded: Sequence[Graded], assignment: str, out: Path, course: Path | N
 def publish(results: Results, out: Path) -> tuple[list[Settled], list[str]]:
     """Write results.json, marks.csv, class.csv and feedback/STUDENT.html, each atomically.
 
-    The changes and marks that people have added (overrides.csv, written.csv) and the rules for late work are read
-    again. If a student's page cannot be written, the other pages still are.
+    The changes and marks that people have added (overrides.csv, written.csv), and the rules for late work, are read
+    anew. If one student's page cannot be written, the other pages are still written.
 
     Args:
         results: The results of the class.
@@ -235,9 +235,9 @@ def _without_effect(rule: Lateness | None, results: Results, ids: Mapping[str, s
 
 
 def _spent(out: Path, assignment: str, ids: Mapping[str, str]) -> dict[str, int]:
-    """Count the late days that each student has used up on other problem sets, read from sibling folders of `out`.
+    """Count the late days that each student has used for other problem sets, read from sibling folders of `out`.
 
-    Students are identified by their roster ids where those are known.
+    Students are identified by their roster ids if these are known.
     """
     spent: Counter[str] = Counter()
     for file in sorted(out.absolute().parent.glob("*/marks.csv")):
@@ -251,8 +251,8 @@ def _spent(out: Path, assignment: str, ids: Mapping[str, str]) -> dict[str, int]
 def page_name(student: str) -> str:
     """Return the file name of a student's page.
 
-    A name that is too long or contains a slash or two dots is shortened or changed; a hash of the original is appended
-    to keep the name unique.
+    If the student's name is too long or contains a slash or two dots, it is changed, and a hash of the original is
+    appended to keep it unique.
     """
     name = student.replace("/", "_").replace("..", "_")
     if name == student and len(student.encode()) <= LONGEST_NAME:

@@ -1,8 +1,8 @@
 """Grade a project: each student's own transformer, stage by stage.
 
-A part of a stage earns its points if it is correct on the public and the hidden cases. It first runs with the student's
-own files for the stages that it builds on. If it fails, it runs with the reference solutions instead, so that a mistake
-in one stage does not cost points in another. Each part runs in a separate process in the grader's sandbox.
+A part of a stage earns its points if it is correct on both the public and the hidden cases. It first runs with the
+student's own files for the stages that it builds on. If it fails, it runs with the reference solutions instead, so that
+a mistake in one stage does not cost points in another. Each part runs in a separate process in the grader's sandbox.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def sources_of(handed: Handed) -> tuple[dict[str, str], dict[str, str]]:
     """Read a student's files.
 
     Returns:
-        The text of each file, keyed by module name, and the errors of unusable files, keyed by file name.
+        The text of each usable file, keyed by module name, and the errors in the other files, keyed by file name.
     """
     sources, faults, total = {}, {}, 0
     for file in handed.files:
@@ -97,7 +97,7 @@ def nothing(handed: Handed, stages: Sequence[Stage], submission: str, fault: str
 
 
 def _made(part: Part, outcome: str, verdict: Verdict | None = None, note: str = "") -> Mark:
-    """Build the mark of a part, which earns either all of its points or none."""
+    """Build the mark for a part, which earns either all of its points or none."""
     earned = Earned(points.Part("", 0, part.points), hidden=outcome == Result.RIGHT.value)
     section = f"Stage {part.stage.number}, {part.stage.file}"
     notes = (note,) if note else ()
@@ -106,14 +106,14 @@ def _made(part: Part, outcome: str, verdict: Verdict | None = None, note: str = 
 
 @dataclass(frozen=True)
 class _Tried:
-    """One student's files, with everything needed to run their parts.
+    """One student's files, and everything needed to run the parts on them.
 
     Attributes:
         worker: Runs the student's code.
         keys: The answer keys.
         student: The student's name.
         sources: Text of each usable file, keyed by module.
-        faults: Errors of the other files, keyed by file name.
+        faults: Errors in the other files, keyed by file name.
         surveyed: Imports and forbidden names of each file.
         bans: Lists of forbidden names, in the same order as in `surveyed`.
         late: For each stage, the names of the parts that have exceeded their time limit.

@@ -1,4 +1,4 @@
-"""Measure the races of a class: the students' models are ranked by bits per byte on held-out text.
+"""Score the races of a class, ranking the students' models by bits per byte on held-out text.
 
 A race trains in the grader's sandbox and returns the merges of its tokenizer. This process encodes the held-out text
 with those merges and the course's tokenizer. It sends windows of the text to the sandbox, one token longer each time,
@@ -46,7 +46,7 @@ class Raced:
         student: The student's name.
         bits_per_byte: The score; None if the race failed.
         seconds: Training time in seconds.
-        told: The reason why there is no score, or a note that training took too long; empty for a valid result.
+        told: The reason why there is no score, or a note that training took too long; empty if neither applies.
     """
 
     student: str
@@ -64,7 +64,7 @@ def run_races(
 ) -> list[Raced]:
     """Run the races that students have written, one at a time.
 
-    A race trains on the course's text with one thread. Scoring it takes another minute or two.
+    A race trains on the course's text with one thread. Scoring takes another minute or two.
 
     Args:
         handed: The submissions.
@@ -74,8 +74,8 @@ def run_races(
         done: Called with each result as soon as it is ready.
 
     Returns:
-        The results in order of bits per byte (fewest first); races over the time limit come later, and failed races
-        last.
+        The results in order of bits per byte (lowest first), followed by the races that exceeded the time limit and
+        then the failed races.
     """
     found = []
     with Worker(Limits(min(3600.0, 2 * 60 * minutes + 900), memory_gib), wall) as worker:
@@ -200,7 +200,7 @@ def _program(sources: Mapping[str, str]) -> str:
 
 
 def board(raced: Sequence[Raced]) -> list[list[str]]:
-    """Return a table of the races and baselines, fewest bits per byte first. Only races within the limit are ranked."""
+    """Return a table of the races and baselines, lowest bits per byte first. Only races within the limit are ranked."""
     rows = [(one.bits_per_byte, one.told != "", one.student, one.told) for one in raced]
     rows += [(mark.bits_per_byte, False, mark.name, _BASELINE) for mark in race.yardsticks(*race.texts())]
     rows.sort(key=lambda row: (row[0] is None, row[0] or 0.0))

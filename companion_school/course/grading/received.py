@@ -1,7 +1,7 @@
 """Find out when work was handed in: from the instructor's table, nbgrader, a platform's manifest or file names, or git.
 
-A file's modification time does not count as evidence, because cloning, copying and downloading reset it. If there is no
-other source, the time is unknown, and there is no penalty for lateness.
+A file's modification time is not used, because cloning, copying and downloading reset it. If no source gives a time,
+the time is unknown, and there is no late penalty.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def moment(text: str, what: str, zone: str = "UTC") -> datetime:
     Args:
         text: The time.
         what: Start of the error message.
-        zone: UTC offset to assume if the text has none, such as "+01:00".
+        zone: UTC offset, such as "+01:00", to assume if the text has none.
 
     Raises:
         ValueError: If the text cannot be parsed as a time.
@@ -100,8 +100,8 @@ class Sources:
             late: True if the name says that the submission was late.
 
         Returns:
-            The time in ISO 8601 and its source. If the time is unknown, it is empty, and the second item gives the
-            reason instead of the source.
+            The time in ISO 8601 and its source. If the time is unknown, the first item is empty, and the second gives
+            the reason instead of the source.
         """
         told = [
             (self.table.get(student, "") or self.table.get(place, ""), "the instructor's table of times"),
@@ -185,8 +185,8 @@ def _submitters(about: Mapping[str, Any]) -> str:
 def _stamped(file: Path | None) -> str:
     """Read the time that nbgrader recorded; empty if there is none.
 
-    The caller passes a file only for a folder that nbgrader collected. In any other folder the student could have
-    written the file.
+    The caller passes a file only for a folder that nbgrader collected, because in any other folder the student could
+    have written the file.
     """
     if file is not None and file.exists():
         with contextlib.suppress(Unreadable, UnicodeError):

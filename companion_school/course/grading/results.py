@@ -58,7 +58,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Group:
-    """A group of cases: the points earned, the maximum, and whether its public points are earned."""
+    """A group of cases: the points earned, the maximum, and whether the public points were earned."""
 
     name: str
     points: float
@@ -134,7 +134,7 @@ class Results:
         assignment: Name of the problem set or project.
         course: Folder into which it was released, which holds its late-work rule; empty if unknown.
         records: Results of the students.
-        table: Hash of the marks.csv generated from these results, used to detect changes made by hand.
+        table: Hash of the marks.csv generated from these results, used to detect manual changes.
     """
 
     assignment: str
@@ -248,7 +248,7 @@ def _record(entry: dict[str, Any]) -> Record:
 
 @dataclass(frozen=True)
 class Override:
-    """Points changed by a person: new points for an item, a new total (`TOTAL`), or points to add (`EXTRA`)."""
+    """A manual change: new points for an item, a new total (`TOTAL`), or points to add (`EXTRA`)."""
 
     student: str
     item: str
@@ -297,7 +297,7 @@ class Settled:
         record: Results of grading.
         lines: The items with the changes and marks added by people.
         changes: Manual changes to the total, and points added by hand.
-        late: Consequences of a late submission.
+        late: Consequences of submitting late.
         known_as: The student's roster id or, if there is none, the name in the record.
     """
 
@@ -376,12 +376,12 @@ def settle(
 
     Args:
         results: Results of grading.
-        given: Marks of written answers. A mark counts only for the text that it was given for.
+        given: Marks of written answers. A mark counts only while the text is still the one that was marked.
         overrides: Manual changes.
         rule: Rule for late work; without a rule there is no penalty.
-        spent: Late days used up on other problem sets, by student.
-        ids: Roster ids of the students whose names differ from them. Extensions and late days are looked up by roster
-            id.
+        spent: Late days used for other problem sets, by student.
+        ids: Roster ids of the students whose names in the results differ from their ids. Extensions and late days are
+            looked up by roster id.
     """
     settled = []
     for record in results.records:

@@ -1,8 +1,8 @@
-"""Find similar answers in a class: equal or nearly equal after all names chosen by the student have been replaced.
+"""Find answers in a class that are equal or nearly equal once all names that the students chose are replaced.
 
 Answers to exercises and files of a project are compared in the same way, with each other and with the course's own
 answers. Similarity proves nothing. Short exercises in particular have few correct answers, so very short answers are
-left out, as are those that equal the stub.
+left out, as are answers equal to the stub.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _LONGEST = 100_000  # characters; longer programs are not parsed
 
 @dataclass(frozen=True)
 class Answers:
-    """A class's answers to one exercise, or its versions of one project file.
+    """A class's answers to one exercise, or the students' versions of one project file.
 
     Attributes:
         id: Exercise number or file name.
@@ -66,8 +66,8 @@ class Alike:
     Attributes:
         id: Exercise number or file name.
         students: Names of the students. The first is `COURSE` if the answers match the course's own.
-        share: Similarity of the answers, from 0 to 1. For a group of students, this is the lowest among the pairs that
-            count as alike.
+        share: Similarity of the answers, from 0 to 1. For a group of students, this is the lowest similarity among the
+            pairs that count as alike.
     """
 
     id: str
@@ -76,7 +76,7 @@ class Alike:
 
 
 def programs(handed: Sequence[Handed], chosen: Sequence[Exercise]) -> list[Answers]:
-    """Collect the answers to exercises, each with the code that it needs from its notebook. No code is run.
+    """Collect the answers to exercises, each with the code from its notebook that it needs. No code is run.
 
     Students whose files cannot be read are left out.
 
@@ -118,8 +118,8 @@ def modules(handed: Sequence[Handed], stages: Sequence[Stage]) -> list[Answers]:
 def alike(answers: Answers) -> list[Alike]:
     """Find the answers that match the course's own, and groups of students whose answers are alike.
 
-    An answer of at least `LONG` tokens matches a course's answer if it is similar. A shorter answer must be equal,
-    because there are few correct short answers. Answers that match the course's own are in no other group.
+    An answer of at least `LONG` tokens matches one of the course's answers if it is similar. A shorter answer must be
+    equal, because there are few correct short answers. Answers that match the course's own are not in any other group.
 
     Returns:
         The groups, most similar first.

@@ -8,8 +8,8 @@
     11-22 - Ada Lovelace - Nov 30, 2026 1159 PM/            as downloaded from Brightspace
     submission_1234/ beside submission_metadata.yml         as exported from Gradescope
 
-All entries of a student are combined. If they contain several notebooks, only one is graded, which the rule in `CHOICE`
-selects.
+All entries of a student are combined. If they contain several notebooks, only one is graded; the rule in `CHOICE`
+selects it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Platform:
     """Information from the name of a file or folder downloaded from a learning platform.
 
     Attributes:
-        student: Name of the student with the platform's number, such as "lovelaceada_1234".
+        student: Name of the student, including the platform's number, such as "lovelaceada_1234".
         name: The student's own name for the file; empty for a folder.
         upload: Upload number, which increases over time; 0 if the name has none.
         time: Time of submission; empty if the name has none.
@@ -71,7 +71,7 @@ _NAMES = (
 def platform_name(name: str) -> Platform | None:
     """Parse the name of a file or folder downloaded from a learning platform; None for any other name."""
     found = next((match.groupdict() for one in _NAMES if (match := one.fullmatch(name))), None)
-    if found is None or name.count("_assignsubmission_") > 1:  # a name with two numbers could be another student's
+    if found is None or name.count("_assignsubmission_") > 1:  # ambiguous: could be another student's name
         return None
     student = f"{found['who']}_{found['id']}" if found.get("id") else found["who"]
     upload = found.get("upload") or "0"
@@ -95,7 +95,7 @@ class Handed:
         files: Files to grade: one notebook, or the files of a project.
         time: Time of submission in ISO 8601 with UTC offset; empty if unknown.
         time_from: Source of the time, or the reason why it is unknown.
-        fault: The reason why there is nothing to grade; None if there is something.
+        fault: The reason why there is nothing to grade; None if there are files to grade.
         others: Names of files and folders that were handed in but are not graded.
         place: Name of the student's file or folder among the submissions, which a platform uses to match feedback.
     """
@@ -116,7 +116,7 @@ class _Entries:
     paths: list[tuple[Path, Platform]] = field(default_factory=list)
 
     def said(self) -> tuple[str, bool]:
-        """Return the latest time in the names, and whether any name is marked as late."""
+        """Return the latest time in the names, and True if any name is marked as late."""
         return max(one.time for _, one in self.paths), any(one.late for _, one in self.paths)
 
 
@@ -141,8 +141,8 @@ def handed_in(
         zone: UTC offset to assume for times without one.
 
     Raises:
-        ValueError: If the folder does not exist or holds no submissions, or if all students handed in several problem
-            sets and `assignment` selects none of them.
+        ValueError: If the folder does not exist or holds no submissions, or all students handed in several problem sets
+            and `assignment` selects none of these.
     """
     if folder.suffix.lower() == ".zip" and folder.is_file():
         folder = unpack(folder, scratch(), KINDS, inner_zips=True)
@@ -171,7 +171,7 @@ def handed_in(
 
 
 def handed_by(student: str, folder: Path, assignment: str | None = None, *, project: bool = False) -> Handed:
-    """Find the submission in one student's folder. A problem with it is recorded in `fault`."""
+    """Find the submission in one student's folder, and record any problem with it in `fault`."""
     entries = _Entries([(folder, Platform(plain(student)))])
     found = _one(plain(student), entries, assignment, received.Sources({}, {}, "UTC"), project=project, collected=False)
     assert found is not None  # only single files can give None
@@ -190,7 +190,7 @@ _KEPT: list[tempfile.TemporaryDirectory[str]] = []
 
 
 def left_out(folder: Path) -> list[str]:
-    """List the files in a folder of submissions that belong to no student, so that the instructor can be told."""
+    """List the files in a folder of submissions that belong to no student, so that the instructor can be informed."""
     folder = _inner(folder)
     if not folder.is_dir():
         return []
@@ -251,7 +251,7 @@ def _one(
     project: bool,
     collected: bool,
 ) -> Handed | None:
-    """Build a student's submission; None if a project is graded and the entry is a file that belongs to no project."""
+    """Build a student's submission; None if a project is graded and the entry is a file outside any project."""
     place = plain(entries.paths[0][0].name)
     try:
         found: list[tuple[Path, Platform]] = []

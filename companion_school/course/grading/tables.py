@@ -1,4 +1,4 @@
-"""Read and write CSV tables of marks for spreadsheets in any language, escaping cells that could act as formulas."""
+"""Read and write CSV tables of marks for spreadsheets in any language, escaping cells that could be run as formulas."""
 
 from __future__ import annotations
 
@@ -105,13 +105,13 @@ def as_it_was(file: Path, columns: Iterable[str], rows: Iterable[Mapping[str, st
 
 
 def quoted(text: str) -> str:
-    """Escape text so that no spreadsheet takes it for a formula. `unquoted` is the inverse.
+    """Escape text so that no spreadsheet interprets it as a formula. `unquoted` is the inverse.
 
-    In some languages spreadsheets separate cells with semicolons, so text after a separator is escaped too.
+    In some languages, spreadsheets separate cells with semicolons, so text after any separator is escaped too.
     """
     return _BEGINNING.sub(r"\1'\2", text)
 
 
 def unquoted(cell: str) -> str:
-    """Recover the text that `quoted` has escaped."""
+    """Recover the text that `quoted` escaped."""
     return _QUOTED.sub(r"\1\2", cell)

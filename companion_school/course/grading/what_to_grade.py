@@ -54,12 +54,12 @@ def choose(ids: Sequence[str], pset: str | None, build: str | None, near: Sequen
         ids: Numbers of exercises, questions and written answers.
         pset: Folder, notebook or name of a problem set or project.
         build: Stages of a project, such as "2-7".
-        near: Folders whose subfolder `release` is searched for a problem set with that name.
+        near: Folders whose subfolder `release` is searched if `pset` is a name.
         secret: The instructor's secret, which determines the order of a question's choices.
 
     Raises:
-        ValueError: If not exactly one of the three is given, a number is unknown or repeated, the problem set is not
-            found or contains nothing to grade, or two exercises ask for functions of the same name.
+        ValueError: If none or more than one of the three is given, a number is unknown or repeated, the problem set is
+            not found or contains nothing to grade, or two exercises ask for functions of the same name.
     """
     if sum(map(bool, (ids, pset, build))) != 1:
         raise ValueError(
@@ -92,12 +92,12 @@ def _named(ids: Sequence[str], secret: bytes) -> Task:
 
 
 def _asked_as(item: Asked, id: str) -> Asked:
-    """Return an item under the number that it had when it was handed out, which identifies a student's answer."""
+    """Return an item with the number under which it was handed out, which identifies a student's answer."""
     return replace(item, id=id) if id in MOVED else item
 
 
 def _forms(item: Asked, id: str) -> tuple[Asked, ...]:
-    """Return an item by its number and, if it has moved, also by its old number, which earlier problem sets use."""
+    """Return an item by its number and, if it has moved, also by the old number that earlier problem sets use."""
     before = old_id(id)
     return (item,) if before is None else (item, replace(item, id=before))
 

@@ -30,7 +30,7 @@ def side_by_side(
         many: The items.
         make: Function called with a worker and an item. Each thread has its own worker.
         jobs: Number of threads.
-        limits: Time and memory limits of an answer.
+        limits: Time and memory limits for each answer.
         wall: Isolation of answers from the rest of the system (`sandbox.wall.choose`).
         done: Called with each result as soon as it is ready.
 

@@ -1,8 +1,8 @@
-"""Hostile answers to exercise 2.3. Each attack must earn nothing and end in one of the outcomes listed with it.
+"""Hostile answers to exercise 2.3. Each attack must earn no points and end in one of the outcomes listed for it.
 
 An attack is the body of `visible_softmax(scores, may_look)`. If it runs at all, it runs in the grader's sandbox.
-`ATTACKS` are graded with no operators forbidden, so that they get as far as possible. `BREACHES` break the rules of the
-exercise, most of them by calling a forbidden operator.
+`ATTACKS` are graded with no operators forbidden, so that they can get as far as possible. `BREACHES` break the rules of
+the exercise, most of them by calling a forbidden operator.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ ATTACKS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "sends replies in advance": (
         f"{_FRAMES}\nfor _ in range(50): send(codec.pack_outcome(outcome(scores)))\nreturn scores",
-        ("wrong", "timeout"),  # replies are not read, so sending eventually blocks
+        ("wrong", "timeout"),  # nobody reads the replies, so sending eventually blocks
     ),
 }
 

@@ -1,7 +1,7 @@
-"""A class of hostile students. Grading it must not hang, award undeserved points or give unknown outcomes.
+"""A class of hostile students. Grading this class must not hang, award undeserved points or produce unknown outcomes.
 
-All students except those who spoil the whole notebook answer the other exercises correctly. This reveals whether code
-for one exercise can change the mark of another.
+Except for those who spoil the whole notebook, all students answer the other exercises correctly, which reveals whether
+code for one exercise can change the mark of another.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Student:
         cells: The notebook's code cells, or the bytes of a file that is not a notebook.
         ends: Acceptable outcomes by exercise. Exercises not listed must be right.
         submission: Expected status of the submission as a whole.
-        points: Expected points for the target exercise, unless the student gets all or none.
+        points: Expected points for the target exercise, if the student should get some but not all of them.
         mistake: Known mistake that the feedback must name.
         file: Name of the submitted file.
         link: True if the file is a symbolic link to the instructor's secret.
@@ -70,7 +70,7 @@ class Student:
 
 
 def run_hostile_class(jobs: int = 2) -> list[Trial]:
-    """Grade the hostile class. Return a trial for each student, and a trial for the feedback to the whole class."""
+    """Grade the hostile class. Return one trial for each student, and one for the feedback to the whole class."""
     students = hostile_class()
     chosen = [find_exercise(id) for id in BOOK]
     with tempfile.TemporaryDirectory(prefix="companion-hostile-") as home:
@@ -250,7 +250,7 @@ def hostile_class() -> dict[str, Student]:
         elif forbidden_uses(text, book[id].forbidden):
             students[name] = Student(cells, {id: ("refused",)})
         else:
-            # The feedback on either mark may name the mistake.
+            # The mistake may be named in the feedback on either mark.
             students[name] = Student(cells, {id: ("wrong", "right")}, mistake=message)
     return students
 
@@ -278,7 +278,7 @@ def _remembers(target: Exercise, otherwise: str) -> str:
 
 
 def _known(book: Collection[Exercise]) -> Iterator[tuple[str, str, str, str | None]]:
-    """Yield a student for each known mistake and each correct variant: exercise, name, code and expected message.
+    """Yield an exercise, name, code and expected message for each known mistake and each correct variant.
 
     The message is None for a correct variant.
     """

@@ -2,7 +2,7 @@
 
 A leak is the code of a reference or a known mistake, a result that an exercise asks for, the instructor's secret, a
 hidden seed or a hidden case. Student files are built from stubs and sealed keys, so they should contain no leaks. The
-search verifies this in the finished files. It does not find leaks that someone conceals on purpose.
+search verifies this in the finished files. It does not find deliberately concealed leaks.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def leaks(folder: Path, book: Sequence[Exercise], secret: bytes, *, public: Iter
 
     Args:
         folder: Folder to search, including subfolders.
-        book: Exercises whose code, results and hidden cases must not leak. Other code in the modules of their lessons
-            must not leak either.
+        book: Exercises whose code, results and hidden cases must not leak. The other code in these exercises' lesson
+            modules must not leak either.
         secret: The instructor's secret.
         public: Texts that do not count as leaks, such as a student's own answer.
     """
@@ -66,7 +66,7 @@ class _Pieces:
 
     There are thousands of strings, and sealed keys are megabytes long, so all strings are searched for at once. The
     first eight bytes of each string are read as an integer, and a bit table indexed by a hash of this integer rules out
-    most positions quickly. The few strings shorter than eight bytes are searched for one by one.
+    most positions quickly. The few strings that are shorter than eight bytes are searched for individually.
     """
 
     def __init__(self, pieces: Mapping[bytes, str]) -> None:
@@ -94,7 +94,7 @@ class _Pieces:
 
 
 def _bits_of(words: Any) -> Any:
-    """Hash each number to the upper bits of its product with a large odd constant, which depend on all of its bits."""
+    """Hash each number to the upper bits, which depend on all its bits, of its product with a large odd constant."""
     return ((words * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(64 - _BITS)).astype(np.intp)
 
 
@@ -141,7 +141,7 @@ def _cases(exercise: Exercise, seed: int) -> list[Any]:
 def _tensors(value: Any) -> set[bytes]:
     """Return the bytes of all distinctive tensors in a value.
 
-    A tensor is distinctive if it has at least three different values and no integer or NaN, so that no other
+    A tensor is distinctive if it has at least three different values, none of them an integer or NaN, so that no other
     computation would produce it by accident.
     """
     if isinstance(value, torch.Tensor):

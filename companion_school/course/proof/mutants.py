@@ -3,7 +3,7 @@
 A mutant changes a comparison, a constant (including axes and bounds of slices), an operator, a sign or a name such as
 `amax` or `sin`. It can also swap the first two arguments of a call, or drop a keyword argument, a method call (such as
 a clamp, a copy or a dtype conversion), a branch or a statement. `raise` and `assert` statements are not mutated,
-because no check compares the text of an error.
+because no check compares error messages.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Proof that the checks work: trials of all known answers to every exercise, and trials of the hostile class."""
+"""Proof that the checks work, by trying all known answers to every exercise and grading the hostile class."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def prove(
     chosen = [find_exercise(id).id for id in (exercises() if ids is None else ids)]
     found: list[Trial] = []
     with (
-        ThreadPoolExecutor(1) as beside,  # in parallel, because a dozen hostile students only wait for the time limit
+        ThreadPoolExecutor(1) as beside,  # in parallel, because a dozen hostile students just wait for the time limit
         ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_one_thread) as pool,
     ):
         of_hostile = beside.submit(hostile or _hostile_class(), jobs) if whole else None
@@ -118,7 +118,7 @@ def prove_on_seeds(ids: Iterable[str] | None, seeds: int, *, jobs: int = 2) -> P
 
 
 def _tried(kinds: Sequence[str], trials: Iterable[Trial]) -> tuple[str, ...]:
-    """Return the kinds of answers that a run has to cover. A single exercise may lack a second correct answer."""
+    """Return the kinds of answers that a run must cover. A single exercise need not have a second correct answer."""
     found = {trial.kind for trial in trials}
     return tuple(kind for kind in kinds if kind in found or kind == "reference")
 

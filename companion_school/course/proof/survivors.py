@@ -1,9 +1,9 @@
-"""Mutation testing of the checks: find the mutants of the references that pass.
+"""Mutation testing of the checks: find mutants of the references that pass a check.
 
 A mutant that passes either reveals a missing test case or is equivalent: it computes the same results as the reference
 for every input that the statement allows. If the answer to an exercise is one fixed result, every mutant that passes is
-equivalent. For the other exercises, `equivalent.toml` lists the equivalent mutants, with reasons. Declarations of
-mutants that no longer pass are also reported.
+equivalent. For the other exercises, `equivalent.toml` lists the equivalent mutants, with reasons. Listed mutants that
+no longer pass are also reported.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SEEDS = (0, 1, 2)
 WANTED = 0.95
 """Minimum share of the mutants, without equivalent ones, that the checks must kill."""
 
-# CPU seconds per mutant; memory limit in bytes, on top of what the process uses at its start
+# CPU seconds per mutant; memory limit in bytes, in addition to what the process uses at its start
 _SECONDS, _MEMORY = 1.0, 3 * 2**30
 
 
@@ -50,7 +50,7 @@ class Tally:
         made: Number of mutants.
         survivors: Changes that pass the check on the public seed and are not equivalent.
         equivalent: Changes that pass and are declared equivalent, or belong to an exercise with one fixed result.
-        by_lot: Changes that pass or fail depending on the seed.
+        by_lot: Changes that pass on some seeds and fail on others.
         stale: Changes that are declared equivalent but do not pass or do not exist.
     """
 

@@ -27,7 +27,7 @@ characters, and maximum length of the idea in words."""
 
 @dataclass(frozen=True)
 class Trial:
-    """Result of checking one answer. `fault` describes an unexpected result and is None otherwise."""
+    """Result of checking one answer. `fault` describes the result if it is unexpected; otherwise it is None."""
 
     exercise: str
     kind: str
@@ -63,7 +63,7 @@ def missing(exercise: Exercise) -> Iterator[str]:
 def words(idea: str) -> int:
     """Count the words in a statement's idea.
 
-    A formula or a piece of inline code counts as one word. Tables and examples are not counted.
+    A formula or piece of inline code counts as one word. Tables and examples are not counted.
     """
     text = re.sub(r"^```.*?^```|^\|.*?$", "", idea, flags=re.DOTALL | re.MULTILINE)
     for one in (r"\$\$.*?\$\$", r"\$[^$]*\$", r"`[^`]*`"):
@@ -104,7 +104,7 @@ def trials(exercise: Exercise, seeds: Sequence[int] = SEEDS) -> Iterator[Trial]:
         fault = None if blank.result is Result.MISSING else f"should be missing, but:\n{blank}"
         yield Trial(exercise.id, "stub", "stub", seed, fault)
         for known, (_, gives) in zip(exercise.mistakes, key.mistakes, strict=True):
-            verdict = examine(key, KnownMistake(key, known.answer, gives)).strict  # either mark may name it
+            verdict = examine(key, KnownMistake(key, known.answer, gives)).strict  # either mark's feedback may name it
             if verdict.is_right:
                 fault = "should be caught, but passes"
             elif verdict.mistake != known.message:

@@ -1,1 +1,1 @@
-"""Problem sets for students: notebooks without answers, and sealed keys."""
+"""Problem sets for students: notebooks without answers, and the sealed keys that check them."""

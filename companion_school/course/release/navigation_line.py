@@ -28,8 +28,7 @@ def navigation(kind: Kind, number: int, known: Titles, *, deeper: bool = False) 
     """Return the navigation line in Markdown.
 
     It links to the previous notebook, the start page, the next lesson (except from a deeper notebook), the exercises,
-    the deeper notebook and the glossary. Links to the notebook itself and links whose target does not exist are left
-    out.
+    the deeper notebook and the glossary. It omits links to the notebook itself and links whose target does not exist.
 
     Args:
         kind: Kind of notebook that the line is for. For exercises and deeper notebooks, the previous notebook is their

@@ -53,7 +53,7 @@ def code(source: str, *, prints: str | None = None, **metadata: Any) -> Cell:
 
 
 def with_ids(cells: Sequence[Cell]) -> Sequence[Cell]:
-    """Set each cell's id to a hash of its contents and return the cells.
+    """Set each cell's id to a hash of its contents, and return the cells.
 
     A cell with nbgrader metadata gets its grade_id as id, because a hash could reveal something about a hidden test.
     """
@@ -84,7 +84,7 @@ def to_text(made: Notebook) -> str:
 
 
 def heading(exercise: Exercise, worth: str | None = None) -> str:
-    """Return an exercise's heading, points, difficulty, time and statement in Markdown.
+    """Return an exercise's heading, points, difficulty, expected time and statement in Markdown.
 
     Args:
         exercise: The exercise.
@@ -97,7 +97,7 @@ def heading(exercise: Exercise, worth: str | None = None) -> str:
 
 
 def _counts(exercise: Exercise) -> str:
-    """Return a sentence saying that gradients count, if they do and the statement does not mention them."""
+    """Return a sentence saying that gradients are checked, if they are and the statement does not mention it."""
     if "gradients" not in exercise.right or "gradient" in exercise.idea:
         return ""
     return "\n\nGradients with respect to all arguments are compared as well, and count for *right*."
@@ -112,7 +112,7 @@ def _robust(exercise: Exercise) -> str:
 
 
 def group_points(exercise: Exercise) -> str:
-    """Return the groups of an exercise's cases and their points, as in `(1) one head, 2; (2) several heads, 1`."""
+    """Return the groups of an exercise's cases with their points, as in `(1) one head, 2; (2) several heads, 1`."""
     return "; ".join(f"({at}) {group.name}, {group.points}" for at, group in enumerate(exercise.groups, 1))
 
 

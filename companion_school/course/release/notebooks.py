@@ -70,7 +70,7 @@ def self_study(name: str, title: str, book: Iterable[Exercise], line: str = "") 
         name: Name of the lesson's notebook, without suffix.
         title: Title of the lesson.
         book: The lesson's exercises.
-        line: Navigation line for both ends of the notebook (see `navigation_line.navigation`).
+        line: Navigation line for the top and bottom of the notebook (see `navigation_line.navigation`).
     """
     book = list(book)
     minutes = sum(exercise.minutes for exercise in book)
@@ -123,7 +123,7 @@ def solved(name: str, title: str, book: Iterable[Exercise]) -> Notebook:
 
 
 def self_study_files(folder: Path) -> dict[Path, str]:
-    """Return the text of every file that `folder`/exercises must contain, keyed by path."""
+    """Return the contents of every file that must be in `folder`/exercises, keyed by path."""
     files, known = {}, titles(folder)
     for name, (title, book) in chapters(folder).items():
         number = int(name[:2])

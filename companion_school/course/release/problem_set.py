@@ -1,4 +1,4 @@
-"""Problem sets: exercises, questions (some with individual numbers) and written answers under one name."""
+"""Problem sets, which combine exercises, questions (some with individual numbers) and written answers."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class ProblemSet:
 
     @property
     def points(self) -> float:
-        """The maximum points. Read it on a set that `dealt` returned, because unconverted questions are not counted."""
+        """The maximum points. Use it only on a set returned by `dealt`, because it ignores unconverted questions."""
         return sum(one.points for one in self.exercises) + sum(item.points for item in self.written)
 
     @property
     def ids(self) -> list[str]:
-        """The numbers of all exercises, questions and written answers."""
+        """The ids of all exercises, questions and written answers."""
         return [
             *(one.id for one in self.exercises),
             *(one.id for one in self.questions),
@@ -80,7 +80,7 @@ class ProblemSet:
         written: Sequence[str] = (),
         numbers: Sequence[str] = (),
     ) -> ProblemSet:
-        """Build a problem set from the numbers of its parts.
+        """Build a problem set from the ids of its items.
 
         Args:
             name: Name of the set.
@@ -90,7 +90,7 @@ class ProblemSet:
             numbers: Ids of questions with individual numbers, as in "2.variance".
 
         Raises:
-            ValueError: The name cannot be a folder's name, the set is empty, an id is unknown or given twice, an
+            ValueError: The name is not valid for a folder, the set is empty, an id is unknown or given twice, an
                 exercise builds on another that is not in the set, or a question cannot be graded.
         """
         checked_name(name)
@@ -133,7 +133,7 @@ class ProblemSet:
 
 
 def checked_name(name: str) -> str:
-    """Return a name if it can be the name of files and folders.
+    """Return a name unchanged if it is valid for files and folders.
 
     Raises:
         ValueError: The name is too long, does not begin with a letter or digit, or contains anything besides letters,

@@ -28,7 +28,7 @@ UNGUIDED = (
 def release(name: str, stages: Sequence[Stage], out: Path, notebooks: Path | None = None) -> list[Path]:
     """Write a project into `out`.
 
-    Stages that the project needs but does not assign are handed out as the course's references. The students' folder is
+    For stages that the project needs but does not assign, students get the course's references. The students' folder is
     written atomically, followed by the teacher's page.
 
     Args:
@@ -66,7 +66,7 @@ def release(name: str, stages: Sequence[Stage], out: Path, notebooks: Path | Non
 
 
 def check_free(name: str, stages: Sequence[Stage], out: Path) -> tuple[Path, Path]:
-    """Return the paths of a project's folder and page, after checking that neither exists yet.
+    """Return the paths of a project's folder and page, after checking that neither of them exists yet.
 
     Raises:
         ValueError: One of them already exists, or a stage has no check yet.
@@ -123,7 +123,7 @@ def _for_students(name: str, stages: Sequence[Stage], needed: set[int], *, guide
 
 
 def _bans(stages: Sequence[Stage]) -> str:
-    """Return a sentence for each part that forbids additional names in its file."""
+    """Return a sentence for each part that forbids additional names in the student's file."""
     banned = [(part, stage.file) for stage in stages for part in parts(stage.number) if part.forbidden]
     return "".join(
         f" `{part.title}` earns nothing if `{file}` uses {' or '.join(f'`{word}`' for word in part.forbidden)}."

@@ -1,9 +1,9 @@
 """The lessons' questions as exercises of a problem set. The instructor's secret determines the order of choices.
 
-A question becomes a function without arguments that returns the letter of a choice or a number. It is released and
-graded like every exercise with one fixed result: all its points are for the hidden check, and the check in a student's
-notebook does not know the answer. A prediction can be graded if it lists choices and reasons; its function returns a
-choice and a reason.
+Each question becomes a function without arguments that returns either the letter of a choice or a number. It is
+released and graded like any exercise with one fixed result: the hidden check carries all its points, and the check in a
+student's notebook does not know the answer. A prediction can be graded if it lists choices and reasons; its function
+returns a choice and a reason.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LESSON = re.compile(
 
 
 def needs_lesson(question: Question) -> list[str]:
-    """Return the phrases of a question that refer to something in its lesson; empty if there are none."""
+    """Return the phrases in a question that refer to its lesson; empty if there are none."""
     texts = (question.text, *(answer.text for answer in (*question.answers, *question.choices, *question.reasons)))
     return [found[0] for text in texts for found in _LESSON.finditer(text)]
 
@@ -151,7 +151,7 @@ def fixed_result(name: str, expected: Value, **about: Any) -> Exercise:
     Args:
         name: Name of the function.
         expected: The result that it must return.
-        about: The other required fields of the `Exercise`, such as its statement.
+        about: Other required fields of the `Exercise`, such as its statement.
     """
     return Exercise(
         name=name,

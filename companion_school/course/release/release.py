@@ -67,7 +67,7 @@ def source_notebook(pset: ProblemSet, secret: bytes) -> Notebook:
         locked("about", markdown(about)),
         locked("imports", code(IMPORTS)),
     ]
-    for exercise in counted(pset.exercises, unit="exercise"):  # show progress, because hidden cases take seconds
+    for exercise in counted(pset.exercises, unit="exercise"):  # show progress: hidden cases take seconds
         place = exercise.id.replace(".", "_").replace("-", "_")
         cells += [
             locked(f"statement_{place}", markdown(heading(exercise, _worth(exercise)))),
@@ -113,7 +113,7 @@ def _checks(exercise: Exercise, place: str, secret: bytes) -> list[Cell]:
     keys = ", ".join(f'"""\n{key_text(seal(exercise, seed, mistakes=False))}\n"""' for seed in seeds)
     for number, part in enumerate(parts(exercise), 1):
         end, group = ("", "") if is_whole else (f"_{number}", f", group={number}")
-        if knows or number == 1:  # for a fixed result, a single public check serves all parts
+        if knows or number == 1:  # if the result is fixed, one public check serves all parts
             asked = f'check("{exercise.id}"{group if knows else ""})'
             cell = code(f"from {PACKAGE} import check\n\n{asked}", tags=["raises-exception"])
             cells.append(graded(f"public_{place}{end}", part.public, cell))
@@ -134,7 +134,7 @@ def checks(pset: ProblemSet) -> dict[str, bytes]:
 def _public_key(exercise: Exercise) -> bytes:
     """Return the sealed key of the public check.
 
-    For a question it omits the known mistakes, because the only choice not among them would be the answer.
+    For a question, the key omits the known mistakes, because the only choice not listed would be the answer.
     """
     return seal(exercise, PUBLIC_SEED, mistakes=not is_question(exercise.id), knows_answers=not is_constant(exercise))
 
@@ -156,7 +156,7 @@ def student_files(pset: ProblemSet, source: Notebook) -> dict[str, bytes]:
 def release(pset: ProblemSet, secret: bytes, out: Path) -> list[Path]:
     """Write a problem set into `out`, which may already contain others.
 
-    Everything is prepared in a temporary folder first, so a failure leaves nothing half-written.
+    Everything is first prepared in a temporary folder, so a failure leaves no incomplete files.
 
     Args:
         pset: The problem set.
@@ -164,7 +164,7 @@ def release(pset: ProblemSet, secret: bytes, out: Path) -> list[Path]:
         out: Output folder (created if missing).
 
     Returns:
-        The set's folders and files, including the folder of the sheets, which `write_sheets` fills.
+        The set's folders and files, including the folder for the sheets, which `write_sheets` fills.
 
     Raises:
         ValueError: `out` already contains a problem set with this name, or is not a folder.

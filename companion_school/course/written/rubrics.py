@@ -38,8 +38,8 @@ class Written:
         minutes: Expected writing time, in minutes.
         prompt: The task, in Markdown.
         code: Code that the student runs first; may be empty.
-        model: Answer at the highest level, shown only to the marker.
-        looks_for: Points that a marker looks for in an answer.
+        model: Model answer at the highest level, shown only to the marker.
+        looks_for: Points that a marker should look for in an answer.
         levels: The rubric, from the highest level to the lowest.
     """
 
@@ -58,7 +58,7 @@ class Written:
         return self.levels[0].points
 
     def level(self, points: float) -> Level:
-        """Return the level worth this many points; for points halfway between two levels, return one that names both.
+        """Return the level worth this many points or, halfway between two levels, a level that names both.
 
         Raises:
             ValueError: The rubric has no such level.

@@ -1,11 +1,11 @@
-"""Marking sheet: a CSV file with the texts of a class, in which a marker fills in points and comments.
+"""Marking sheet: a CSV file with a class's texts, in which a marker enters points and comments.
 
     student_id, item, text_id, text, points, comment
 
-`text_id` is a hash of the text, so a mark belongs to the text that it was given for. On a blind sheet, the column
-student_id is empty, and the rows of an item are sorted by text_id. Once read, the marks are stored without the texts in
-`written.csv`, beside marks.csv. An HTML page with the same name shows each text as in the student's notebook, including
-what its code printed and drew.
+`text_id` is a hash of the text, so a mark applies only to the text that it was given for. On a blind sheet, the column
+student_id is empty, and the rows of an item are sorted by text_id. After a sheet has been read, its marks are stored,
+without the texts, in `written.csv` beside marks.csv. An HTML page with the same name shows each text as in the
+student's notebook, including what its code printed and drew.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Row:
         who: The student, or the text's id on a blind sheet.
         item: Number of the item.
         text: The text.
-        beside: What a marker should see beside it (`answers.read_runs`).
+        beside: Outputs and pictures to show the marker beside the text (`answers.read_runs`).
     """
 
     who: str
@@ -80,7 +80,7 @@ def rows_of(graded: Iterable[Graded], *, blind: bool = False) -> list[Row]:
 
 
 def sheet(rows: Iterable[Row], known: Mapping[Key, Given]) -> str:
-    """Return the marking sheet as CSV text. Existing marks are filled in if the text is still the same."""
+    """Return the marking sheet as CSV text. Existing marks are filled in where the text has not changed."""
     made = []
     for row in rows:
         id, given = text_id(row.text), known.get((row.who, row.item))

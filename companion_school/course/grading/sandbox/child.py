@@ -1,10 +1,10 @@
 """The process that runs students' code behind a wall. It never imports companion and never decides marks.
 
 `wall.Wall.command` starts it as python -I child.py WALL ANSWERS ENGINE SOCKET NAME FOLDER. It loads torch once. From
-the folder ENGINE it loads the modules that call an answer and pack its result (`companion_school/checking`). It forks
-for each request on its socket; the request contains the limits and the channel to use. The fork drops its privileges
+the folder ENGINE it loads the modules that call an answer and pack its result (`companion_school/checking`). For each
+request on its socket, it forks; the request contains the limits and the channel to use. The fork drops its privileges
 (`wall.py`), defines the student's program, and answers the cases on the channel, one at a time. The first message names
-the program. All replies are packed values (`codec.py`).
+the program. All replies are packed with `codec.py`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _load(name: str, file: Path) -> Any:
 
 
 def _engine(folder: Path) -> dict[str, Any]:
-    """Return the engine's modules by name. Answers cannot import the package they belong to."""
+    """Return the engine's modules by name. Answers cannot import the package that contains these modules."""
     _load("engine", folder / "__init__.py")
     modules = {
         name: importlib.import_module(f"engine.{name}") for name in ("exercise", "call", "codec", "operator_watch")
@@ -108,7 +108,7 @@ def main() -> None:
     sys.path[:] = [path for path in sys.path if Path(path).resolve() in homes or _is_under(path, library)]
     sys.meta_path[:] = [finder for finder in sys.meta_path if "__editable__" not in getattr(finder, "__module__", "")]
     sys.dont_write_bytecode = True
-    square = torch.ones(64, 64, requires_grad=True)  # run everything that initializes on first use now, before the fork
+    square = torch.ones(64, 64, requires_grad=True)  # initialize the lazy parts of PyTorch before the fork
     (square @ square).softmax(0).exp().sum().backward()
     engine["codec"].unpack(engine["codec"].pack(square))
     with engine["operator_watch"].Watch(["softmax"]):
@@ -154,10 +154,10 @@ def _as_it_is(model: Any = None, **_: Any) -> Any:
 
 
 def _pretend_a_place(folder: str) -> Callable[..., None]:
-    """Pretend that a folder for PyTorch's files exists, and return the real `os.makedirs`.
+    """Make PyTorch believe that the folder for its files exists, and return the real `os.makedirs`.
 
     Some parts of PyTorch create such a folder when they are imported. Most answers that import them never use the
-    folder, and nothing can be written here.
+    folder, and the sandbox does not allow writing.
     """
     tempfile.tempdir = folder
     make = os.makedirs
@@ -175,7 +175,7 @@ def _tell(control: socket.socket, message: dict[str, Any]) -> None:
 
 
 def _end(child: int, children: dict[int, int], wall: Any) -> int:
-    """Stop a child and all its processes, and wait for it. Its process id cannot be reused before that."""
+    """Stop a child and all its processes, and wait for it. Until then, its process id cannot be reused."""
     for stop in (os.killpg, os.kill):
         with contextlib.suppress(OSError):
             stop(child, signal.SIGKILL)
@@ -202,7 +202,7 @@ def _is_under(path: str, folders: list[str]) -> bool:
 
 @dataclass(frozen=True)
 class _Tools:
-    """The tools that a fork needs."""
+    """Modules and functions that each fork needs."""
 
     engine: dict[str, Any]
     wall: Any
@@ -220,7 +220,7 @@ def _serve_part(descriptor: int, order: dict[str, Any], tools: _Tools) -> None:
     channel = socket.socket(fileno=descriptor)
     os.environ.clear()
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
-        score.write("1000")  # if memory runs out, the system kills this process before the grader
+        score.write("1000")  # if memory runs out, the system should kill this process, not the grader
     folder = tools.wall.give_up(order["user"], order["writes"])
     _limit(order["cpu"], order["memory"], order["writes"])
     if order["writes"]:
@@ -253,7 +253,7 @@ def _limit(cpu_seconds: int, memory: int, writes: int) -> None:
 
 
 def _read(channel: socket.socket, tools: _Tools) -> None:
-    """Find the answers in a student's files, which are untrusted and may be crafted so that reading never ends."""
+    """Find the answers in a student's files, which are untrusted: reading them may never end."""
     order = json.loads(receive(channel))
     files = [(name, receive(channel, tools.reading.LARGEST)) for name in order["files"]]
     found: dict[str, Any] = {}
@@ -276,7 +276,7 @@ def _serve(channel: socket.socket, program: dict[str, Any], engine: dict[str, An
     case, in_this_process = engine["exercise"].Case, engine["call"].in_this_process
 
     def attempt(action: Any) -> Any:
-        """Return the outcome of an action; an exception also becomes an outcome."""
+        """Return the outcome of an action; if it raises an exception, that is the outcome."""
         try:
             return action()
         except BaseException as error:  # SystemExit and KeyboardInterrupt, too

@@ -1,4 +1,4 @@
-"""Run an answer in another process, and accept nothing from it but values.
+"""Run an answer in another process, and accept only values from it.
 
 A `Worker` owns a process that has loaded torch (`child.py`) and forks one process per part of an exercise. Messages are
 packed (`codec.py`). A reply that is too long, malformed or out of range ends the part, which counts as a crash.
@@ -79,8 +79,8 @@ class Limits:
 def busy() -> float:
     """Return the factor, from 1 to 4, by which time limits are extended while other processes use this machine.
 
-    Limits are in wall-clock seconds, so that an answer that sleeps also ends. If more processes want to run than there
-    are processors, a correct answer takes longer than it would on an idle machine.
+    Limits are in wall-clock seconds, so that they also stop an answer that sleeps. If there are more runnable processes
+    than processors, a correct answer takes longer than on an idle machine.
     """
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     return min(4.0, max(1.0, load / (os.cpu_count() or 1)))
@@ -105,7 +105,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Found:
-    """The result of looking for a function name in a student's files.
+    """The result of searching a student's files for a function name.
 
     Attributes:
         defined: True if a cell defines this name, or starts to define it but cannot be parsed.
@@ -169,7 +169,7 @@ class Worker:
     def read(
         self, files: Sequence[tuple[str, bytes]], asked: Mapping[str, Sequence[str]]
     ) -> tuple[bool, dict[str, Found]]:
-        """Find answers in a student's files, in a separate process. Return whether there is no code, and the answers.
+        """Find the answers in a student's files, in a separate process. The flag returned is True if there is no code.
 
         Args:
             files: Names and contents.
@@ -273,13 +273,13 @@ class Worker:
     def talk(self, program: Program, use: Callable[[Callable[..., Outcome]], T]) -> T:
         """Run a program in a separate process, and pass `use` a function that calls the program on a case.
 
-        Each call returns an outcome, however it ends. Afterwards, `self.seconds` and `self.received` hold the duration
-        of the call and the number of bytes received.
+        Every call returns an outcome, no matter how it ends. Afterwards, `self.seconds` and `self.received` hold the
+        duration of the call and the number of bytes received.
 
         Args:
             program: The program to run.
-            use: Function that receives the calling function. It may call that with a case, and with `again` for the
-                second call on that case.
+            use: Function that receives the calling function. `use` may call this function with a case, and with `again`
+                for the second call on the same case.
 
         Raises:
             ValueError: The program's names cannot be defined.
@@ -288,7 +288,7 @@ class Worker:
         return self._in_a_fork(lambda channel: self._converse(channel, program, use), writes=room)
 
     def _in_a_fork(self, converse: Callable[[socket.socket], T], *, reads: bool = False, writes: int = 0) -> T:
-        """Hold a conversation with a separate process, always end the process afterwards, and return the result."""
+        """Exchange messages with a separate process, end that process in any case, and return the result."""
         ours, theirs = socket.socketpair()
         part = None
         try:
@@ -388,7 +388,7 @@ class Worker:
         return int(self._hear()["child"])
 
     def _end(self, part: int | None) -> None:
-        """Stop everything that a part left running. Replace a worker that a student may have tampered with."""
+        """Stop all processes that a part left running. Replace a worker that a student may have tampered with."""
         try:
             if part is None:
                 raise EOFError
@@ -429,7 +429,7 @@ def _packed(case: Case) -> bytes:
 
 
 class _Undefined(ValueError):
-    """Raised for a program that fails before its function is called; `outcome` gives the reason."""
+    """Raised if a program fails before its function is called; `outcome` gives the reason."""
 
     def __init__(self, outcome: Outcome) -> None:
         kind, text = outcome.error or ("", "it exited its process" if outcome.result else "")
@@ -458,10 +458,10 @@ class _Timed:
 
 
 def believable(outcome: Outcome, case: Case | None) -> Outcome:
-    """Return an outcome unchanged if a process running a student's code may report it; otherwise raise `ValueError`.
+    """Return an outcome unchanged if a process that runs a student's code may report it; otherwise raise `ValueError`.
 
     Such a process can report the result of its call, that nothing was written, and that something was denied. It cannot
-    know that an answer is right.
+    know whether an answer is right.
     """
     if outcome.result not in (None, Result.MISSING, Result.REFUSED):
         raise ValueError("a student's process cannot know that")
@@ -512,6 +512,6 @@ def _check_size(value: Any) -> None:
         elif isinstance(item, (list, tuple)):
             waiting += [(part, depth + 1) for part in item]
         elif isinstance(item, torch.Tensor) and math.prod(size or 1 for size in item.shape) > child.LARGEST:
-            raise ValueError("a result has an empty axis, and its other axes are too large")  # so it takes no bytes
+            raise ValueError("a result has an empty axis, and its other axes are too large")  # so it uses no memory
         elif isinstance(item, int) and abs(item) > MOST_WHOLE:
             raise ValueError("a result contains a number that is too large")

@@ -1,12 +1,12 @@
 """The wall between a student's code and everything else: the grader, its secret, other students' work and the machine.
 
-Three walls share the interface `Wall`, and `choose` picks the first that works on this system:
+There are three implementations of the interface `Wall`; `choose` picks the first that works on this system:
 
 - `Bubblewrap`: the code runs under `bwrap` (Linux), without network or home folder, in its own process namespace, on a
   read-only file system that contains only Python and its libraries.
 - `AnotherUser`: the code runs as a user without files or capabilities. This wall is for graders that run as root where
-  `bwrap` does not work, as in most containers. The code cannot read files that only root may read.
-- `NoWall`: nothing but limits on time, memory, processes and files. It is used only on request.
+  `bwrap` does not work, as in most containers. The code cannot read files that only root can read.
+- `NoWall`: only limits on time, memory, processes and files. It is used only on request.
 
 The instructor's process asks for the `command` that starts the worker (`child.py`). The worker calls `fork` for each
 part of an exercise, and the new process calls `give_up`. Because the worker runs this code, the file imports only the
@@ -46,7 +46,7 @@ class Wall:
 
     Attributes:
         name: The name that tells `child.py` which wall it is behind.
-        warning: The warning for every page with marks from behind this wall, or an empty string.
+        warning: Warning to show on every page with marks that were computed behind this wall, or an empty string.
     """
 
     name = "none"
@@ -78,7 +78,7 @@ class Wall:
         return "/tmp"
 
     def sweep(self, user: int) -> None:
-        """Remove whatever a process of this user may have left behind for a later process."""
+        """Remove anything that a process of this user may have left for a later process to find."""
 
 
 class Bubblewrap(Wall):
@@ -308,11 +308,11 @@ def _room_for_files(folder: str, size: int) -> None:
 
 
 def _without_namespaces(folder: str, last: int = 0) -> None:
-    """Make `folder` the root of the file system, so that the kernel denies this process new namespaces.
+    """Make `folder` the root of the file system, so that the kernel does not let this process create namespaces.
 
     Args:
         folder: The new root.
-        last: Flags of the namespaces to create before that.
+        last: Flags of the namespaces to create before the root changes.
     """
     _kernel("mount", b"/", os.fsencode(folder), None, _BIND, None)
     if last:
@@ -350,7 +350,7 @@ def _remove_shared_memory(user: int) -> None:
 
 
 def _others_can_read(path: Path) -> bool:
-    """Return True if a user who owns nothing can read this file or list this folder."""
+    """Return True if a user who owns no files can read this file or list this folder."""
     try:
         mode = path.stat().st_mode
         own = mode & (stat.S_IXOTH if stat.S_ISDIR(mode) else stat.S_IROTH)
@@ -360,7 +360,7 @@ def _others_can_read(path: Path) -> bool:
 
 
 def _become(user: int) -> None:
-    """Switch to a user without groups. This also drops root privileges."""
+    """Switch to a user without groups, which also drops root privileges."""
     os.setgroups([])
     os.setresgid(user, user, user)
     os.setresuid(user, user, user)
@@ -381,7 +381,7 @@ def _kernel(call: str, *arguments: int | bytes | None) -> None:
 
 
 def _try(name: str) -> int:
-    """Test whether a process can be put behind this wall, and return 0 if so."""
+    """Test whether a process can be put behind this wall; return 0 if it can."""
     wall = WALLS[name]
     if child := wall.fork():
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
