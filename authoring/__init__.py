@@ -1,1 +1,1 @@
-"""Tools that build the notebooks and the pages beside them from sources. See README.md."""
+"""Tools that build the notebooks and their accompanying pages from sources. See README.md."""

@@ -1,4 +1,4 @@
-"""Rules for numbers that depend on the machine: a lesson prints them after `≈` and bounds them in an assertion.
+"""Rules for numbers that depend on the machine, which a lesson prints after `≈` and bounds in an assertion.
 
     print(f"loss ≈ {loss:.2f}")
     assert 1.9 < loss < 2.3
@@ -51,7 +51,7 @@ def faults(code: str, later: Sequence[str]) -> Iterator[tuple[int, str]]:
 
 
 def shown_without_source(code: str, texts: Sequence[str]) -> bool:
-    """Return whether a cell printed a number after `≈` although its own code contains no such number to check."""
+    """Return whether a cell printed a number after `≈` although its code contains none that could be checked."""
     tree = _parsed(code)
     return any(SHOWN.search(text) for text in texts) and tree is not None and not list(_printed(tree))
 
@@ -64,7 +64,7 @@ def _parsed(code: str) -> ast.Module | None:
 
 
 def _printed(tree: ast.Module) -> Iterator[tuple[int, ast.expr | None]]:
-    """Yield the line of each `≈` in the code's strings and the expression that follows it, or `None` if none does."""
+    """Yield, for each `≈` in the code's strings, its line and the expression after it (`None` if there is none)."""
     behind: dict[ast.expr, ast.expr] = {}
     silent = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings are not printed
     for node in ast.walk(tree):
@@ -86,7 +86,7 @@ def _text(node: ast.AST) -> str:
 
 
 def _quantities(value: ast.expr) -> Iterator[ast.expr]:
-    """Yield the quantities in an expression: names, attributes, subscripts and calls, including those inside others.
+    """Yield the quantities in an expression: names, attributes, subscripts and calls, including nested ones.
 
     For `100 * losses[-1]`, the only quantity is `losses[-1]`; for `round(share.item(), 2)`, the quantities are the call
     itself, `share.item()` and `share`.

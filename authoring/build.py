@@ -4,18 +4,18 @@ Sources in authoring/deeper/ go to notebooks/deeper/, and those in authoring/sta
 
     python -m authoring.build [--all] [--check] [LESSON ...]
 
-The same source, packages and libraries give the same bytes, because cell ids are computed from the text, and nothing is
-stored that depends on time or chance.
+The same source, packages and libraries always give the same bytes, because cell ids are computed from the text and
+nothing that depends on time or chance is stored.
 
 A notebook is executed if its code has changed, or if the last run of `make test-notebooks` found a cell whose output
-has changed. That finding is stored only in pytest's cache, so that no committed file depends on the version of a
-package. Changes to questions need no execution, because their output follows from the source. Nor do changes to the
+has changed. The result of that run is stored only in pytest's cache, so that no committed file depends on a package's
+version. Changes to questions need no execution, because their output follows from the source. Neither do changes to the
 scripts and styles in the outputs of figures (figure_updates.py).
 
 The line {{ exercises }} is replaced with a table of the lesson's exercises (exercises.py). The questions of all lessons
 are collected in companion_school/questions/questions.json.
 
-`--check` executes nothing; it reports each notebook that is out of date and where it differs from its source.
+`--check` executes nothing. It reports each notebook that is out of date, and where it differs from its source.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ CELL_TIMEOUT = 900  # seconds
 QUESTIONS = Path(questions.__file__).with_name("questions.json")
 LAST_FAILED = ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
 """Tests that failed in the last run of pytest, including cells checked by nbval. The file is not in git."""
-# The kernel's environment has one thread and a fixed hash seed, and lacks the builder's settings for plotting and the
+# A kernel runs with one thread and a fixed hash seed, and does not inherit the builder's settings for plotting and the
 # terminal.
 KERNEL_ENVIRONMENT = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
 FORGOTTEN_ENVIRONMENT = ("MPLBACKEND", "MATPLOTLIBRC", "COLUMNS", "FORCE_COLOR", "PYTHONSTARTUP", "PYTHONWARNINGS")
@@ -94,7 +94,7 @@ class Difference:
         what: Description of the difference.
         cell: Number of the cell, counted from 1.
         line: Line in the source.
-        runs: Whether cells must be executed to update the notebook.
+        runs: Whether updating the notebook requires executing its cells.
     """
 
     what: str
@@ -108,7 +108,7 @@ class Difference:
 
 
 def difference(lesson: Lesson) -> Difference | None:
-    """Return the first place where a notebook is out of date with its source, or `None`. Executes nothing."""
+    """Return the first place where a notebook differs from its source, or `None`. Executes nothing."""
     lesson = lesson.again()
     if not lesson.source.exists():
         return Difference(f"there is a notebook, but no source {lesson.source.name} in {lesson.source.parent.name}/")
@@ -179,7 +179,7 @@ def _figure_difference(lesson: Lesson, stored: list[NotebookNode]) -> Difference
 
 
 def _shown(lesson: Lesson) -> dict[str, dict[str, str]]:
-    """Return the output of each question, keyed by the code of its cell."""
+    """Return the outputs of the questions, keyed by the code of their cells."""
     shown = ((cell_of(question), Shown(question)) for question in lesson.questions)
     return {code: {"text/html": one._repr_html_(), "text/plain": repr(one)} for code, one in shown}
 
@@ -233,7 +233,7 @@ def _refuse(lesson: Lesson, faults: Sequence[Fault]) -> None:
 
 
 def _handle_faults(lesson: Lesson, cells: Sequence[NotebookNode]) -> list[Fault]:
-    """Return the faults of interactive figures in executed cells, above all missing still pictures."""
+    """Return the faults of interactive figures in executed cells, mainly missing still pictures."""
     return [
         fault(lesson, what, number)
         for number, cell in enumerate(cells, 1)

@@ -12,7 +12,7 @@ from authoring.notebook_contract import Fault, Known, fault, numbered, title
 
 
 def sections(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """Check that each section has a target before its heading and begins with a sentence about its purpose."""
+    """Check that each section has a link target before its heading and begins with a sentence about its purpose."""
     targets = set(lesson.targets.values())
     second = [heading for heading in headings(lesson.built) if heading.level == 2]
     if not second:

@@ -1,4 +1,4 @@
-"""The exercises of a lesson, in the form of the table that the lesson shows."""
+"""The exercises of a lesson, formatted as the table that the lesson shows."""
 
 from __future__ import annotations
 

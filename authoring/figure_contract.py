@@ -1,6 +1,6 @@
-"""Rules for figures in the contract, checked on the HTML without running any scripts (a browser test runs them).
+"""The contract's rules for figures, checked on the HTML without running any script (a browser test runs them).
 
-Every figure must be shown by `figures.show` and have alternative text; a caption must begin with a number. An
+Every figure must be shown by `figures.show` and have alternative text; captions must begin with a number. An
 interactive figure also needs a still picture for use without scripts, a name and a description. It must work with the
 keyboard, make no network requests, be smaller than 42 kB, and be deterministic.
 """

@@ -1,8 +1,8 @@
 """Update the scripts and styles in the outputs of figures without running any cell.
 
 The output of a figure contains everything it needs to work in a saved notebook without a kernel. The picture, data and
-tables depend on the cell and are left as they are. The scripts and styles come from the package and are the same in
-every output, so the builder replaces them when they change.
+tables in it depend on the cell and are left as they are. Its scripts and styles come from the package and are the same
+in every output, so the builder replaces them when they change.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SCRIPT = re.compile(r'<script type="module">.*?</script>(?=</figure>$)', re.DOT
 
 
 def up_to_date(outputs: list[NotebookNode]) -> list[NotebookNode]:
-    """Return the outputs of an executed cell, with the package's current scripts and styles in the figures."""
+    """Return the outputs of an executed cell with the package's current scripts and styles in their figures."""
     return [_up_to_date(output) for output in outputs]
 
 

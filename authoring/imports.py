@@ -1,4 +1,4 @@
-"""Find the files in the repository's two packages that define imported names."""
+"""Find the files of the repository's two packages in which imported names are defined."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def imports_of(module: str) -> frozenset[str]:
 
 
 def part(module: str) -> str:
-    """Return the part of the packages that a module belongs to: a folder or a file of the library, or the school."""
+    """Return the part of the packages to which a module belongs: a folder or a file of the library, or the school."""
     folders = module.split("/")
     return "/".join(folders[:2]) if folders[0] == LIBRARY.name else folders[0]
 
@@ -119,7 +119,7 @@ def part(module: str) -> str:
 def parts() -> list[str]:
     """Return the parts, ordered so that each imports only from the parts before it.
 
-    Raises `graphlib.CycleError` if two parts import from each other.
+    Raises `graphlib.CycleError` if parts import from each other.
     """
     needs: dict[str, set[str]] = {}
     for module in modules():

@@ -1,8 +1,8 @@
 """Kernels that start instantly, by forking.
 
 About a hundred notebooks need PyTorch and Matplotlib, and loading these takes as long as running a short notebook. A
-server loads both once, and each kernel is a separate process that is forked from the server. The notebook still has to
-import what it uses. On systems without fork, such as Windows, kernels start as usual.
+server loads both once, and each kernel is a process forked from the server. The notebook still has to import what it
+uses. On systems without fork, such as Windows, kernels start as usual.
 """
 
 import json
@@ -70,17 +70,17 @@ def fork_kernels() -> None:
 
 @cache
 def _search_path() -> list[str]:
-    """Return the module search path of a new Python process, which lacks the folders that a test run adds."""
+    """Return the module search path of a new Python process, without the folders that a test run adds."""
     command = [sys.executable, "-c", "import json, sys; print(json.dumps(sys.path[1:]))"]
     return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
 def _become(command: list[str], cwd: str | None, env: dict[str, str], search_path: list[str]) -> None:
     """Turn this process into the kernel that the command would have started, with some modules already loaded."""
-    os.setsid()  # so that interrupts and the final signal also reach processes that the notebook starts
+    os.setsid()  # so that interrupts and the final signal also reach the processes that the notebook starts
     os.chdir(cwd or ".")
-    # `authoring.loaded` sets the first of these, the backend of the kernels. A kernel's debugger sets the second when
-    # it loads.
+    # `authoring.loaded` sets the first of these variables, the backend of the kernels. A kernel's debugger sets the
+    # second when it is loaded.
     set_here = {name: os.environ[name] for name in ("MPLBACKEND", "PYDEVD_USE_FRAME_EVAL") if name in os.environ}
     os.environ.clear()
     os.environ.update({**env, **set_here})

@@ -1,9 +1,9 @@
-"""A lesson: its source, the notebook built from it, and their content.
+"""A lesson: its source, the notebook built from it, and the content of both.
 
-Links lead to a cell by its id (`02_name.ipynb#cell-id=0843d100`). JupyterLab scrolls to that cell whether or not the
-notebook is already open, and the links also work in HTML made by nbconvert. In JupyterLab, a link to a heading works
-only if the notebook is already open. The id of a cell is computed from its text, so a page is rebuilt when a cell to
-which it links changes.
+Links lead to a cell by its id (`02_name.ipynb#cell-id=0843d100`). JupyterLab scrolls to that cell even if the notebook
+is not open yet, and the links also work in HTML made by nbconvert. In JupyterLab, a link to a heading works only if the
+notebook is already open. The id of a cell is computed from its text, so a page is rebuilt when a cell to which it links
+changes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Lesson:
     notebook: Path
 
     def again(self) -> Lesson:
-        """Return an unread copy of this lesson, which picks up changes to its files."""
+        """Return a copy of this lesson that has not read its files yet, so that it picks up their changes."""
         return Lesson(self.source, self.notebook)
 
     @property
@@ -107,7 +107,7 @@ class Lesson:
 
     @property
     def tables(self) -> list[tuple[int, int]]:
-        """Where the table of exercises is, as (cell, counted from 1; line in the cell, counted from 0)."""
+        """The position of the table of exercises, as (cell, counted from 1; line in the cell, counted from 0)."""
         return self._finished.tables
 
     @property
@@ -126,12 +126,12 @@ class Lesson:
 
     @property
     def borrowed(self) -> set[str]:
-        """The letters that a deeper notebook uses in another sense than its lesson, according to its front matter."""
+        """The letters that, according to its front matter, a deeper notebook uses in another sense than its lesson."""
         return {plain(atom) for symbol in self.borrows for atom in atoms(symbol)}
 
     @property
     def borrows(self) -> list[str]:
-        """The borrowed letters in the form of the front matter, such as `$n$`."""
+        """The borrowed letters as written in the front matter, such as `$n$`."""
         return [str(symbol) for symbol in self._finished.source.front.get("borrows", [])] if self.is_deeper else []
 
     @property
@@ -210,7 +210,7 @@ class Lesson:
 
     @cached_property
     def touches(self) -> tuple[int, ...]:
-        """The lessons from which this one needs a single thing only, according to the other sentences of "You need"."""
+        """The lessons from which this one needs only a single thing, according to the other sentences of "You need"."""
         return tuple(n for n in self._named(self._need_sentences[1:]) if n not in self.needs)
 
     @property
@@ -247,7 +247,7 @@ class Lesson:
         return [span for span in spans if span != self.question.lower()]
 
     def meets(self, term: str) -> bool:
-        """Return whether some bold text contains the term or its plural as whole words."""
+        """Return whether any bold text contains the term or its plural as whole words."""
         word = re.compile(rf"(?<![\w-]){re.escape(term.lower())}(?:s|es)?(?![\w-])")
         return any(word.search(span) for span in self.bold)
 
@@ -301,7 +301,7 @@ def claimed(cell: NotebookNode) -> list[str]:
 
 
 def assertions(code: str) -> list[ast.expr | ast.Assert]:
-    """Return all assertions in order: `assert` statements and calls of functions named `assert_...`."""
+    """Return all assertions in order, which are `assert` statements and calls of functions named `assert_...`."""
     try:
         tree = ast.parse(code)
     except SyntaxError:

@@ -1,4 +1,4 @@
-"""The contract of a lesson: rules that make sure that a reader can finish it in an evening."""
+"""The contract of a lesson: rules that ensure that a reader can finish it in an evening."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ SITTINGS = range(2, 5)
 CHECKPOINT_QUESTIONS = range(2, 4)
 FEWEST_QUESTIONS = 8
 MOST_MISCONCEPTIONS = 3
-LONGEST_VISIBLE = 15  # folded cells have only the limit of all cells, rules.LONGEST_CELL
+LONGEST_VISIBLE = 15  # folded cells only have to respect the limit for all cells, rules.LONGEST_CELL
 CODE_WIDTH, PRINTED_WIDTH = 88, 80
-TITLE = 2  # number of its cell; the navigation line is the cell above
+TITLE = 2  # number of the title's cell; the navigation line is the cell above it
 LAST_PARTS = ("Exercises", "Summary", "What to read next")
 FIRST_LINES = ("# draws ", "# checks ", "# question ", "# sets up ", "# is this ")
 _PLOTTING = re.compile(r"\b(?:plt|matplotlib|pyplot|figures|live)\b|\bax(?:es)?\.")
@@ -42,8 +42,8 @@ def _place(lesson: Lesson, part: Part) -> tuple[int, int]:
 def parts(lesson: Lesson, known: Known) -> Iterator[Fault]:
     """Check the parts of a lesson.
 
-    The parts are its question and head, two to four sittings, each with a question and a checkpoint, and the last three
-    parts.
+    A lesson consists of its question and head, two to four sittings with a question and a checkpoint each, and three
+    final parts.
     """
     tokens = PARSER.parse(lesson.cells[1].source)
     paragraphs = [token.content for token in tokens if token.type == "inline"]
@@ -108,7 +108,7 @@ def questions(lesson: Lesson, known: Known) -> Iterator[Fault]:
 
 
 def exercises(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """Check the part `Exercises`: it needs a sentence about their topic and the table."""
+    """Check the part `Exercises`, which needs the table and a sentence about the topic of the exercises."""
     there = [part for part in lesson.parts if part.title == "Exercises"]
     if not there:
         return  # reported by `parts`
@@ -127,7 +127,7 @@ def visible_code(lesson: Lesson, known: Known) -> Iterator[Fault]:
     """Check visible cells.
 
     A visible cell must be short, must not contain plotting, tolerances or `try`, and must print something or define a
-    name that one of the next two code cells uses.
+    name that is used by one of the next two code cells.
     """
     code = list(numbered(lesson, "code"))
     for at, (number, cell) in enumerate(code):
@@ -223,7 +223,7 @@ def _checks(lesson: Lesson, number: int, cell: NotebookNode) -> Iterator[Fault]:
 
 
 def claims(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """Check that claims are given in the metadata of cells with assertions, and that readers do not see them."""
+    """Check that claims are named in the metadata of cells with assertions, and that readers do not see them."""
     for number, cell in enumerate(lesson.built, 1):
         found = _CLAIM.search(cell.source)
         if found:
@@ -274,7 +274,7 @@ def second_meaning(lesson: Lesson, known: Known) -> Iterator[Fault]:
 
 
 def _uses(lesson: Lesson, symbol: str) -> Iterator[tuple[int, int]]:
-    """Yield where a lesson uses a symbol, as (cell, counted from 1; line in the cell, counted from 0)."""
+    """Yield the places where a lesson uses a symbol, as (cell, counted from 1; line in the cell, counted from 0)."""
     for number, cell in enumerate(lesson.written, TITLE):
         for line, formula in formulas(cell.source) if cell.cell_type == "markdown" else []:
             if any(symbol in (whole, letter) for whole, letter, _ in symbols(formula)):

@@ -1,6 +1,6 @@
 """Modules that the server of `authoring.kernels` loads in advance.
 
-The companion is not one of them, because a notebook that forgets to import a part of it must fail here as it would
+The companion is not among them, because a notebook that forgets to import a part of it must fail here as it would
 elsewhere.
 """
 
@@ -9,7 +9,7 @@ import os
 os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
 os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"  # the debugger's warning about Python's own files helps no one
 
-import ipykernel.debugger  # (every kernel loads it, and it takes longer than everything else at startup)
+import ipykernel.debugger  # (every kernel loads it, and loading it takes longer than the rest of the startup)
 import ipykernel.kernelapp  # noqa: F401
 import ipywidgets  # noqa: F401
 import jaxtyping  # noqa: F401

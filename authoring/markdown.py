@@ -1,4 +1,4 @@
-"""The content of Markdown cells: headings, formulas, code and words."""
+"""Read the content of Markdown cells: headings, formulas, code and words."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Heading:
 
     @property
     def part(self) -> str:
-        """The text before the colon, such as "Break it" in "Break it: a longer mask"."""
+        """The heading's text before the colon, such as "Break it" in "Break it: a longer mask"."""
         return self.text.split(":")[0].strip()
 
 
@@ -54,7 +54,7 @@ def headings(cells: Sequence[NotebookNode]) -> Iterator[Heading]:
 
 @cache
 def _headings(text: str) -> list[tuple[int, str, int]]:
-    """Return the level, text and line of each heading. They are cached, because every link to a cell needs them."""
+    """Return the level, text and line of each heading. The result is cached because every link to a cell needs it."""
     return [
         (int(opening.tag[1]), inline.content.strip(), opening.map[0] if opening.map else 0)
         for opening, inline in pairwise(PARSER.parse(text))
@@ -109,7 +109,7 @@ def formulas(text: str) -> list[tuple[int, str]]:
 
 
 def count_words(text: str) -> int:
-    """Count the words to read. An inline formula counts as one, a display equation as none, a link as its text."""
+    """Count the words to read. An inline formula counts as one, a display equation as none, and a link as its text."""
     text = _COMMENT.sub(" ", DISPLAY.sub(" ", text))
     text = _LINK.sub(r"\1", _INLINE.sub(" formula ", text))
     return len(re.findall(r"\S*\w\S*", text))

@@ -1,12 +1,12 @@
 """The minutes that a lesson takes, estimated from its source rather than entered by hand.
 
-Minutes of reading are visible words / 100 + visible lines of code / 10 + display equations / 2 + questions. Looking
-takes one more minute per still figure, two per interactive figure and a quarter per cell that prints, and waiting takes
-the seconds that cells declare (`:seconds: 40`). For ten lessons that were read with pencil and watch, these rates
-reproduce the measured times within three minutes.
+Minutes of reading are visible words / 100 + visible lines of code / 10 + display equations / 2 + questions. Looking at
+results takes another minute per still figure, two per interactive figure and a quarter per cell that prints. Waiting
+takes the seconds that cells declare (`:seconds: 40`). For ten lessons whose reading was timed, these rates reproduce
+the measured times within three minutes.
 
-The limit per lesson applies to reading only, but readers are told the total. Cells with checks and text that the
-builder inserts are not counted.
+The limit per lesson applies only to reading, but readers see the total. Cells with checks and text that the builder
+inserts are not counted.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Part:
 
 
 def parts(source: Source) -> list[Part]:
-    """Return the parts of a source in order, with their counts; the list is empty for a source without H2."""
+    """Return the parts of a source in order, with their counts, or an empty list if the source has no H2."""
     second = [heading for heading in headings(source.cells) if heading.level == 2]
     found = [Part(heading.text, heading.index, heading.line) for heading in second]
     if not found:

@@ -1,8 +1,8 @@
 """Pytest plugin for running nbval over the notebooks.
 
 The plugin uses a temporary progress file, forks kernels so that they start instantly, and reports how many seconds each
-lesson takes. Stand-ins in tests/left_out replace a module that is slow to import and Python's help topics, which differ
-between versions. Numbers after `≈` are not compared.
+lesson takes. Stand-ins in tests/left_out replace a module that is slow to import, and Python's help topics, which
+differ between versions. Numbers after `≈` are not compared.
 """
 
 import os
@@ -16,7 +16,7 @@ from authoring.kernels import fork_kernels
 _home = tempfile.TemporaryDirectory(prefix="progress-")
 os.environ.setdefault("COMPANION_HOME", _home.name)
 _left_out = str(Path(__file__).parent.parent / "tests" / "left_out")
-sys.path.insert(0, _left_out)  # must come before nbval imports the modules that are replaced there
+sys.path.insert(0, _left_out)  # must happen before nbval imports the modules that are replaced there
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_left_out, os.environ.get("PYTHONPATH")]))
 
 

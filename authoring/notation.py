@@ -70,7 +70,7 @@ def plain(symbol: str) -> str:
 
 
 def symbols(formula: str) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    r"""Yield each letter of a formula with its subscript and without it, and the letters in the subscript.
+    r"""Yield each letter of a formula with and without its subscript, and the letters in the subscript.
 
     Words (`\text`, `\operatorname`, `\mathrm`) do not count as letters.
     """

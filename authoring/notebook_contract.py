@@ -132,7 +132,7 @@ def numbered_equations(lesson: Lesson, known: Known) -> Iterator[Fault]:
 
 
 def references(text: str) -> list[tuple[str, str]]:
-    """Return the equations that a text refers to, as (part before the dot, number). "(2.5) to (2.7)" names three."""
+    """Return the equations to which a text refers, as (part before the dot, number). "(2.5) to (2.7)" names three."""
 
     def spelt(found: re.Match[str]) -> str:
         return " ".join(f"({found[1]}.{number})" for number in range(int(found[2]), int(found[3]) + 1))
@@ -141,7 +141,7 @@ def references(text: str) -> list[tuple[str, str]]:
 
 
 def executed_equations(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """Check that a code cell with assertions refers to every equation, and that every equation referred to exists."""
+    """Check that every equation is named in a code cell with assertions, and that every equation referred to exists."""
     there = {**known.other_equations, lesson.prefix: equations(lesson.built)}
     named = set()
     for number, cell in numbered(lesson, "code"):
@@ -258,7 +258,7 @@ def _printed(output: NotebookNode) -> str:
 
 
 def tags(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """Check that all tags are known, and that the cells with outputs that are not compared are few and have reasons."""
+    """Check that all tags are known, and that only a few cells, with a reason, have outputs that are not compared."""
     loose, names = [], set()
     known_tags = {RUNG, NOT_COMPARED, FOLDED}
     for number, cell in numbered(lesson, "code"):

@@ -1,4 +1,4 @@
-"""The directive `{question}` in the sources: a question, its answers, and the reason for each answer.
+"""The directive `{question}` in the sources, which holds a question, its answers, and the reason for each answer.
 
     ```{question} size
     :kind: choice
@@ -12,9 +12,9 @@
 A question of kind `number` has `= 1.414 ± 0.01 | why`, known mistakes as `~ 2 | why`, and optionally `* | the reason
 for any other number`.
 
-A question of kind `predict` has `> what happens`. With choices `- [ ] it stays | why not` and reasons `+ [x] squares
-add up | why` it can also be graded; `:alone: 1` gives one of its two points for the right choice with a wrong reason.
-The lesson shows neither the choices nor the reasons. An indented line continues the line above.
+A question of kind `predict` has `> what happens`. It can also be graded if it has choices `- [ ] it stays | why not`
+and reasons `+ [x] squares add up | why`. With `:alone: 1`, the right choice with a wrong reason earns one of the two
+points. The lesson shows neither the choices nor the reasons. An indented line continues the line above it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class SourceError(Exception):
 
 @dataclass(frozen=True)
 class Draft:
-    """A question whose texts may contain roles that are not yet resolved.
+    """A question whose texts may still contain unresolved roles.
 
     Attributes:
         question: The question.

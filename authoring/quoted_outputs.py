@@ -3,8 +3,8 @@
     After 600 updates it is at {out}`0.33 <trained>`.
 
 The reader sees "0.33". Each number in the quoted words must be one that the named cell printed or put into the table
-under its figure, rounded to the decimals given in the text: 0.331 may be given as "0.33" or as "33 %". Words without a
-number must occur unchanged in the output.
+under its figure, rounded to the number of decimals in the text: 0.331 may be quoted as "0.33" or as "33 %". Words
+without a number must occur unchanged in the output.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nbformat import NotebookNode
 _NUMBER = re.compile(r"(?<![\w.])[-−]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?(\s?%)?")
 _TAGS = re.compile(r"<(script|style)\b.*?</\1>|<[^>]*>", re.DOTALL)
 
-MOST = 600  # maximum number of characters of an output that a message quotes
+MOST = 600  # maximum number of characters that a message quotes from an output
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def _bears_out(shown: str, words: str) -> bool:
 
 
 def _rounds_to(number: Decimal, short: Decimal) -> bool:
-    """Return whether a number, rounded to the decimals of a shorter one, equals it. Halves may round either way."""
+    """Return whether a number equals a shorter one after rounding to its decimals. Halves may round either way."""
     step = Decimal(1).scaleb(min(0, int(short.as_tuple().exponent)))
     return any(number.quantize(step, way) == short for way in (ROUND_HALF_EVEN, ROUND_HALF_UP))
 
@@ -95,7 +95,7 @@ LEAST = 11  # smaller whole numbers are too common to report
 
 
 def by_hand(text: str, cells: list[NotebookNode]) -> Iterator[tuple[int, str, str]]:
-    """Yield numbers in a source's prose that a cell in the same part printed, but that have no role linking them to it.
+    """Yield numbers in a source's prose that a cell in the same part printed but that no role links to that cell.
 
     Numbers that also occur in the part's code are skipped, because they are probably inputs rather than results. Whole
     numbers below `LEAST` are skipped too.

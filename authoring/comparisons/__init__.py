@@ -1,8 +1,8 @@
-"""Rerunnable comparisons that back up statements in lessons, with at least three seeds and two training budgets.
+"""Repeatable comparisons that back up statements in lessons, with at least three seeds and two training budgets.
 
 `authoring/comparisons.toml` lists the comparisons. Each entry names a function in `lesson_NN.py` in this folder, which
 prints the results for each seed and budget as they are measured, and returns all of them. The lesson itself shows only
-one or a few of these runs.
+one or a few of the runs.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Comparison:
     Attributes:
         lesson: Lesson number, such as "04", for a statement in the lesson or in its deeper notebook.
         statement: The statement.
-        cell: Name of the code cell that shows the evidence, or target of the paragraph with the statement.
-        starts: Number of seeds used.
+        cell: Name of the code cell that shows the evidence, or the target of the paragraph that makes the statement.
+        starts: Number of seeds.
         budgets: Lengths of the runs, such as "600 updates".
         found: The measured range of results.
         run: Name of the function in `lesson_NN.py` that repeats the measurement.

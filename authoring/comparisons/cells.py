@@ -11,14 +11,14 @@ from authoring.source import read_source
 
 
 def names_of(lesson: str, *cells: str, **given: Any) -> dict[str, Any]:
-    """Run named code cells of a lesson in the given order, hiding their output, and return the names that they define.
+    """Run the named code cells of a lesson in the given order without showing output, and return the names they define.
 
     As in the lesson, the cells may change PyTorch's seed, number of threads and default dtype. These are not restored.
 
     Args:
         lesson: The lesson's number, such as "04".
         cells: Names of the cells.
-        given: Names to define before the first cell runs, with their values.
+        given: Values of names to define before the first cell runs.
 
     Raises:
         ValueError: If the lesson has no cell of a given name.
@@ -36,6 +36,6 @@ def names_of(lesson: str, *cells: str, **given: Any) -> dict[str, Any]:
 
 
 def row(setting: str, budget: str, measure: str, values: list[float]) -> str:
-    """Format a line with the setting, the budget, the measure, the mean over the seeds, and the value for each seed."""
+    """Format a line with the setting, the budget, the measure, its mean over the seeds, and its value for each seed."""
     mean, each = sum(values) / len(values), " ".join(f"{value:.4g}" for value in values)
     return f"{setting:<24} {budget:<14} {measure:<24} mean {mean:7.4g}, each start: {each}"

@@ -1,4 +1,4 @@
-"""Comparison for lesson 00: learning its ten sentences with and without rotated queries and keys."""
+"""Comparison for lesson 00: learning its ten sentences with and without rotation of queries and keys."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from authoring.comparisons.cells import names_of, row
 
 
 def rotated_or_not() -> dict[tuple[str, int], list[float]]:
-    """Compare two speeds of rotation and no rotation, at two budgets.
+    """Compare two speeds of rotation, and no rotation, at two budgets.
 
     Measure the number of right answers on eleven unseen texts, and the loss.
     """

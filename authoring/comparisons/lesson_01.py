@@ -1,4 +1,4 @@
-"""Comparisons for lesson 01: initial scales of the embedding table, vocabulary sizes, and tables by seed."""
+"""Comparisons for lesson 01: initial scales of the embedding table, vocabulary sizes, and tables from several seeds."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _losses(follows: Tensor, sigma: float, factor: float, width: int, rate: floa
 
 
 def alike() -> dict[int, list[float]]:
-    """Compare the tables from four seeds by the correlation of their cosines and by shared nearest neighbors."""
+    """Compare the tables from four seeds: how their cosines correlate, and which nearest neighbors they share."""
     lesson = names_of("01", "setup", "data", "learn")
     often = lesson["follows"].sum(dim=1) >= 50
     above = torch.ones(int(often.sum()), int(often.sum())).triu(1) > 0
@@ -83,7 +83,7 @@ def text_and_vocabulary() -> dict[tuple[int, int], list[float]]:
     lesson = names_of("01", "setup", "vocabulary")
     text = "".join(lesson["seen"])
     found = {}
-    for size in (257, 1024, 2048, 3072, 4096, 5000, 5800):  # the whole text allows at most 5,906 tokens
+    for size in (257, 1024, 2048, 3072, 4096, 5000, 5800):  # the whole text yields at most 5,906 tokens
         for much in (2_000, 20_000, len(text)):
             starts = (0,) if much == len(text) else (0, 100_000, 200_000)
             each = [lesson["surprise"]([text[start : start + much]], size)[1] for start in starts]

@@ -1,4 +1,4 @@
-"""Comparison for lesson 02: a head that learns to look up words, with divided, undivided or even smaller scores."""
+"""Comparison for lesson 02: a head that learns to look up words, with scaled, unscaled and even smaller scores."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SETTINGS = {"divided": (8, 1), "not divided": (1, 1), "W_q smaller": (1, 8)}
 def root_or_not() -> dict[tuple[str, float], list[float]]:
     """Measure after how many steps half of the answers are right, with three seeds and five learning rates.
 
-    The value is infinity for a head that never gets half of them right.
+    The value is infinity for a head that never answers half of them right.
     """
     lesson, found = SimpleNamespace(**names_of("02", "setup", "answer", "learn")), {}
     for rate in (0.001, 0.002, 0.004, 0.008, 0.016):

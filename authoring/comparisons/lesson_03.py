@@ -45,7 +45,7 @@ def two_symbols() -> dict[tuple[str, int], list[float]]:
 
 
 def layers() -> dict[tuple[str, int], list[float]]:
-    """Measure correct answers per 100 by number of layers and heads, and for one layer with a fixed period."""
+    """Measure correct answers per 100 by numbers of layers and heads, and for one layer with a fixed period."""
     lesson = SimpleNamespace(**names_of("03", "setup", "lines"))
     every = lesson.PERIODS
     of = {"one layer": (1, every, 4), "two layers": (2, every, 4), "one layer, period 9": (1, (9, 9), 4)}
@@ -71,12 +71,12 @@ def layers() -> dict[tuple[str, int], list[float]]:
 
 
 def notes() -> dict[tuple[str, int], list[float]]:
-    """Measure correct answers per 100 as two layers learn, as in the lesson or with hand-wired notes in layer 0."""
+    """Measure correct answers per 100 while two layers learn, as in the lesson and with hand-wired notes in layer 0."""
     lesson = SimpleNamespace(**names_of("03", "setup", "lines"))
     found: dict[tuple[str, int], list[float]] = {}
 
     class Notes(nn.Linear):
-        """Layer 0 with hand-wired notes: it gives each token its left neighbor's vector, as in the lesson."""
+        """Layer 0 with hand-wired notes: as in the lesson, it gives each token the vector of its left neighbor."""
 
         def forward(self, x: Tensor, positions: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
             return F.pad(super().forward(x)[:, :-1], (0, 0, 1, 0))

@@ -31,7 +31,7 @@ def said(kind: str, updates: int, start: int, shares: dict[str, float]) -> str:
 
 
 def shifted_and_longer() -> dict[tuple[str, int, int], dict[str, float]]:
-    """Measure correct predictions (%) of the lesson's four models, by kind of positions, updates and seed."""
+    """Measure correct predictions (%) of the lesson's four models, by kind of positions, number of updates and seed."""
     lesson, found = SimpleNamespace(**names_of("05", *PRACTISE)), {}
     for updates in BUDGETS:
         for kind in KINDS:
@@ -56,7 +56,7 @@ def from_anywhere(
 
 
 def from_anywhere_longer() -> dict[tuple[str, int, int], dict[str, float]]:
-    """Measure what `from_anywhere` reaches for learned vectors with ten times as many updates."""
+    """Measure what learned vectors reach in `from_anywhere` with ten times as many updates."""
     return from_anywhere((("learned", 2600),))
 
 

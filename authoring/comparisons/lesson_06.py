@@ -19,10 +19,10 @@ Losses = dict[tuple[str, float, int, int], dict[int, float]]
 
 
 def _measure(cases: Sequence[tuple[str, str, float, int]], budgets: Sequence[int]) -> Losses:
-    """Train models of sixteen blocks, and measure the mean loss over the last five steps of each budget.
+    """Train models with sixteen blocks, and measure the mean loss over the last five steps of each budget.
 
     Args:
-        cases: Tuples of (kind of block, change to the residual path, learning rate, warm-up steps).
+        cases: Tuples (kind of block, change to the residual path, learning rate, number of warm-up steps).
         budgets: Numbers of steps.
 
     Returns:
@@ -47,7 +47,7 @@ def rates() -> Losses:
 
 
 def slow_and_warm() -> Losses:
-    """Compare post-norm models at lower learning rates over up to 600 steps, with and without 100 steps of warm-up."""
+    """Compare post-norm models at lower learning rates for up to 600 steps, with and without 100 steps of warm-up."""
     cases = [
         ("post-norm", "as it is", rate, warmup) for rate, warmup in ((3e-4, 1), (1e-3, 100), (1e-3, 1), (3e-3, 100))
     ]
@@ -65,7 +65,7 @@ def small_writes() -> Losses:
 
 
 def mixing() -> dict[tuple[str, int], dict[int, float]]:
-    """Train sixteen post-norm blocks without mixing between words, and with small writes of one kind of sub-layer."""
+    """Train sixteen post-norm blocks without mixing between words, or with small writes from one kind of sub-layer."""
     lesson = SimpleNamespace(**names_of("06", *CELLS))
     trials = {
         "as it is": ("post-norm", lesson.forward),
@@ -99,7 +99,7 @@ def alike() -> dict[tuple[str, int], list[float]]:
 
 
 def depths() -> dict[tuple[str, int], dict[int, float]]:
-    """Train post-norm blocks with full writes at six depths."""
+    """Train post-norm blocks at six depths, with writes of full size."""
     lesson = SimpleNamespace(**names_of("06", *CELLS))
     return {(f"{layers} blocks", start): _after(lesson, f"{layers} blocks", "post-norm", layers, start, lesson.forward)
             for layers in (4, 6, 8, 10, 12, 16) for start in STARTS}  # fmt: skip

@@ -34,7 +34,7 @@ RULES = {"half and half": 0.1, "kept only": 0.0, "random only": 0.2}
 
 
 def encoder_and_count() -> dict[tuple[str, int, int], dict[str, float]]:
-    """Measure filled gaps (%), loss, and wins per 100 over two count-based baselines, by stack, steps and seed."""
+    """Measure filled gaps (%), loss, and wins per 100 over two counting baselines, by stack, steps and seed."""
     lesson, found = SimpleNamespace(**names_of("07", *CELLS)), {}
     rivals = {
         name: lesson.allowed(lesson.counted[name]).argmax(dim=-1) == lesson.truth
@@ -56,7 +56,7 @@ def encoder_and_count() -> dict[tuple[str, int, int], dict[str, float]]:
 
 
 def writer() -> dict[tuple[int, int], float]:
-    """Measure the gaps (%) that a next-word decoder fills correctly when it reads the true words to their left."""
+    """Measure how many gaps (%) a next-word decoder fills correctly if it reads the true words to their left."""
     lesson, found = SimpleNamespace(**names_of("07", *CELLS)), {}
     first = (torch.arange(lesson.CONTEXT).expand_as(lesson.gaps))[lesson.gaps] == 0
     for steps in (800, 400):
@@ -73,7 +73,7 @@ def writer() -> dict[tuple[int, int], float]:
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
-            with torch.no_grad():  # the row to the left of a gap predicts the missing word
+            with torch.no_grad():  # the row to the left of the gap predicts the missing word
                 stream = F.pad(model.eval().features(lesson.test).stream, (0, 0, 1, 0))[:, :-1]
                 said = model.head(stream[lesson.gaps])[:, : lesson.WORDS]
             said[first] = lesson.share.log()  # the first word of a window has no row to its left
@@ -85,7 +85,7 @@ def writer() -> dict[tuple[int, int], float]:
 def rule_and_control() -> dict[tuple[str, int, int], tuple[float, float]]:
     """Measure how much encoders trust the words that they are shown.
 
-    In training, the words shown at the gaps were the true ones, random ones, or half of each.
+    In training, the words shown at the gaps were true, random, or half true and half random.
     """
     lesson, found = SimpleNamespace(**names_of("07", *CELLS)), {}
     for steps in (150, 300):

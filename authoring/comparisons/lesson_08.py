@@ -44,7 +44,7 @@ TRAVELLERS = ("setup", "sets-up-model", "sets-up-journeys", "sets-up-traveller",
 
 
 def leaks() -> dict[tuple[str, str, int, int], tuple[float, float]]:
-    """Measure the loss and how many of 100 generated tokens follow the habit, by text, mistake, steps and seed."""
+    """Measure the loss, and how many of 100 generated tokens follow the habit, by text, mistake, steps and seed."""
     lesson, found = SimpleNamespace(**names_of("08", *WRITERS)), {}
     for kind in ("dice", "habit"):
         for case, (shift, wide) in CASES.items():
@@ -59,7 +59,7 @@ def leaks() -> dict[tuple[str, str, int, int], tuple[float, float]]:
 
 
 def express() -> dict[tuple[str, float, int, int], float]:
-    """Measure correct answers (%) for the two stops before the last, by kinds of layers, rate, steps and seed."""
+    """Measure correct answers (%) for the two stops before the last, by layers, learning rate, steps and seed."""
     lesson, found = SimpleNamespace(**names_of("08", *TRAVELLERS)), {}
     for model in EXPRESSES:
         for steps in model.budgets:

@@ -52,10 +52,10 @@ def sampling() -> dict[tuple[int, int, bool, int], tuple[float, float, int, floa
     the deeper notebook.
 
     Returns:
-        A dictionary. Each key consists of the planned number of updates, the seed, a flag for sampling, and the update.
-        Each value consists of the mean described below, its standard error, the number of wrong names, and the share of
-        right names. It is the mean, over the names answered wrongly, of the number of edits in free running minus the
-        number of wrong slots under teacher forcing.
+        A dictionary. A key consists of the planned number of updates, the seed, a flag for sampling, and the update. A
+        value consists of a mean over the names answered wrongly, its standard error, the number of wrong names, and the
+        share of right names. The mean is that of the number of edits in free running minus the number of wrong slots
+        under teacher forcing.
     """
     lesson, found = SimpleNamespace(**names_of("09", *CELLS, "edits", "sets-up-after")), {}
     held = lesson.held

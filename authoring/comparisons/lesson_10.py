@@ -1,4 +1,4 @@
-"""Comparison for lesson 10: a trained reader with a correct cache, and with two faulty ones."""
+"""Comparison for lesson 10: a trained reader with a correct cache and with two faulty ones."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ def _race(kind: str, runners: Mapping[str, tuple[tuple[Any, ...] | None, int, fl
 
     Args:
         kind: Activation of the feed-forward networks.
-        runners: For each setting, a tuple (experts, experts per token, shared experts, `d_ff`, weight of the balancing
-            loss); the first three are numbers of experts, or `None` for a dense network.
+        runners: A tuple (sizes, `d_ff`, weight of the balancing loss) for each setting. `sizes` holds the numbers of
+            experts, experts per token and shared experts, and is `None` for a dense network.
     """
     lesson, found = names_of("11", *CELLS), Found()
     for setting, (sizes, d_ff, balance) in runners.items():
@@ -37,8 +37,8 @@ def _race(kind: str, runners: Mapping[str, tuple[tuple[Any, ...] | None, int, fl
 def gated() -> Found:
     """Compare gated networks.
 
-    The settings are a mixture of experts, dense models that match its active or its total size, many small experts, and
-    a shared expert.
+    The settings are a mixture of experts, dense models of its active and of its total size, many small experts, and a
+    shared expert.
     """
     runners: dict[str, tuple[tuple[Any, ...] | None, int, float]] = {
         "8 experts, top-2": ((8, 2, 0), 44, 0.02),
@@ -51,7 +51,7 @@ def gated() -> Found:
 
 
 def collapse() -> Found:
-    """Measure how even the load is, for a router that learns, one that cannot learn, top-2, and several remedies.
+    """Measure how even the load is with a router that learns, one that cannot, top-2 routing, and several remedies.
 
     Also print how much the experts' inputs have in common, and the bits per unseen letter.
     """

@@ -1,4 +1,4 @@
-"""Comparisons for lesson 15: kinds of attention at equal cache size, and SmolLM2 with a smaller cache."""
+"""Comparisons for lesson 15: kinds of attention with caches of equal size, and SmolLM2 with a smaller cache."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def kinds() -> Found:
 def squeezed() -> Found:
     """Measure the bits per byte of SmolLM2 with fewer elements per token, for three calibration texts of 1,024 tokens.
 
-    Two texts are from this course and one is a series of stories. For each calibration text, the directions that are
-    kept explain most of its keys and values, after both have been scaled to the same size. If the model is missing, the
-    result is empty.
+    Two texts are from this course and one is a series of stories. For each calibration text, the cache keeps the
+    directions that explain most of its keys and values, after scaling both to the same size. If the model is missing,
+    the result is empty.
     """
     lesson, found = names_of("15", "setup", "sets-up-text", "sets-up-real"), Found()
     if (opened := real_model("smollm2")) is None:
@@ -98,7 +98,7 @@ def quantized() -> Found:
 
 
 def chosen() -> Found:
-    """Count correct telephone numbers when SmolLM2 attends to few tokens, chosen by an oracle or the most recent ones.
+    """Count correct telephone numbers when SmolLM2 attends to few tokens: the most recent ones, or an oracle's choice.
 
     The lists of telephone numbers are those of lesson 17. If the model is missing, the result is empty.
     """

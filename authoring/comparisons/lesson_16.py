@@ -39,7 +39,7 @@ def held() -> dict[Any, list[float]]:
 
 
 def silent() -> dict[Any, list[float]]:
-    """Measure a head's behavior at tokens that ask for an answer and at others, with and without a gate."""
+    """Measure how a head behaves at tokens that ask for an answer and at others, with and without a gate."""
     lesson, found, budgets = names_of("16", "setup", "sets-up-signs", "one-head", "sets-up-repeat"), {}, (200, 600)
     for gated in (False, True):
         runs = [lesson["repeat"](gated, start, budgets)[1] for start in STARTS]
@@ -83,9 +83,9 @@ def placed() -> dict[Any, list[float]]:
 def mixed() -> dict[Any, list[float]]:
     """Train 30 layers with four streams, and multiply their 60 doubly stochastic mixing matrices.
 
-    Measure the mean of the matrices' diagonals, the smallest and largest entry of the product, and the second singular
-    value of the product, which says what share of a difference between streams survives all layers. The matrices begin
-    near the identity: their scores have 5 on the diagonal.
+    Measure the mean of the matrices' diagonals, and the smallest entry, the largest entry and the second singular value
+    of their product. The second singular value says what share of a difference between streams survives all layers. The
+    matrices begin near the identity: their scores have 5 on the diagonal.
     """
     lesson, found = names_of("16", "setup", "sets-up-text"), {}
     runs = [_train_streams(lesson, 5.0, start, (50, 100)) for start in STARTS]
@@ -97,7 +97,7 @@ def mixed() -> dict[Any, list[float]]:
 
 
 class _Streams(nn.Module):
-    """A decoder with four residual streams. The weights for reading, writing and mixing do not depend on the state."""
+    """A decoder with four residual streams. Weights for reading, writing and mixing do not depend on the state."""
 
     def __init__(self, model: Any, count: int, diagonal: float) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Comparisons for lesson 17: the recall of one layer, random pairs in a table, and windowed layers in SmolLM2."""
+"""Comparisons for lesson 17: recall with one layer, random pairs in a table, and windowed layers in SmolLM2."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Found = dict[tuple[str, int], list[float]]
 
 
 def recall() -> Found:
-    """Read the percentage of correct answers with 4 and 32 pairs from the recorded runs, by kind and updates.
+    """Read the percentage of correct answers with 4 and 32 pairs from the recorded runs, by kind of layer and updates.
 
     Either all pairs are shown once, or half of them are shown a second time.
     """
@@ -33,7 +33,7 @@ def recall() -> Found:
 
 
 def signs() -> Found:
-    """Measure how many signs in 100 are correct, for all pairs and the last four, by addition and by the delta rule."""
+    """Measure how many signs in 100 are correct with addition and the delta rule, for all pairs and the last four."""
     lesson, found = names_of("17", "setup", "sets-up-signs"), Found()
     for pairs in (16, 32):
         for name, delta in (("adding", False), ("delta rule", True)):
@@ -48,7 +48,7 @@ def signs() -> Found:
 
 
 def gates() -> Found:
-    """Measure how many signs in 100 are correct in a new chapter if a gate removes the old one or leaves it stored."""
+    """Measure how many signs in 100 are correct in a new chapter if a gate erases the old one or leaves it stored."""
     lesson, found = names_of("17", "setup", "sets-up-chapters"), Found()
     for old in (40, 80):
         for name, delta in (("adding", False), ("delta rule", True)):

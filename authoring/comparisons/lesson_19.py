@@ -15,7 +15,7 @@ Found = dict[tuple[str, int], list[float]]
 
 
 def rounding() -> Found:
-    """Read the increase (%) in bits per byte at 3 bits from the recorded runs, with and without loud channels."""
+    """Read by how much (%) 3 bits raise the bits per byte, with and without loud channels, from the recorded runs."""
     run, found = rounded.Runs(Path("build/records/rounding")), Found()
     for updates in rounded.BUDGETS:
         for title in ("plain model", "loud channels"):
@@ -60,7 +60,7 @@ def chosen_steps() -> Found:
 
 
 def _changed_least(W: torch.Tensor) -> torch.Tensor:
-    """Round to 2 bits in groups of 32; each group uses the step, of 40 up to absmax, that changes its weights least."""
+    """Round to 2 bits in groups of 32, each with the step (of 40 up to absmax) that changes its weights least."""
     parts = W.reshape(-1, 1, 32)
     steps = parts.abs().amax(-1, keepdim=True) * torch.linspace(0.025, 1, 40)[:, None]
     near = (parts / steps).round().clamp(-1, 1) * steps  # (group, step, weight)

@@ -17,7 +17,7 @@ RIGHT, WORKING = 2, 4
 def checked() -> Found:
     """Read the share of right answers and the share of answers with working from the recorded runs.
 
-    The model was rewarded for the right digit.
+    In these runs, the model was rewarded for the right digit.
     """
     run, found = Runs(Path("build/records/answering")), Found()
     for steps in (0, 10, 100):
@@ -28,7 +28,7 @@ def checked() -> Found:
 
 
 def distilled() -> Found:
-    """Measure right answers of students that are distilled on-policy or fine-tuned on the same teacher's answers.
+    """Measure the right answers of students distilled on-policy and of students fine-tuned on their teacher's answers.
 
     Each update uses 256 answers, either the student's own or the teacher's, at the same constant learning rate.
     """
@@ -57,7 +57,7 @@ def distilled() -> Found:
 def preferred() -> Found:
     """Measure answers before and after DPO with two weights of the penalty.
 
-    The measures are the share of answers with working, and the share of these that are right.
+    The measures are the share of answers that show working, and the share of these that are right.
     """
     run, lesson, found = Runs(Path("build/records/answering")), names_of("20", *CELLS, "pair-loss", "prefer"), Found()
     for start in STARTS:

@@ -1,4 +1,4 @@
-"""Comparisons for lesson 23: models of five sizes at the same compute, and parts of the text read repeatedly."""
+"""Comparisons for lesson 23: models of five sizes at the same compute, and repeated reading of parts of the text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HIGHER = {8: 0.03, 16: 0.02}
 
 
 def valley() -> dict[tuple[int, str], list[float]]:
-    """Compare the held-out bits per byte of five widths after a quarter, a half and all of the same compute."""
+    """Compare the held-out bits per byte of five widths after a quarter, a half and all of the same compute budget."""
     trial, found = Trials(FOLDER), {}
     for width, updates in EQUAL.items():
         runs = [trial(width, updates, at=eighths(updates), start=start) for start in STARTS]
@@ -25,7 +25,7 @@ def valley() -> dict[tuple[int, str], list[float]]:
 
 
 def parts() -> dict[tuple[int, str], list[float]]:
-    """Compare the recommended run on all, every fourth or every eighth document, after half and after all updates."""
+    """Compare the recommended run on all documents, every fourth or every eighth, after half and after all updates."""
     trial, found, updates = Trials(FOLDER), {}, EQUAL[ADVISED]
     for part in (1, *PARTS):
         more = {"part": part} if part > 1 else {}

@@ -23,7 +23,7 @@ def cleaned() -> dict[tuple[str, int, str], list[float]]:
 
 
 def equal_prose() -> dict[tuple[str, int], list[float]]:
-    """Compare raw text with clean text that is read until the model has seen the same number of prose tokens.
+    """Compare raw text with clean text, which is read until the model has seen the same number of prose tokens.
 
     Copies count as prose. A run on clean text therefore makes fewer updates than the corresponding run on raw text.
     """
@@ -47,7 +47,7 @@ def equal_prose() -> dict[tuple[str, int], list[float]]:
 
 
 def generations() -> dict[tuple[str, int], list[float]]:
-    """Compare how many of the different words survive ten generations of models, for each kind of text they read."""
+    """Compare how many of the distinct words survive ten generations of models, by the kind of text that they read."""
     names, found = names_of("24", "setup", "generations", "collapse", "lives"), {}
     for size in (8000, 32_000):
         for keep in names["lives"]:

@@ -1,4 +1,4 @@
-"""Comparisons for lesson 25: prompts, quantized weights and a judge, on parts of the recorded questions."""
+"""Comparisons for lesson 25: prompts, quantized weights and a judge, evaluated on parts of the recorded questions."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def judge() -> Found:
     """Measure how often the judge is right, averaged over both orders, on 12 pairs and on three parts of them."""
     found: Found = {}
     for kind, rows in record("scores")["judge"].items():
-        gain = [one - other for one, other in rows]  # gain of A over B; the right answer is first A, then B
+        gain = [one - other for one, other in rows]  # gain of A over B; the right answer is alternately A and B
         right = [first > second for first, second in zip(gain[0::2], gain[1::2], strict=True)]
         found[kind, "4 pairs"] = [sum(right[at : at + 4]) / 4 for at in range(0, 12, 4)]
         found[kind, "12 pairs"] = [sum(right) / 12]

@@ -1,4 +1,4 @@
-"""Comparisons for lesson 26: four workers that average gradients in every update, or average weights now and then."""
+"""Comparisons for lesson 26: four workers that average gradients in every update, or weights now and then."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CELLS = ("setup", "sets-up-local", "local")
 
 
 def less_often() -> dict[tuple[int, str], list[float]]:
-    """Compare three ways of averaging by the nats per held-out byte, using cells from the deeper notebook."""
+    """Compare the nats per held-out byte of three ways of averaging, using cells from the deeper notebook."""
     [path] = (SOURCES.parent / "deeper").glob("26_*.md")
     code = {cell.metadata.get("name"): cell.source for cell in read_source(path).cells}
     names: dict[str, Any] = {"__name__": "__main__"}

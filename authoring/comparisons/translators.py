@@ -1,4 +1,4 @@
-"""Training of lesson 09's translator, for comparisons that change one aspect of it."""
+"""The training of lesson 09's translator, for comparisons that change one aspect of it."""
 
 from __future__ import annotations
 

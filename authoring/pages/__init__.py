@@ -1,4 +1,4 @@
-"""Pages beside the lessons: where texts differ, notation, glossary, map, sizing, plan, README and others.
+"""The pages that accompany the lessons: where texts differ, notation, glossary, map, sizing, plan, README and others.
 
     make notebooks        (or: python -m authoring.pages [--check])
 

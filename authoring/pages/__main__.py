@@ -1,4 +1,4 @@
-"""Write the pages that are not up to date, or list them with `--check`.
+"""Write the pages that are out of date, or list them with `--check`.
 
 python -m authoring.pages [--check]
 """
@@ -31,7 +31,7 @@ from companion.ground.atomic import write_atomic
 
 @dataclass(frozen=True)
 class Page:
-    """A file that is made from the lessons.
+    """A file that is generated from the lessons.
 
     Attributes:
         file: Its path, relative to the notebooks' folder.

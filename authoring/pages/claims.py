@@ -29,7 +29,7 @@ def sentence(claim: str) -> str:
     """Return the true sentence for a claim.
 
     The sentence comes from the claim's entry in tests/claims.toml or from the correction that names the claim. If no
-    computation can decide the claim, return what is often said, and why nothing decides it.
+    computation can decide the claim, return what is often said and why it cannot be decided.
     """
     entry = mapped()[claim]
     if "not_decidable" in entry:
@@ -103,7 +103,7 @@ def code_span(text: str) -> str:
 
 
 def _by_home(lessons: Sequence[Lesson]) -> Mapping[str, list[str]]:
-    """Return the claims by the name of the lesson that decides them; the name is empty if no lesson does."""
+    """Return the claims by the name of the lesson that decides them, which is empty if no lesson does."""
     names = {lesson.name for lesson in lessons}
     found: dict[str, list[str]] = {}
     for claim in ledger():

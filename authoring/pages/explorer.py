@@ -19,7 +19,7 @@ def render(lessons: Sequence[Lesson]) -> str:
 
 
 def models() -> str:
-    """Return a table of the models' sizes and their losses on unseen texts before and after rounding to 8 bits."""
+    """Return a table of the models' sizes, and of their losses on unseen texts before and after rounding to 8 bits."""
     found = record("live")
     rows = ["| model | weights | file | bits per byte | in 8 bits |", "|---|---:|---:|---:|---:|"]
     for model in SHIPPED:

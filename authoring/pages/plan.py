@@ -107,7 +107,7 @@ def faults(plan: Plan, lessons: Sequence[Lesson]) -> Iterator[str]:
 
 
 def handed_in(plan: Plan, lesson: int) -> list[Exercise]:
-    """Return the exercises to hand in for a lesson: the first ones of each difficulty, in the order of the course."""
+    """Return the exercises to hand in for a lesson: the first ones of each difficulty, in course order."""
     left, chosen = dict(plan.hand_in), []
     for exercise in exercises().values():
         free = int(exercise.id.split(".")[0]) == lesson and not other_exercises(exercise)

@@ -32,7 +32,7 @@ SOURCE = Path(__file__).with_name("sizing.md")
 
 
 def device_days_table(models: Mapping[str, ModelConfig], question: Question) -> Table:
-    """Return a table of device days by the chip's peak speed, if training reaches the question's share of that peak."""
+    """Return a table of device days by peak speed of the chip, given the share of the peak that training reaches."""
     by_peak: dict[float, list[str]] = {}
     for short, chip in CHIPS.items():
         by_peak.setdefault(chip.flops, []).append(short)

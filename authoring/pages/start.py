@@ -53,7 +53,7 @@ def cell_of(lesson: Lesson, part: Part) -> str:
 
 
 def whom_to_tell(repository: str) -> str:
-    """Return where to report a mistake: in the repository's issues if pyproject.toml names a repository."""
+    """Return where to report a mistake, which is the repository's issues if pyproject.toml names a repository."""
     return f"[open an issue]({repository}/issues)" if repository else "tell whoever gave you the course"
 
 
@@ -63,7 +63,7 @@ def course(lessons: Sequence[Lesson]) -> str:
 
 
 def render(lessons: Sequence[Lesson]) -> str:
-    """Return the notebook, with the path as a reader who has done nothing yet sees it."""
+    """Return the notebook, which shows the path as seen by a reader who has done nothing yet."""
     text = TEXT.read_text(encoding="utf-8").replace("{tell}", whom_to_tell(address(ROOT, Faults())))
     text = text.replace("{picture}", front.ALT)
     before, _, after = text.partition(MARK)
