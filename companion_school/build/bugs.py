@@ -43,7 +43,7 @@ class Bug:
 
     @cached_property
     def sources(self) -> dict[str, str]:
-        """The reference files that the stage needs, by module name, with the bug inserted."""
+        """Source text of the reference files that the stage needs, with the bug inserted, by module name."""
         return references(STAGES[self.stage]) | {STAGES[self.file].module: patched(self.file, self.pieces)}
 
     @cached_property

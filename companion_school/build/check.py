@@ -1,8 +1,8 @@
-"""Check a stage: report what is right in the learner's file, what is not, and which file is at fault.
+"""Check a stage: report what is right in the learner's file, what is wrong, and which file is at fault.
 
-The learner's code runs in a separate process (`check_process`). That code may exit, print or hang; whatever happens is
-attributed to the part that was running. Each part has a time limit. If a part crashes or takes too long, a new process
-checks the remaining parts.
+The learner's code runs in a separate process (`check_process`). That code may exit, print or hang; anything that goes
+wrong is attributed to the part that was running. Each part has a time limit. If a part crashes or takes too long, a new
+process checks the remaining parts.
 """
 
 from __future__ import annotations
@@ -191,8 +191,8 @@ def _follow(
     """Read the messages of the process until it ends or a part takes too long.
 
     Returns:
-        The reason why the file cannot be checked at all, or None; and the part that was running when the process ended
-        unexpectedly, or None.
+        The reason why the file cannot be checked at all, and the part that was running when the process ended
+        unexpectedly; each may be None.
     """
     begun: Part | None = None
     already = len(found)

@@ -31,8 +31,8 @@ class Node:
         parents: Keys of the nodes from which this node is computed, nearest first.
         home: Names of the stub functions that may compute the tensor, most likely first.
         place: Location in the model, such as "block 0", or "".
-        scores: True for the input of a softmax. The comparison then ignores masked positions and any constant added to
-            a whole row.
+        scores: True for the input of a softmax. In this case, the comparison ignores masked positions and any constant
+            added to a whole row.
         inner: True for an intermediate result that no function or module returns. Equivalent code may never compute it.
     """
 
@@ -66,7 +66,7 @@ class Seen:
 class Streams:
     """The nodes of a scene, compared between the learner's recorded run and the reference's.
 
-    A node that could not be found in one of the runs is unseen; all other nodes are visible.
+    A node is unseen if its tensor was not found in one of the runs; all other nodes are visible.
     """
 
     def __init__(self, nodes: Sequence[Node], mine: Log, theirs: Log) -> None:

@@ -58,8 +58,8 @@ def where(stage: int, folder: Path, *, itself: bool = False, guess: bool = True)
     Args:
         stage: Number of the stage.
         folder: The learner's folder.
-        itself: True if the fault is known to be in this stage's file. The reference versions of the other files are
-            then used, and only lines of this file are reported.
+        itself: True if the fault is known to be in this stage's file. If so, the reference versions of the other files
+            are used, and only lines of this file are reported.
         guess: Whether to suggest a fix if a known bug or mistake gives the same tensor.
     """
     wanted = [STAGES[number].module for number in (*STAGES[stage].needs, stage)]
@@ -87,7 +87,7 @@ def first_difference(
         number: Number of the stage.
         sources: Text of each file, by module name.
         files: Path of each file, by module name, as it should appear in tracebacks.
-        only: Scenes to run instead of all scenes of the stage.
+        only: Scenes to run (default: all scenes of the stage).
         file: Name of the file that contains the fault, if it is known.
     """
     for one in scenes(number) if only is None else only:

@@ -94,8 +94,7 @@ def _descend(streams: Streams, mine: Operation, theirs: Operation | None) -> tup
     wrong if its elements occur nowhere in the reference's run.
 
     Returns:
-        The operation; and, if one of its inputs is a correct tensor but not the one that the reference uses here, that
-        input.
+        The operation, and the input (if any) that is a correct tensor but not the one that the reference uses here.
     """
     visited: set[int] = set()
     right = {
@@ -162,7 +161,7 @@ def _at_home(stack: Stack, home: tuple[str, ...]) -> Place | None:
 
 
 def _is_a_parent(streams: Streams, key: str, value: Value) -> bool:
-    """Return True if a node's value is simply the value of one of its parents."""
+    """Return True if a node's value is just the value of one of its parents."""
     before = [streams.seen[parent].mine for parent in streams.visible_parents(key)]
     return any(
         other is not None and (other.object == value.object != 0 or other.made == value.made is not None)

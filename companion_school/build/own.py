@@ -21,12 +21,12 @@ _told: dict[int, dict[str, bool]] = {}
 
 
 def own(number: int) -> World:
-    """Load the files of a stage and of all stages before it, and print which of them are the learner's.
+    """Load the files of a stage and all earlier stages, and print which of them are the learner's.
 
-    The learner's file is used if it has passed its check or was taken (`companion build take`). Otherwise the course's
-    file is used. The attributes of the returned world are the names defined in the stage's file; `world["model"]` gives
-    access to the names in another file. Nothing is printed if an earlier call for another stage has already said the
-    same about these files.
+    The learner's file is used if it has passed its check or was taken over from the course (`companion build take`).
+    Otherwise the course's file is used. The attributes of the returned world are the names defined in the stage's file;
+    `world["model"]` gives access to the names in another file. Nothing is printed if an earlier call for another stage
+    has already printed the same about these files.
     """
     folder, stage = find_folder(), find_stage(number)
     there = read_sources(folder) if folder.is_dir() else {}

@@ -19,16 +19,16 @@ that file:
 The decorated function is called the *probe*. It receives the arguments of a case, calls the learner's code and returns
 the values that are compared. `code` is a `World`: its attributes are the names defined in the stage's file, and
 `code["model"]` gives access to the names in another file, here model.py. Because the probe's source is copied into the
-grader's sandbox, it may use only PyTorch, `math`, `simulated_device` and what `isolated_modules` defines. To check a
-layer, a probe passes weights from the case to `run_with`, so that their gradients are compared like the gradients of
+grader's sandbox, the probe may use only PyTorch, `math`, `simulated_device` and what `isolated_modules` defines. To
+check a layer, a probe passes weights from the case to `run_with`, so that their gradients are compared like those of
 any other argument.
 
 Each part is turned into an exercise (`checking.exercise`), with everything that an exercise has: tested properties,
 rejected inputs, a second call with a different memory layout, messages for known mistakes, and partial credit.
 
 A mistake is the reference with one definition or some pieces of its text replaced (each piece must occur exactly once).
-It should be code that a person could plausibly write, and it comes with a sentence that says what is wrong. A variant
-is a correct answer that is written differently, for example with another formula, other local names or loops.
+It should be code that a person might plausibly write, and it comes with a sentence that explains what is wrong. A
+variant is a correct answer that is written differently, for example with another formula, other local names or loops.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ Patch = tuple[tuple[str, str], ...] | str
 
 @dataclass(eq=False)
 class Part:
-    """A function or class in a stage's file, and how it is checked.
+    """A function or class in a stage's file, together with its check.
 
     The decorator `part` creates it; its methods add the cases, mistakes and variants.
 

@@ -68,7 +68,7 @@ class Result:
 
     @property
     def is_late(self) -> bool:
-        """True if training took too long for the score to be comparable."""
+        """True if training took so long that the score is not comparable."""
         return self.seconds > _LATE * 60 * self.minutes + _SECONDS
 
     @property
@@ -288,7 +288,7 @@ def read_board(file: Path) -> list[Result]:
 
 
 def board(runs: Sequence[Result], marks: Sequence[Yardstick], new: Sequence[Result] = ()) -> str:
-    """Format all results as a table, best first. The results in `new` are marked as the latest ones."""
+    """Format all results as a table, best first, marking the results in `new` as the latest."""
     rows = [(one.bits_per_byte, one.name, one.time, one.machine, "<- now" if one in new else one.on) for one in runs]
     rows += [(mark.bits_per_byte, mark.name, "", "", "") for mark in marks]
     lines = [(f"{bits:.3f}", *rest) for bits, *rest in sorted(rows, key=lambda row: row[0])]

@@ -1,4 +1,4 @@
-"""Find the stage at fault when a part of a stage is not right: the stage itself or an earlier one that it uses."""
+"""Find the stage at fault if a part of a stage is wrong: the stage itself or an earlier stage that it uses."""
 
 from __future__ import annotations
 

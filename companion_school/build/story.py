@@ -123,7 +123,7 @@ def _files(folder: Path, reference: bool, say: Callable[[str], None]) -> World:
 
 
 def _texts(data: Sequence[str], say: Callable[[str], None]) -> list[str]:
-    """Return the training texts, and warn if there is little text."""
+    """Return the training texts, and print a warning if there is little text."""
     if not data:
         return [story.text for story in stories(STORIES)]
     texts = [document.text for document in read_corpus(data).documents]

@@ -1,4 +1,4 @@
-"""Copy the answer to an exercise into the learner's own transformer, if a stage asks for the same function.
+"""Copy the answer to an exercise into the learner's own transformer if a stage asks for the same function.
 
 The learner's function is copied unchanged into the file of its stage. The stage's definition gets a body of a few
 lines, called a bridge, that calls this function with the right arguments. A definition that the learner has already
@@ -46,7 +46,7 @@ class Bridge:
 
     @property
     def told(self) -> str:
-        """The line about the bridge that the exercise's check prints."""
+        """The line that the exercise's check prints about the bridge."""
         where = f"`{self.definition}` of {self.stage.file}, stage {self.stage.number} of your own transformer"
         return f'It is also {where}. take_over("{self.exercise}") copies it there.'
 

@@ -1,4 +1,4 @@
-"""Record a run: the result and source line of every operation, and the arguments and results of functions and modules.
+"""Record a run: the result and source line of each operation, and the arguments and results of functions and modules.
 
 The recorded code needs no changes. Operations are intercepted with `TorchFunctionMode`, function calls with a Python
 profiler, and modules with forward hooks. Values are copied immediately, so later in-place writes do not change the
@@ -50,7 +50,7 @@ class Value:
         content: A copy of the tensor, or the object itself if it is not a tensor.
         object: The `id` of the tensor, or 0.
         made: Number of the operation that computed the value, if that operation was recorded.
-        used: If the value was found as an argument, the caller's stack at that call.
+        used: The caller's stack at the call where the value was found, if it was found as an argument.
         makers: If the value was assembled from several tensors, the numbers of the operations that computed them.
     """
 
@@ -317,7 +317,7 @@ class Recorder(TorchFunctionMode):
     def _ends(self, module: nn.Module, given: tuple[Any, ...], gave: Any) -> None:
         if self._busy:
             return
-        while self._modules:  # after an exception, modules called later are still on the stack
+        while self._modules:  # after an exception, modules called inside this one may still be on the stack
             opened, call = self._modules.pop()
             if opened is module:
                 with self.unseen():

@@ -1,6 +1,6 @@
-"""The learner's folder, `my/transformer`: stubs, references that the learner has taken, and the state of each stage.
+"""The learner's folder, `my/transformer`: stubs, references taken over from the course, and the state of each stage.
 
-Code that the learner has written is never overwritten. Instead, the new text goes into a separate file beside it, and a
+Code written by the learner is never overwritten. Instead, the new text goes into a separate file beside it, and a
 message says so.
 """
 
@@ -47,7 +47,7 @@ def find_folder(named: str | os.PathLike[str] | None = None, start: Path | None 
             set).
         start: Folder in which the search begins (default: the current folder). This folder and its parents are searched
             for a record of stages, for `my/transformer`, and for a `transformer` folder with a record, as in a project
-            that was handed out.
+            handed out to students.
 
     Returns:
         The folder that was found; otherwise, `my/transformer` in the nearest folder that contains `my` or the course's
@@ -168,7 +168,7 @@ def state(folder: Path, stage: Stage) -> str:
 
 
 def is_done(folder: Path, stage: Stage) -> bool:
-    """Return True if the current version of a stage's file has passed its check, or if the file was taken."""
+    """Return True if the current version of a stage's file has passed its check, or came from the course."""
     return state(folder, stage).startswith((_PASSED, _TAKEN))
 
 
@@ -194,7 +194,7 @@ def _counted(title: str, code: str) -> str:
 
 
 def overview(folder: Path) -> str:
-    """Format a table of the stages and their states, followed by the remaining time and the next step."""
+    """Format a table of the stages and their states, followed by the estimated remaining time and the next step."""
     rows, left, following = [], 0, None
     for stage in STAGES.values():
         now, done = state(folder, stage), is_done(folder, stage)

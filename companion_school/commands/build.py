@@ -53,7 +53,7 @@ def add_actions(parser: Parser) -> None:
 
 
 def with_action(arguments: list[str]) -> list[str]:
-    """Insert the default action, `show`, into a command line that names no action."""
+    """Insert the default action, `show`, into a command line that does not name an action."""
     rest = arguments[1:]
     if any(word in ("-h", "--help", "--version") for word in rest[:1]):
         return arguments

@@ -360,7 +360,7 @@ def _settings(flags: Namespace) -> dict[str, str]:
 
 
 def _stages(flags: Namespace) -> tuple[Sequence[Stage], Path | None]:
-    """Return a project's stages and the folder with their guides; for a problem set, no stages and None."""
+    """Return a project's stages and the folder with their guides; for a problem set, return no stages and None."""
     from companion_school.build.stages import find_stages
 
     if flags.build is None:
@@ -372,7 +372,7 @@ def _stages(flags: Namespace) -> tuple[Sequence[Stage], Path | None]:
 
 
 def _secret_file(flags: Namespace, out: Path) -> tuple[Path, bool]:
-    """Return the path of the secret, and whether the file was just created."""
+    """Return the path of the secret file, and whether it has just been created."""
     file = Path(flags.seed_file) if flags.seed_file is not None else out / "secret.seed"
     if file.exists() or flags.seed_file is not None:
         return file, False

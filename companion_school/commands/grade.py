@@ -206,7 +206,7 @@ def _tell_what_was_found(folder: Path, handed: Sequence[Handed]) -> None:
 
 
 def plain_name(file: Path) -> str:
-    """Return a file's name in a form that is safe to print in a terminal."""
+    """Return a file's name in a form that is safe to print to a terminal."""
     from companion_school.course.grading.submissions import plain
 
     return plain(file.name)
@@ -282,7 +282,7 @@ def _tell(settled: Sequence[Settled], changes: Sequence[str] | None, task: Task,
 
 
 def _written(out: Path, faults: Sequence[str]) -> int:
-    """Print which files were written and which could not be; return the exit code."""
+    """Print which files were written and which could not be written; return the exit code."""
     print(f"{out / 'marks.csv'}: the marks; {out / 'class.csv'}: which mistakes were made, and how often")
     print(f"{out / 'feedback'}: a page for each student")
     for fault in faults:

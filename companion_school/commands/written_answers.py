@@ -80,7 +80,7 @@ def collect(flags: Namespace) -> int:
         raise ValueError("--pset: expected a problem set with written answers, found none")
     known = read_sheet(to) if to.is_file() else {}
     handed = handed_in(folder, task.name or None)
-    # one process is enough, because reading takes less time than loading PyTorch in a second process
+    # one process is enough, because loading PyTorch in a second process would take longer than reading
     graded = grade(handed, [], b"", written=written, jobs=1, runs=True)
     rows, shown = rows_of(graded, blind=flags.blind), to.with_suffix(".html")
     write_atomic(to, sheet(rows, known))

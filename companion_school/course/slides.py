@@ -31,7 +31,7 @@ def with_slides(notebook: NotebookNode) -> NotebookNode:
         if "navigation" in cell.metadata.get("tags", ()) or (is_left_out and not asked):
             kind = "skip"
         cell.metadata["slideshow"] = {"slide_type": kind}
-        if asked or figure:  # the slides show the output of such a cell but not its code
+        if asked or figure:  # the slides show this cell's output but not its code
             cell.metadata["tags"] = [*cell.metadata.get("tags", ()), "shown"]
     return notebook
 

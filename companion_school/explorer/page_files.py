@@ -17,7 +17,7 @@ from companion_school.explorer.models import NAMES, live_file
 from companion_school.study.figure_html import STYLE
 from companion_school.study.palette import DARK_PAGE, LIGHT_PAGE
 
-LIVE = files("companion_school") / "study" / "live"  # not imported, because the figures import Matplotlib
+LIVE = files("companion_school") / "study" / "live"  # not imported, because its modules import Matplotlib
 PARTS = ("words.js", "engine.js", "served.js", "page.js")
 
 

@@ -60,7 +60,7 @@ def answer(id: str, given: object, as_expected: bool | None = None) -> None:
 
     Args:
         id: Number of the question, as in "2.a".
-        given: The letter of a choice, a number, or your prediction in words.
+        given: The letter of a choice, a number, or a prediction in words.
         as_expected: For a prediction, True if the outcome is what you expected.
 
     Raises:

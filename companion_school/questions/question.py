@@ -109,8 +109,8 @@ class Question:
     def hint(self, wrong: Collection[str]) -> str:
         """Return a hint for a reader who has given these wrong answers.
 
-        For a multiple-choice question, the hint names two of the remaining options. For a numeric question, it gives a
-        range. The hint is empty for a prediction, or if it would give away the answer.
+        For a multiple-choice question, the hint narrows the answer down to two of the remaining choices. For a numeric
+        question, it gives a range. The hint is empty for a prediction, or if it would give away the answer.
         """
         if self.right is None:
             return ""

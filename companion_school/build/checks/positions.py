@@ -84,7 +84,7 @@ def waves(code, places, d_model, base):
 def _(draw):
     yield Case("at position 0 all sines are 0 and all cosines are 1", (torch.tensor([0]), 4, 10000.0))
     yield Case("place 1", (torch.tensor([1]), 2, 10000.0))
-    tokens, half = draw.whole(3, 5), draw.whole(3, 6)  # tokens never equals 2 * half, so a size identifies an axis
+    tokens, half = draw.whole(3, 5), draw.whole(3, 6)  # tokens is never 2 * half, so the axes have different sizes
     yield Case("positions in order", (torch.arange(tokens), 2 * half, 10000.0))
     yield Case("positions that start later, with a gap", (draw.wholes(5, 90, tokens), 2 * half, 300.0))
 

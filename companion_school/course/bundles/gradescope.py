@@ -57,7 +57,7 @@ def write_bundle(
         name: Name of the problem set or project.
         ids: Numbers of its exercises, questions and written answers; empty for a project.
         settings: Contents of its PSET.toml.
-        secret: The instructor's secret, which determines the hidden cases.
+        secret: The instructor's secret, from which the hidden cases are derived.
         file: The zip file to write.
         items: Contents of the file that defines the instructor's own written answers; empty if there are none.
 
@@ -82,7 +82,7 @@ def write_bundle(
             info.external_attr, info.compress_type = _RIGHTS.get(path, _READ), zipfile.ZIP_DEFLATED
             packed.writestr(info, content)
     write_atomic(file, made.getvalue())
-    file.chmod(0o600)  # because it holds the secret
+    file.chmod(0o600)  # the file contains the secret
 
 
 def requirements() -> list[str]:

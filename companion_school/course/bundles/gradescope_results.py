@@ -92,8 +92,8 @@ def _due(about: Mapping[str, Any], people: Sequence[Mapping[str, Any]]) -> str:
 def results(student: Graded, late: Late | None = None) -> dict[str, Any]:
     """Return a student's marks in Gradescope's format.
 
-    Text that is visible before the marks are published omits the total and the late penalty, because a student could
-    use them to work out the points for the hidden cases.
+    Text that is visible before the marks are published omits the total and the late penalty, because students could use
+    them to work out their points for the hidden cases.
     """
     record, late = record_of(student), late or Late()
     [settled] = settle(Results("", "", (record,)), {}, [])
@@ -128,7 +128,7 @@ def _for_a_person(text: Text) -> dict[str, Any]:
 
 
 def _tests(mark: Mark) -> list[dict[str, Any]]:
-    """Return two tests for each part of an exercise's points: one for the public and one for the hidden cases."""
+    """Return two test entries for each part of an exercise's points: one for public and one for hidden cases."""
     made: list[dict[str, Any]] = []
     seen: set[str] = set()
     weak = f"What would make it robust {STAR}:\n{mark.unstood}" if mark.unstood else ""

@@ -91,14 +91,14 @@ def clone_all(table: Path, to: Path) -> Iterator[tuple[str, str]]:
 
     Args:
         table: CSV file with the columns student_id and repository.
-        to: Output folder, which gets a subfolder for each student.
+        to: Output folder, in which each student gets a subfolder.
 
     Yields:
         Each student's id and an error message, which is "" if the clone succeeded.
 
     Raises:
         ValueError: A column is missing, a student is listed twice, or an entry is not a valid student id or repository
-            address. In that case nothing is cloned.
+            address. If so, nothing is cloned.
     """
     rows = read_table(table)
     if not rows or not {"student_id", "repository"} <= set(rows[0]):

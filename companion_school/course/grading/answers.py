@@ -1,7 +1,7 @@
 """Find answers in a student's submission.
 
-Code is found by the names that it defines and never by cell metadata, so it does not matter if metadata is stripped or
-cells are duplicated, moved or deleted. Nothing in this module runs the code that it reads. Even so, the grader reads
+Code is found by the names that it defines, never by cell metadata, so it does not matter whether metadata is stripped
+or cells are duplicated, moved or deleted. Nothing in this module runs the code that it reads. Even so, the grader reads
 files in a sandboxed process with limits, because a file can be crafted so that parsing never ends or uses up all
 memory. `sandbox/child.py` loads this file on its own, so the file imports only the standard library.
 """
@@ -96,7 +96,7 @@ class Submission:
         return any(name in statement.binds for statement in self._statements) or self._unfinished(name) is not None
 
     def find(self, name: str) -> Answer:
-        """Find the answer with this name: the last definition that is not blank, or else the last definition."""
+        """Find the answer with this name: its last definition that is not an untouched stub, or else its last one."""
         found = [
             statement
             for statement in self._statements
@@ -209,7 +209,7 @@ def read_answers(
         if found.program is not None:
             try:
                 used = list(uses(found.program, forbidden))
-            except _FAULTS:  # the parts can be parsed separately but not together
+            except _FAULTS:  # the parts can be parsed on their own but not together
                 used = None
         told = {"program": found.program, "broken": found.broken, "notes": list(found.notes), "used": used}
         answers[name] = {"defined": submission.defines(name), **told}
@@ -303,7 +303,7 @@ def _end(cells: Sequence[_Cell], at: int, begins: Collection[int]) -> int:
 
 
 def _asked_in(cell: _Cell, wanted: Sequence[str]) -> str | None:
-    """Return the wanted line that a cell contains, or else the line that the cell's name refers to."""
+    """Return the wanted line that a cell contains or, if there is none, the line that the cell's name refers to."""
     names = {f"written_{re.sub('[.-]', '_', line.rpartition(' ')[2])}": line for line in wanted}
     return next((line for line in wanted if line in cell.source), names.get(cell.name))
 
@@ -527,7 +527,7 @@ def _message_of(error: BaseException) -> str:
 
 
 def _text(lines: Sequence[str], node: ast.stmt) -> str:
-    """Return the source of a statement, including its decorators, starting at the first column if it has decorators."""
+    """Return the source of a statement; if it has decorators, include them and their indentation."""
     assert node.end_lineno is not None and node.end_col_offset is not None
     decorators = getattr(node, "decorator_list", [])
     first = min((decorator.lineno for decorator in decorators), default=node.lineno)

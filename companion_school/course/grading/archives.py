@@ -25,8 +25,8 @@ def unpack(archive: Path, into: Path, kinds: Sequence[str], *, inner_zips: bool 
         archive: The zip file.
         into: Folder where the new folder is created.
         kinds: File name suffixes, such as ".py".
-        inner_zips: True for the archive of a whole class. Then zip files and the files that record submission times
-            (.yml, .txt) are unpacked too, and the size limit is 50 times larger.
+        inner_zips: True for the archive of a whole class. In this case, zip files and files that record submission
+            times (.yml, .txt) are unpacked too, and the size limit is 50 times larger.
 
     Returns:
         The new folder.
@@ -75,7 +75,7 @@ def _short(name: str) -> str:
 def _write(opened: zipfile.ZipFile, entry: zipfile.ZipInfo, target: Path, most: int) -> int:
     """Write one file and return its size in bytes. A file that is too large to be graded is truncated."""
     with opened.open(entry) as read:
-        data = read.read(min(most, LARGEST) + 1)  # the size that the entry declares may be wrong
+        data = read.read(min(most, LARGEST) + 1)  # the declared size of the entry may be wrong
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(data)
     changed = time.mktime((*entry.date_time, 0, 0, -1))

@@ -303,7 +303,7 @@ def try_answer(
         tried = [without_groups(key, left_out) if left_out else key for key in wanted]
         cases = [case for key in tried for case in key.cases]
         first = order(len(cases))
-        run = worker.run(program, cases, [*first, *reversed(first)])  # `examine` calls each case twice
+        run = worker.run(program, cases, [*first, *reversed(first)])  # `examine` runs each case twice
         verdict, passed, stopped_at = _outcome_of(tried, run, len(failed))
         if stopped_at == ROBUST:
             weak = verdict

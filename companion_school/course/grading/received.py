@@ -55,7 +55,7 @@ def moment(text: str, what: str, zone: str = "UTC") -> datetime:
     for form in _FORMS if found is None else ():
         with contextlib.suppress(ValueError):
             found = found or datetime.strptime(written, form)
-    if found is None or not 1970 < found.year < 2200:  # a commit can have any year, up to 9999
+    if found is None or not 1970 < found.year < 2200:  # the year of a commit can be anything up to 9999
         raise ValueError(f"{what} must be a time such as 2026-11-30T23:59 or 2026-11-30T23:59+02:00, got {text[:60]!r}")
     offset = UTC if zone == "UTC" else datetime.fromisoformat(f"2000-01-01T00:00{zone}").tzinfo
     return found if found.tzinfo else found.replace(tzinfo=offset)
@@ -221,7 +221,7 @@ def last_commit(home: Path, files: Sequence[Path]) -> str:
             return ""
         return _git(home, "rev-list", "-1", "--format=%cI", head, "--", *names).rpartition("\n")[2]
     except subprocess.SubprocessError:
-        _SLOW.add(home)  # if git fails or times out for one file, do not run it for a thousand others
+        _SLOW.add(home)  # if git fails or times out for one file, do not run it for any others
         return ""
     except (Unreadable, ValueError, OSError):
         return ""

@@ -203,7 +203,7 @@ def _finding(lead: str, verdict: Verdict, question: bool = False) -> Finding:
     if question and verdict.result is Result.WRONG:  # for a wrong choice, the only feedback is why it is wrong
         return Finding("", "", "", verdict.fault if verdict.fault != NOT_IT else "", verdict.mistake or "")
     if verdict.result is Result.MISSING and (question or verdict.shows):
-        return Finding("", "", "", "", "")  # an untouched stub needs no finding, because its outcome says enough
+        return Finding("", "", "", "", "")  # for an untouched stub, the outcome says enough
     return Finding(lead, verdict.shows, verdict.input, verdict.fault, verdict.mistake or "")
 
 

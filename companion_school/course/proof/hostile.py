@@ -94,7 +94,7 @@ def run_hostile_class(jobs: int = 2) -> list[Trial]:
 
 
 def _ran_out_of_time(graded: Graded, students: Mapping[str, Student]) -> bool:
-    """Return True if running or reading a student's code exceeded the time limit unexpectedly."""
+    """Return True if running or reading a student's code unexpectedly exceeded the time limit."""
     student = students[graded.handed.student]
     if graded.submission != student.submission:
         return True
@@ -268,9 +268,9 @@ class Told(Exception): pass
 
 
 def _remembers(target: Exercise, otherwise: str) -> str:
-    """Return code that recognizes the public cases by the sum of their scores and runs `otherwise` on any others."""
-    # Compare text, because NaN does not equal itself, and only six digits, because a different memory order changes the
-    # rest.
+    """Return code that recognizes the public cases by the sum of their scores, and runs `otherwise` on all others."""
+    # Compare strings, because NaN does not equal itself; compare only six digits, because a different memory order
+    # changes the others.
     sums = sorted({f"{float(case.arguments[0].sum()):.6g}" for case in key_of(target).cases})
     body = target.solution.partition(":\n")[2]
     known = f"if f'{{float(scores.sum()):.6g}}' not in {sums!r}"

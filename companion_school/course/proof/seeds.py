@@ -77,7 +77,7 @@ def _within(answer: Answer, works: Callable[[Case], bool]) -> Callable[..., Outc
 
 
 def spoiled(value: Any) -> Any:
-    """Return a value of the same type and shape with different contents."""
+    """Return a value of the same type and shape but with different contents."""
     if isinstance(value, torch.Tensor):
         return ~value if value.dtype == torch.bool else value.detach() * 0 + 77
     if isinstance(value, Mapping):

@@ -74,7 +74,7 @@ def words(idea: str) -> int:
 def _example_faults(exercise: Exercise) -> Iterator[str]:
     """Yield the faults in a statement's example, which must exist and agree with the reference."""
     if is_constant(exercise):
-        return  # an example would give away the answer
+        return  # an example would reveal the answer
     if exercise.example is None:
         yield "expected a tiny example in its statement, a block ```python that begins with >>>"
         return

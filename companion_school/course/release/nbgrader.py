@@ -64,7 +64,7 @@ def _released(cell: Cell) -> Cell:
 
 
 def _cut(text: str, begin: str, end: str, instead: str | None) -> str:
-    """Replace the markers and the lines between them with `instead`, using the same indentation."""
+    """Replace the markers and the lines between them with `instead`, keeping the indentation."""
     kept, inside = [], False
     for line in text.split("\n"):
         if begin in line:

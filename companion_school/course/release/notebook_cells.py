@@ -55,7 +55,7 @@ def code(source: str, *, prints: str | None = None, **metadata: Any) -> Cell:
 def with_ids(cells: Sequence[Cell]) -> Sequence[Cell]:
     """Set each cell's id to a hash of its contents, and return the cells.
 
-    A cell with nbgrader metadata gets its grade_id as id, because a hash could reveal something about a hidden test.
+    The id of a cell with nbgrader metadata is its grade_id, because a hash could reveal something about a hidden test.
     """
     seen: dict[str, int] = {}
     for cell in cells:

@@ -103,7 +103,7 @@ def read_sheet(file: Path, *, texts: bool = True) -> dict[Key, Given]:
 
     Args:
         file: The sheet.
-        texts: Whether to require the column `text`, which files written by `keep` do not have.
+        texts: Whether to require the column `text`, which is missing from files written by `keep`.
 
     Raises:
         ValueError: A column is missing, a row occurs twice, an item is unknown, or the points do not belong to a level.

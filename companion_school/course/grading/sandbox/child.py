@@ -324,7 +324,7 @@ def _serve(channel: socket.socket, program: dict[str, Any], engine: dict[str, An
 
 
 def _named(error: BaseException) -> tuple[str, str]:
-    """Return the type and message of an error, even if the error's own methods fail."""
+    """Return the type and message of an exception, even if the exception's own methods fail."""
     try:
         return type(error).__name__, str(error)[:1000]
     except BaseException:

@@ -155,7 +155,7 @@ class Worker:
         self.seconds, self.received = 0.0, 0
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="companion-grade-")
-        os.chmod(self._folder.name, 0o555)  # the folder is empty and stays empty
+        os.chmod(self._folder.name, 0o555)  # the folder is empty and must stay empty
 
     def __enter__(self) -> Worker:
         self._start()
@@ -282,7 +282,7 @@ class Worker:
                 for the second call on the same case.
 
         Raises:
-            ValueError: The program's names cannot be defined.
+            ValueError: The names in the program cannot be defined.
         """
         room = _ROOM * program.writes
         return self._in_a_fork(lambda channel: self._converse(channel, program, use), writes=room)
@@ -321,7 +321,7 @@ class Worker:
                 return Outcome(result=Result.TIMEOUT)
             except (OSError, EOFError):
                 return Outcome(result=Result.CRASHED)
-            except Exception:  # untrusted bytes can make the parsers raise anything
+            except Exception:  # untrusted bytes can make the parsers raise any exception
                 return Outcome(result=Result.CRASHED, error=("Malformed", "it sent something that is not a result"))
 
         def call(case: Case, again: bool = False) -> Outcome:

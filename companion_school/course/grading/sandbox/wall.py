@@ -98,7 +98,7 @@ class Bubblewrap(Wall):
         if os.geteuid() == 0:
             rights += ["CAP_SETUID", "CAP_SETGID", "CAP_KILL"]
         else:
-            # As any other user, the worker would have no rights over its own processes
+            # As a different user, the worker would have no rights over its own processes
             flags += ["--unshare-user", "--uid", "0", "--gid", "0"]
         flags += [word for right in rights for word in ("--cap-add", right)]
         flags += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/dev/shm", "--dir", "/tmp"]
@@ -223,7 +223,7 @@ def stands(name: str) -> str:
 
 
 def reaches_network(name: str) -> bool:
-    """Return True if code behind this wall can use the network, because the system does not let the wall remove it."""
+    """Return True if code behind this wall can use the network, because the system cannot block it."""
     return _tried(name)[1]
 
 

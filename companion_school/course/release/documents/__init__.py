@@ -1,4 +1,4 @@
-"""Documents that come with a problem set, with {names} as placeholders.
+"""Documents that come with a problem set, in which {names} are placeholders.
 
 TUTOR.md                instructions for a student's AI assistant to tutor rather than solve
 about.md                first cell of a problem set's notebook
