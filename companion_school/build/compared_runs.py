@@ -64,7 +64,7 @@ class Seen:
 
 
 class Streams:
-    """The nodes of a scene, compared between the learner's recorded run and the reference's.
+    """The nodes of a scene, with their values in the learner's recorded run compared with those in the reference's.
 
     A node is unseen if its tensor was not found in one of the runs; all other nodes are visible.
     """

@@ -2,7 +2,7 @@
 
 The references of stages 2 to 9 are sections of the one-page model (`companion/page.py`), separated by comments of the
 form `# --- stage N, file.py: lessons ...`. The references of the other stages are files in `references/`. References
-and stubs are ordinary Python files that contain only the imports they need. They import names of another stage from that
+and stubs are ordinary Python files with only the imports that they need. They import names of another stage from that
 stage's file.
 
 A definition whose first line ends in `# given` is not part of the exercise: the stub contains it in full, marked as

@@ -209,7 +209,7 @@ class Recorder(TorchFunctionMode):
         self.log.marks[name] = Value(_copy(value), 0, steps[-1] if steps else None)
 
     def forget(self, model: nn.Module) -> None:
-        """Forget which operations computed a model's weights, because the weights have been set from outside."""
+        """Forget which operations computed a model's weights, because they have since been set from outside."""
         for weight in model.parameters():
             self._makers.pop(id(weight), None)
 

@@ -128,7 +128,7 @@ def patched(
         model: The model.
         tokens: Ids that the decoder reads in each pass.
         source: Ids that the encoder of an encoder-decoder reads; empty for a decoder.
-        states: The states to patch in.
+        states: The states to insert.
         layer: Number of the block after which the stream is replaced; 0 for the input of the first block.
         first: Position of the first state. Each of the following states goes one position further to the right.
         off: Heads and experts to switch off (see `switched_off`).

@@ -67,7 +67,7 @@ def state(given: Sequence[Given]) -> State:
 
 
 class _Row(NamedTuple):
-    """An answer as stored. `text` is empty for all but the latest answer to a question."""
+    """An answer as stored. `text` is empty for every answer to a question except the latest."""
 
     day: date
     right: bool

@@ -96,7 +96,7 @@ join.variant(
 
 
 def _words(draw, letters, most, count):
-    """Return a text that repeats `count` random words, made from a few letters, in random order."""
+    """Return a text in which `count` random words, made from a few letters, are repeated in random order."""
     words = ["".join(letters[at] for at in draw.wholes(0, len(letters) - 1, draw.whole(1, most))) for _ in range(count)]
     return " ".join(words[at] for at in draw.wholes(0, count - 1, 4 * count))
 

@@ -17,7 +17,7 @@ class Scene:
     """One run of a stage's code.
 
     Attributes:
-        name: The conditions of the run, worded to continue a sentence, such as "with a mask".
+        name: The conditions of the run, worded so that they continue a sentence, such as "with a mask".
         play: Runs the code of a world and marks values on a recorder.
         nodes: The tensors that are compared, in the model's order of computation.
     """

@@ -4,8 +4,8 @@ The test cases and the expected results stay in this process, which also decides
 separate process (`sandbox/`).
 
 `points.parts` splits the points of an exercise. An answer that passes all public cases earns the public points; if it
-also passes all cases of two hidden seeds, it earns the hidden points. An exercise with groups of cases has both kinds
-of points for each group (`checking/credit.py`). The same runs show whether a correct answer is robust. Robustness cases
+also passes all cases of two hidden seeds, it earns the hidden points. If an exercise has groups of cases, each group
+has both kinds of points (`checking/credit.py`). The same runs show whether a correct answer is robust. Robustness cases
 never affect these points: if such a case ends the process, the answer is run again without the robustness cases.
 
 Public cases run in their own order, smallest first, so a crash or a timeout is reported for the smallest input that
@@ -82,7 +82,7 @@ class Earned:
 
 @dataclass(frozen=True)
 class Mark:
-    """Result of one exercise of one submission.
+    """The result of one exercise in a submission.
 
     Attributes:
         exercise: The exercise.
@@ -91,7 +91,7 @@ class Mark:
         hidden: Verdict on the hidden cases; None if they were not run. It contains no input, no value and nothing that
             the student's code wrote.
         notes: Remarks for the student on how the answer was found.
-        earned: Points by group of cases; a single part if the exercise has no groups.
+        earned: Points for each group of cases; a single entry if the exercise has no groups.
         robust: True if the answer is correct and neither public nor hidden cases show a fault that costs the robust
             mark.
         share: Extra points for a robust answer, as a fraction of the exercise's points.
@@ -127,7 +127,7 @@ class Mark:
 
     @property
     def unstood(self) -> Verdict | None:
-        """The first fault of a correct answer that costs only the robust mark; None if it is robust or wrong."""
+        """The first fault that costs a correct answer the robust mark; None if the answer is robust or wrong."""
         found = [verdict for verdict in (self.public, self.hidden) if verdict is not None]
         if not all(verdict.is_right for verdict in found):
             return None
@@ -224,7 +224,7 @@ def mark(worker: Worker, exercise: Exercise, found: Found, keys: KeyRing, studen
 def begin(
     worker: Worker, exercise: Exercise, found: Found, keys: KeyRing, student: str, share: float = 0.0
 ) -> Callable[[], Mark]:
-    """Run the public cases of an exercise, and return a function that runs the hidden cases and returns the mark.
+    """Run an exercise's public cases, and return a function that runs the hidden cases and returns the mark.
 
     The arguments are the same as for `mark`. A grader calls `begin` for all exercises before it runs any hidden case.
     """
@@ -290,7 +290,7 @@ def try_answer(
         program: The answer.
         wanted: The keys whose cases to run.
         failed: For each group, True if it has already failed and should not be run.
-        order: Function that takes the number of cases and returns the order to run them in (default: their own order).
+        order: Function that takes the number of cases and returns the order in which to run them (default: as given).
 
     Returns:
         The first verdict on the cases that decide the points, and a flag for each group that says whether it passed.

@@ -143,7 +143,7 @@ def _nothing(
     fault: str,
     warning: str,
 ) -> Graded:
-    """Return the marks of a submission that was not graded, including the reason."""
+    """Return the marks for a submission that was not graded, including the reason."""
     texts = tuple(Text(item, "") for item in written)
     marks = tuple(Mark(exercise, UNREADABLE, share=robust) for exercise in chosen)
     return Graded(handed, submission, fault, marks, texts, warning)

@@ -144,7 +144,7 @@ def ids_of(folder: Path, students: Iterable[str], people: Mapping[str, Row]) -> 
         people: The roster, by id.
 
     Returns:
-        The roster id of each of these students, or the student's own name if names.csv says `KEEP`.
+        The roster id of each of these students, or the student's own name if the entry in names.csv is `KEEP`.
 
     Raises:
         ValueError: If a student was not found, or names.csv gives an id that is not on the roster.
@@ -172,7 +172,7 @@ def ids_of(folder: Path, students: Iterable[str], people: Mapping[str, Row]) -> 
 
 
 def names_known(folder: Path) -> dict[str, str]:
-    """Read each student's roster id from names.csv in the folder of the marks, or else in its parent folder."""
+    """Read students' roster ids from names.csv in the folder of the marks or, if missing, in its parent folder."""
     file = next((place / NAMES for place in (folder, folder.absolute().parent) if (place / NAMES).is_file()), None)
     rows = read_table(file) if file else []
     return {unquoted(row.get("student_id", "")): unquoted(row.get("roster_id", "")).strip() for row in rows}

@@ -1,4 +1,4 @@
-"""Penalties for late work: the rule of a problem set, and extensions for individual students.
+"""Penalties for late work: a problem set's rule, and extensions for individual students.
 
 A problem set with a due date has a file PSET.toml, written by `companion course release`:
 
@@ -163,7 +163,7 @@ def _terms(rule: str) -> tuple[float, int, float]:
 
 
 def _seconds(grace: str, what: str) -> float:
-    """Convert a grace period to seconds."""
+    """Convert a grace period from text to seconds."""
     if not grace:
         return 0.0
     found = _GRACE.fullmatch(grace.strip())

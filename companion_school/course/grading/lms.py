@@ -60,7 +60,7 @@ def filled(
 def _matched(
     file: Path, known: Mapping[str, Row], marks: Sequence[Row], unknown: list[str], ids: Mapping[str, str]
 ) -> Iterator[tuple[Row, Row]]:
-    """Yield each mark and its student's row, and append students without a row to `unknown`.
+    """Yield each mark with its student's row, and append students without a row to `unknown`.
 
     Raises:
         ValueError: If two students in the marks match the same row.

@@ -102,7 +102,7 @@ def _change(change: tuple[str, str, str]) -> str:
 
 
 def summary(settled: Sequence[Settled]) -> str:
-    """Return a table for the terminal that counts each item's outcomes and robust answers.
+    """Return a table for the terminal that counts the outcomes and robust answers for each item.
 
     Outcomes that do not occur are left out. Below the table, it lists the students whose work a platform marks as late
     without giving a time.
@@ -136,8 +136,8 @@ def _by_item(settled: Sequence[Settled]) -> dict[str, list[Line]]:
 def statistics(settled: Sequence[Settled]) -> str:
     """Return CSV text that counts students by item, outcome and known mistake, most frequent first.
 
-    Robust answers are counted in separate rows ("right and robust"). A mistake listed in a row "right" costs only the
-    robust mark.
+    Robust answers are counted in separate rows ("right and robust"). A mistake in a row for "right" answers costs only
+    the robust mark.
     """
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")

@@ -91,7 +91,7 @@ def grade_one(worker: Worker, handed: Handed, stages: Sequence[Stage], keys: Key
 
 
 def nothing(handed: Handed, stages: Sequence[Stage], submission: str, fault: str, warning: str) -> Graded:
-    """Return the marks of a project that was not graded, including the reason."""
+    """Return the marks for a project that was not graded, including the reason."""
     marks = tuple(_made(part, UNREADABLE) for stage in stages for part in parts(stage.number))
     return Graded(handed, submission, fault, marks, warning=warning)
 

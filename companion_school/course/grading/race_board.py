@@ -159,7 +159,7 @@ def _groups(windows: list[torch.Tensor], most: int) -> Iterator[list[torch.Tenso
 
 
 def _bits_of(logits_of: Callable[[torch.Tensor], Any], windows: list[torch.Tensor], vocab: int) -> float:
-    """Sum the bits of all tokens except each window's first, predicting one position at a time."""
+    """Sum the bits of all tokens except the first in each window, predicting one position at a time."""
     bits = 0.0
     for length in range(1, len(windows[0])):
         windows = [window for window in windows if len(window) > length]

@@ -1,4 +1,4 @@
-"""Find out when work was handed in: from the instructor's table, nbgrader, a platform's manifest or file names, or git.
+"""Find out when work was handed in, from the instructor's table, nbgrader, a platform's manifest or file names, or git.
 
 A file's modification time is not used, because cloning, copying and downloading reset it. If no source gives a time,
 the time is unknown, and there is no late penalty.

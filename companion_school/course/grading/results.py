@@ -259,7 +259,7 @@ class Override:
 
 @dataclass(frozen=True)
 class Line:
-    """An item together with the changes and marks added by people.
+    """An item together with its manual change and the mark given by a person, if any.
 
     Attributes:
         item: The item.
@@ -295,7 +295,7 @@ class Settled:
 
     Attributes:
         record: Results of grading.
-        lines: The items with the changes and marks added by people.
+        lines: The items, with manual changes and with marks given by people.
         changes: Manual changes to the total, and points added by hand.
         late: Consequences of submitting late.
         known_as: The student's roster id or, if there is none, the name in the record.
@@ -372,7 +372,7 @@ def settle(
     spent: Mapping[str, int] | None = None,
     ids: Mapping[str, str] | None = None,
 ) -> list[Settled]:
-    """Combine all students' results with the late penalties and with the changes and marks added by people.
+    """Combine all students' results with late penalties, manual changes, and marks given by people.
 
     Args:
         results: Results of grading.

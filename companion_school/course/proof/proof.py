@@ -40,7 +40,7 @@ ON_MANY_SEEDS = ("reference", "variant", "bounded")
 
 @dataclass(frozen=True)
 class Proof:
-    """The results of a run of trials.
+    """The results of running trials.
 
     Attributes:
         exercises: Number of exercises tried.
@@ -68,7 +68,7 @@ class Proof:
 def prove(
     ids: Iterable[str] | None = None, *, jobs: int = 2, hostile: Callable[[int], Iterable[Trial]] | None = None
 ) -> Proof:
-    """Try the known answers to all exercises and the hostile class, or only the known answers to some exercises.
+    """Try the known answers to all exercises and grade the hostile class, or try only some exercises.
 
     Args:
         ids: Numbers of exercises (default: all exercises, plus the hostile class).

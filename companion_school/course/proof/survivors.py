@@ -97,7 +97,7 @@ def declared() -> Mapping[str, Mapping[str, str]]:
 
 
 def survey(ids: Iterable[str] | None = None, *, jobs: int = 2) -> Report:
-    """Try the mutants of some exercises, or of all exercises.
+    """Try the mutants of some or all exercises.
 
     Raises:
         ValueError: An exercise does not exist.

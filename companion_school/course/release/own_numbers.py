@@ -77,7 +77,7 @@ def as_exercise(question: Question, secret: bytes, student: str) -> Exercise:
 
 
 def sheet(name: str, questions: Sequence[Question], secret: bytes, student: str) -> str:
-    """Return a student's sheet as an HTML page that can be printed or sent."""
+    """Return a student's sheet as an HTML page to print or send."""
     head = (
         f"# {name}: the numbers of {student}\n\nReturn each result from the function in the notebook that is named "
         "here."

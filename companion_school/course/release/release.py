@@ -197,7 +197,7 @@ def release(pset: ProblemSet, secret: bytes, out: Path) -> list[Path]:
 
 
 def write_sheets(pset: ProblemSet, secret: bytes, students: Iterable[str], out: Path) -> Path:
-    """Write a sheet with individual numbers for each student, and return the folder of the sheets."""
+    """Write a sheet with individual numbers for each student, and return the folder with the sheets."""
     folder = out / f"{pset.name}_sheets"
     for student in students:
         write_atomic(folder / page_name(student), sheet(pset.name, pset.numbers, secret, student))
