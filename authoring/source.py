@@ -1,7 +1,7 @@
-"""A lesson's source: MyST Markdown, read as cells without outputs and the line of the file at which each begins.
+"""A lesson's source: MyST Markdown, read as cells without outputs, with the line of the file at which each begins.
 
 A question becomes a folded code cell that asks it. A target starts a new cell, so that links can lead to it. Links,
-minutes and navigation need more than one source, so they are left to `finish.py`.
+minutes and navigation require more than one source, so `finish.py` adds them.
 """
 
 from __future__ import annotations
@@ -95,12 +95,12 @@ def _first_lines(text: str, cells: list[NotebookNode]) -> Iterator[int]:
         if found >= 0:
             yield text.count("\n", 0, found) + 1
             position = found + len(cell.source)
-        else:  # jupytext changed the cell's text, so use the end of the previous cell
+        else:  # if jupytext changed the cell's text, use the end of the previous cell
             yield text.count("\n", 0, position) + 1
 
 
 def _asked_by_the_lesson(path: Path) -> int:
-    """Return the number of questions in the lesson if this is its deeper notebook, where the letters continue."""
+    """Return how many questions the lesson has if this is its deeper notebook, which continues the lesson's letters."""
     lesson = path.parent.parent / "lessons" / path.name
     if path.parent.name != "deeper" or not lesson.exists():
         return 0
@@ -117,7 +117,7 @@ def _fill_in_exercises(cells: list[NotebookNode], name: str) -> list[tuple[int, 
         if line == exercises.PLACEHOLDER
     ]
     table = exercises.table(name) if found else None
-    for number, row in reversed(found if table else []):  # from the bottom, so that earlier rows keep their numbers
+    for number, row in reversed(found if table else []):  # start at the bottom, so that earlier rows keep their numbers
         rows = cells[number - 1].source.split("\n")
         cells[number - 1].source = "\n".join([*rows[:row], table, *rows[row + 1 :]])
     return found

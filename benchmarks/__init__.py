@@ -1,4 +1,4 @@
-"""Benchmarks against other libraries and against this machine's measured limits: `make bench` and `make gpu`.
+"""Benchmarks, compared with other libraries and with this machine's measured limits: `make bench` and `make gpu`.
 
 decode, prefill, training, memory   one comparison each, after a check that all contenders compute the same function
 smollm2, llama_worker               a published model in each weight format, also in transformers and llama.cpp

@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmarks, print each table as soon as it is complete, and write bench.json.
 
     Returns:
-        1 if a contender computes a different function, 2 for bad input, otherwise 0, as the exit code.
+        The exit code: 1 if a contender computes a different function, 2 for bad input, otherwise 0.
     """
     flags = parser().parse_args(argv)
     try:
@@ -94,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class Run:
-    """Results so far, which are printed and written to `file` as soon as they are known.
+    """The results so far. Each is printed and written to `file` as soon as it is known.
 
     Args:
         file: Path of bench.json.
@@ -130,7 +130,7 @@ class Run:
         print("\n".join(wrapped(line, 10) for line in lines), flush=True)
 
     def measure(self, size: Size, only: Sequence[str]) -> None:
-        """Run the chosen parts at one size."""
+        """Run the chosen benchmarks at one size."""
         for name, compare in PARTS.items():
             if name in only:
                 self.add(compare(size, self.setting))

@@ -1,4 +1,4 @@
-"""Compare contenders: check which of them compute the same function, time those that do, and list the others."""
+"""Compare contenders: check which compute the same function as ours, time those, and list the others."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Setting:
         compile: Whether to measure compiled models as well.
         rounds: How many times to measure each contender.
         chip: This machine's measured peak rates.
-        patience: Number of seconds after which no new round for a table starts, provided that three rounds are done.
+        patience: Number of seconds after which no new round for a table is started, once three rounds are done.
     """
 
     device: torch.device
@@ -55,7 +55,7 @@ class Setting:
 def ceiling(dtype: torch.dtype, device: torch.device) -> tuple[Chip, float]:
     """Measure this machine's peak arithmetic rate and memory bandwidth.
 
-    Each value is the best of two measurements, because another process may slow down one of them.
+    Each value is the better of two measurements, because another process may slow one of them down.
 
     Returns:
         A chip with the peak FLOP/s and the read bandwidth, and separately the copy bandwidth. Both bandwidths are in
@@ -100,7 +100,7 @@ class Row:
         seconds: Median and quartiles of `samples`.
         ratio: The contender's time divided by ours, round by round: 2 means that it takes twice as long.
         rate: Items (tokens) per second at the median time.
-        share: The shortest time that the machine's measured peak rates allow, divided by the median time.
+        share: The shortest time possible at the machine's measured peak rates, divided by the median time.
     """
 
     name: str
@@ -138,11 +138,12 @@ class Comparison:
     remarks: list[str] = field(default_factory=list)
 
     def admits(self, name: str, check: Callable[..., str | None], *given: Any) -> bool:
-        """Return whether a contender may be timed, and record the reason if not.
+        """Return whether a contender may be timed, and record the reason if it may not.
 
         Args:
             name: The contender's name.
-            check: Returns `None` if the contender computes the same function, else the difference.
+            check: Function that returns `None` if the contender computes the same function, and otherwise the
+                difference.
             given: Arguments for `check`.
         """
         try:
@@ -164,10 +165,10 @@ class Comparison:
         difference: Callable[[Any, Any, torch.dtype], str | None],
         setting: Setting,
     ) -> Comparison:
-        """Time the contenders that return the same result as ours in each data type of the setting.
+        """Time those contenders that return the same result as ours in each data type of the setting.
 
         Args:
-            runs: Function to time, by contender.
+            runs: Functions to time, by contender.
             models: All models that these functions use.
             difference: Function that takes our result, another result and the data type, and says how the results
                 differ.
@@ -224,7 +225,7 @@ class Comparison:
 
 
 def differs(expected: Tensor, got: Tensor, what: str, dtype: torch.dtype) -> str | None:
-    """Return a line of text if a tensor differs from `expected` by more than rounding explains, or else `None`.
+    """Return a line of text if a tensor differs from `expected` by more than rounding can explain, else `None`.
 
     The measure is the root mean square of the difference divided by the root mean square of `expected`. It may be at
     most 1e-4 in float32 and 5e-2 otherwise. Different shapes and NaN always count as a difference.

@@ -1,4 +1,4 @@
-"""Decode steps without kernel launches from Python: recorded once as a CUDA graph, and then replayed (lesson 10)."""
+"""Decode steps without kernel launches from Python: a step is recorded as a CUDA graph and replayed (lesson 10)."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ Step = Callable[[Transformer, Tensor, KVCache, Memory | None], tuple[Tensor, KVC
 
 
 class RecordedStep:
-    """A greedy decode step for the rows of one cache, which the step updates in place.
+    """A greedy decode step for the rows of a cache, which it updates in place.
 
     The step reads the tokens and the lengths of the rows from tensors at fixed addresses, and writes the new tokens and
-    lengths to the same tensors. Attention always covers all slots of the cache. So every step of a text can replay the
+    lengths to the same tensors. Attention always covers all slots of the cache, so every step of a text can replay the
     same recording.
 
     Args:
         model: The model that decodes.
         step: `companion.generation.prefill_decode.decode` or a compiled version of it.
         tokens: The last token of each row, of shape (batch,).
-        cache: The cache after prefill, whose bucket is the number of its slots.
+        cache: The cache after prefill; its bucket is the number of its slots.
     """
 
     def __init__(self, model: Transformer, step: Step, tokens: Int[Tensor, "batch"], cache: KVCache) -> None:
@@ -37,7 +37,7 @@ class RecordedStep:
         self.graph = self._record(tokens, cache)
 
     def start(self, tokens: Int[Tensor, "batch"], cache: KVCache) -> None:
-        """Start a text: copy its last tokens and its cache, whose shapes must match, to the fixed addresses."""
+        """Start a text: copy its last tokens and its cache to the fixed addresses. Their shapes must match."""
         here = (*self.cache.keys, *self.cache.values, self.cache.lengths, self.tokens)
         for old, new in zip(here, (*cache.keys, *cache.values, cache.lengths, tokens), strict=True):
             if old is not new:

@@ -58,13 +58,13 @@ def compare(size: Size, setting: Setting, beside: Collection[str] = PEERS) -> Co
 
 
 def _difference(expected: list[int], written: list[int], dtype: torch.dtype) -> str | None:
-    """Compare the generated tokens in fp32, where the most probable token is never a tie."""
+    """Compare the tokens generated in fp32, in which no two tokens tie for the most probable one."""
     same = written == expected or dtype != torch.float32
     return None if same else "it generates different tokens from ours"
 
 
 def affordable(size: Size, setting: Setting) -> Size:
-    """Return the size, with fewer new tokens (but at least 16) if ours would take more than `LONGEST` seconds."""
+    """Return the size, with fewer new tokens (but at least 16) if our model would take more than `LONGEST` seconds."""
     write = _writer(drawn(size.config).to(setting.device))
     prompt = torch.zeros(1, 1, dtype=torch.long, device=setting.device)
     write(prompt, 2)

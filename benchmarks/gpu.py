@@ -72,7 +72,7 @@ Found = Comparison | Chip | str
 
 
 def reached(size: Size, setting: Setting) -> Iterator[Found]:
-    """Measure this chip's peak rates, which all shares refer to, with a large matrix product and with memory reads."""
+    """Measure this chip's peak rates, to which all shares refer, with a large matrix product and with memory reads."""
     chip, copying = ceiling(setting.dtype, setting.device)
     yield chip
     yield f"{copying / 1e9:,.4g} GB/s in a copy, which counts each byte as read and as written"
@@ -219,7 +219,7 @@ def _measured(chip: Chip, rehearsal: bool) -> str:
 
 
 def goal_of(one: Comparison) -> str:
-    """Return a line that says whether our best row reaches its part's goal; empty without a row or a goal."""
+    """Return a line that says whether our best row reaches the goal of its part, or "" if there is no row or goal."""
     best = max((row.share for row in one.rows if row.name.startswith("ours")), default=None)
     if best is None or one.part not in GOALS:
         return ""
@@ -287,7 +287,7 @@ def run_apart(name: str, rehearsal: bool, chip: Chip, limit: float, out: Path) -
                 process.wait()
         found = []
         for line in file.read_text("utf-8").splitlines() if file.exists() else ():
-            with suppress(ValueError):  # ignore a last line that is incomplete
+            with suppress(ValueError):  # ignore an incomplete last line
                 found.append(json.loads(line))
         ended = next((line["end"] for line in found if "end" in line), None)
         status, why = "done", ""

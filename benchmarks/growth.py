@@ -1,4 +1,4 @@
-"""How the time of a decode step grows with cache, rows and experts, compared with the formulas in `companion.costs`."""
+"""How the time of a decode step grows with cache, rows and experts, compared with formulas in `companion.costs`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Point:
     Attributes:
         axis, value: The quantity that grows, and its value in this measurement.
         seconds: Median and quartiles of the time.
-        least: Lower bound on the time in seconds, from the formulas and this machine's measured peak rates.
+        least: Lower bound on the time in seconds, computed from the formulas and this machine's measured peak rates.
     """
 
     axis: str

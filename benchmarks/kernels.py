@@ -1,6 +1,6 @@
 """Count the kernels that a compiled decode step launches by reading the compiler's output, without running it.
 
-On a GPU, each launch takes a few microseconds. This sets a lower bound on the time of a step with one row (lesson 10).
+On a GPU, each launch takes a few microseconds, which sets a lower bound on the time of a step with one row (lesson 10).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def of_a_step(config: ModelConfig, device: torch.device, dtype: torch.dtype = to
 
 
 def report(config: ModelConfig, device: torch.device, dtype: torch.dtype = torch.float32) -> str:
-    """Return a sentence about how many kernels each additional layer adds to a decode step."""
+    """Return a sentence that says how many kernels each additional layer adds to a decode step."""
     two, one = (of_a_step(config.with_(layers=layers), device, dtype) for layers in (2, 1))
     found = two - one
     parts = ", ".join(f"{number} {kind}" for kind, number in sorted(found.items()))

@@ -18,7 +18,7 @@ import numpy as np
 
 
 class Worker:
-    """One model and one context, whose memory holds the prompt that was read last."""
+    """A model and its context, whose memory holds the prompt that was read last."""
 
     def __init__(self, file: str, threads: int) -> None:
         llama.llama_backend_init()
@@ -59,7 +59,7 @@ class Worker:
         return float((np.logaddexp.reduce(scores, axis=-1) - scores[range(len(scores)), ids[1:]]).mean())
 
     def _next(self, ids: list[int]) -> int:
-        tokens = (ctypes.c_int32 * len(ids))(*ids)  # must live as long as the batch, which only stores the address
+        tokens = (ctypes.c_int32 * len(ids))(*ids)  # must live as long as the batch, which only stores its address
         self._decode(llama.llama_batch_get_one(tokens, len(ids)))
         return int(self._logits(-1).argmax())
 

@@ -1,7 +1,7 @@
 """Memory: what autograd stores for the backward pass, a step's peak, the training state, and the cache per token.
 
-Byte counts do not vary from run to run, so one run is enough. The first row has the values that the formulas in
-`companion.costs` give, which are lower bounds for this model.
+Byte counts do not vary from run to run, so one run is enough. The first row shows the values of the formulas in
+`companion.costs`, which are lower bounds for this model.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ class Kept:
 
     Attributes:
         name: The contender's name.
-        backward: What autograd stores between the forward and backward passes of a training step, without the weights.
+        backward: Bytes that autograd stores between the forward and backward passes of a training step, without
+            weights.
         peak: Peak memory of a forward and backward pass, including gradients but not weights.
-        training: Weights, gradients and the two moments of AdamW.
-        token: Cached keys and values per token; 0 if not measured.
+        training: Size of the weights, the gradients and AdamW's two moments.
+        token: Size of the cached keys and values per token; 0 if not measured.
     """
 
     name: str
@@ -49,7 +50,7 @@ class Kept:
 
 
 def compare(size: Size, setting: Setting, beside: Collection[str] = PEERS) -> list[Kept]:
-    """Compute the bytes from the formulas, and measure them in our model and in each installed peer."""
+    """Compute the bytes from the formulas, and measure them in our model and in every installed peer."""
     config, device = size.config, setting.device
     ours = drawn(config).to(device)
     tokens = torch.randint(config.vocab, (size.batch, config.context + 1), device=device)
@@ -108,7 +109,7 @@ class Live(TorchDispatchMode):
         self._alive: set[int] = set()
 
     def ignore(self, tensors: Iterator[Tensor]) -> None:
-        """Exclude the storages of these tensors, which must outlive the block."""
+        """Do not count the storages of these tensors, which must outlive the block."""
         self._alive |= {tensor.untyped_storage()._cdata for tensor in tensors}
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

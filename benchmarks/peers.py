@@ -45,7 +45,7 @@ class Peer:
 
 
 def drawn(config: ModelConfig, seed: int = 0) -> Transformer:
-    """Return a new decoder with random norm gains. If all gains were one, swapping two of them would go unnoticed."""
+    """Return a new decoder with random norm gains. If all gains were 1, swapping two of them would go unnoticed."""
     torch.manual_seed(seed)
     model = Transformer(config)
     with torch.no_grad():
@@ -124,12 +124,12 @@ def _x_transformers(ours: Transformer) -> Peer:
             ff_glu=True,
             ff_swish=True,
             ff_no_bias=True,
-            ff_mult=(config.feed_forward.d_ff + 0.5) / config.d_model,  # truncated once multiplied by the width
+            ff_mult=(config.feed_forward.d_ff + 0.5) / config.d_model,  # the library truncates its product with the width
             verbose=False,
         ),
     )
-    # x-transformers rotates pairs of neighboring elements, but our pairs are half a head apart, so the rows of the
-    # query and key projections are permuted.
+    # x-transformers rotates pairs of neighboring elements, but our pairs are half a head apart, so we permute the rows
+    # of the query and key projections.
     place = torch.argsort(half_from_interleaved(sizes.d_head))
     # In x-transformers, query head i reads key head i mod kv_heads. In our model, neighboring query heads share a key
     # head.

@@ -9,11 +9,11 @@ from companion.config.model import AttentionConfig, EmbeddingConfig, FeedForward
 
 @dataclass(frozen=True)
 class Size:
-    """One set of sizes, which every comparison can use.
+    """A set of sizes that every comparison can use.
 
     Attributes:
         name: Name on the command line.
-        config: The decoder, for training as well as generation.
+        config: Configuration of the decoder, for training as well as generation.
         batch: Number of rows in a training step, with `config.context` tokens each.
         prompt: Number of prompt tokens in decoding. Prefill reads half the context instead.
         new: Number of tokens that decoding generates.
@@ -29,7 +29,7 @@ class Size:
 def _decoder(vocab: int, d_model: int, layers: int, heads: int, d_ff: int, context: int) -> ModelConfig:
     """Return a config in LLaMA's layout with a tied embedding table, the only layout that every library here supports.
 
-    The norm of x-transformers has no epsilon, so ours is tiny to make all libraries compute the same function.
+    The norm of x-transformers has no epsilon, so our epsilon is tiny to make all libraries compute the same function.
     """
     return ModelConfig(
         vocab, d_model, layers, context, AttentionConfig(heads), FeedForwardConfig(d_ff, "swiglu"),
@@ -49,6 +49,6 @@ SIZES = {
 }
 """From a size for tests to one for a GPU, with 0.03, 4.2, 29, 124 and 238 million parameters."""
 
-# The vocabulary is a multiple of 128, because fast kernels need an alignment that 50,257 columns do not have.
+# The vocabulary is a multiple of 128, because fast kernels need an alignment that 50,257 columns lack.
 ON_A_GPU = replace(SIZES["gpt2"], name="gpu", config=SIZES["gpt2"].config.with_(vocab=50304), batch=32, new=256)
 """The size that `make gpu` measures, with 124 million parameters."""

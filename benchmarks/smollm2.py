@@ -1,8 +1,7 @@
 """SmolLM2 in this library, transformers and llama.cpp: the same weights, in each format, with one thread and with two.
 
 llama.cpp runs in a process of its own, in this Python or in the one that LLAMA_CPP_PYTHON names, if that has the
-package `llama-cpp-python`. The files that llama.cpp reads are in its own weight types; this module writes them from our
-weights.
+package `llama-cpp-python`. llama.cpp reads files in its own weight types, which this module writes from our weights.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class Contender:
     """SmolLM2 in one library and one format.
 
     Attributes:
-        write: Function that decodes the new ids after the prompt, once `read` has processed the prompt.
+        write: Function that decodes the new ids, after `read` has processed the prompt.
         bytes: Number of bytes of weights that a decode step reads.
         read: Function that reads the prompt; `None` for our formats, which read prompts with the original weights.
         nats: Function that returns the mean loss of the prompt's tokens; `None` for another library in fp32.
@@ -68,7 +67,7 @@ def compare(
 ) -> Iterator[Comparison]:
     """Compare prefill and decoding of SmolLM2 for each number of threads.
 
-    The remarks below the first decoding table say how many nats per token each format loses on the prompt.
+    The remarks below the first decoding table give the loss of each format on the prompt, in nats per token.
 
     Raises:
         ValueError: If the model is not installed; the message says how to get it.
@@ -151,7 +150,7 @@ def compare_threads(
             losses = {name: one.nats() for name, one in contenders.items() if one.nats is not None}
             told = ", ".join(f"{name} {nats:.4f}" for name, nats in losses.items())
             writing.remarks.append(f"nats per token of the prompt: {told}")
-        # Reading comes first and leaves the prompt in every cache, and decoding then continues from there.
+        # Reading comes first because it leaves the prompt in every cache, from which decoding continues.
         yield reading.time({name: one.read for name, one in contenders.items() if one.read is not None}, setting)
         writing.time({name: one.write for name, one in contenders.items()}, setting)
         shortest = {name: new * one.bytes / chip.bandwidth for name, one in contenders.items()}
@@ -161,7 +160,7 @@ def compare_threads(
 
 
 def _llama(python: str, file: Path, stack: ExitStack) -> Callable[..., Any]:
-    """Start llama.cpp in a process that ends with the stack, and return a function that calls the worker's methods.
+    """Start llama.cpp in a process that ends when the stack closes, and return a function that calls its methods.
 
     The function raises `RuntimeError` if the process has ended.
     """

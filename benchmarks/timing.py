@@ -1,7 +1,7 @@
 """Timing on a machine that is also doing other work.
 
-In each round, all contenders run once in a new random order, so that slow moments affect all of them equally. Ratios
-are computed within each round and summarized afterwards.
+In each round, all contenders run once in a new random order, so that slow moments of the machine affect all equally.
+Ratios are computed within each round and summarized afterwards.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def interleaved(
         device: Device to wait for after each sample.
         least: Minimum duration of a sample, in seconds. Faster runs are repeated, and the sample is the mean of the
             repetitions.
-        patience: Number of seconds after which no new round starts, provided that `FEWEST` rounds are done.
+        patience: Number of seconds after which no new round is started, once `FEWEST` rounds are done.
         what: Name to show on the progress bar.
 
     Returns:
@@ -73,7 +73,7 @@ def interleaved(
     device = torch.device(device)
     repeats = {}
     for name, run in runs.items():
-        first = _seconds(run, 1, device)  # lets caches, allocators and clock rates settle
+        first = _seconds(run, 1, device)  # let caches, allocators and clock rates settle
         if first < 1:
             _seconds(run, 1, device)
         repeats[name] = max(1, math.ceil(least / max(_seconds(run, 1, device), 1e-9)))

@@ -1,4 +1,4 @@
-"""A training step: forward and backward pass, clipping and the optimizer. Arithmetic usually limits its speed."""
+"""A training step: forward and backward pass, clipping and optimizer. Arithmetic usually limits its speed."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ def compare(
 ) -> Comparison:
     """Compare updates: forward pass, loss, backward pass, clipping and the optimizer.
 
-    Our row runs the whole of `Trainer.update`. The peers run the shortest loop that makes the same update, always with
-    AdamW.
+    Our row runs all of `Trainer.update`. The peers run the shortest loop that makes the same update, always with AdamW.
     """
     config, device = size.config, setting.device
     comparison = Comparison(
@@ -67,8 +66,8 @@ def compare(
                 return why
         step = _plain_step(peer, inputs, targets, settings, setting, fused=fused)
         theirs = torch.tensor([step() for _ in range(TRIAL_UPDATES)])
-        # In fp32, the loss must agree to four digits. The gradient norm must agree to two only, because rounding
-        # affects it more.
+        # In fp32, the loss must agree to four digits, but the gradient norm only to two, because rounding affects it
+        # more.
         parts = ((0, "loss", 1e-4 if setting.precision == "fp32" else 1e-2), (1, "gradient", 1e-2))
         far = [what for i, what, most in parts if not torch.allclose(course[:, i], theirs[:, i], rtol=most, atol=0)]
         if far:

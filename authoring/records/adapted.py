@@ -37,9 +37,9 @@ CELLS = (
 
 
 def adapted(folder: Path) -> list[dict[str, Any]]:
-    """Return the record of each run: the share of 100 unseen sums that are right, and an answer on another subject.
+    """Return the record of each run: the share of right answers to 100 unseen sums, and an answer on another subject.
 
-    The first run makes no updates and shows the model before fine-tuning.
+    The first run makes no updates, so it shows the model before fine-tuning.
 
     Raises:
         ValueError: If SmolLM2 is not on this machine.
@@ -48,7 +48,7 @@ def adapted(folder: Path) -> list[dict[str, Any]]:
 
 
 def run(kind: str, updates: int, start: int, folder: Path) -> dict[str, Any]:
-    """Return the record of one run; if there is none, train and measure first."""
+    """Return the record of one run; if it is not stored yet, train and measure first."""
     file = folder / f"smollm2-{kind.replace(' ', '-')}-{updates}-{start}.json"
 
     def make() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Record for lesson 20: a small model trained on exercise books, and several methods that improve its answers.
+"""Record for lesson 20: a small model trained on exercise books, and several methods of improving its answers.
 
 The runs use the lesson's own cells. Results are stored in `build/records/answering` and reused.
 """
@@ -57,7 +57,7 @@ class Runs(LessonRuns):
     number, cells = "20", CELLS
 
     def _kept(self, name: str, start: int, make: Callable[[Transformer, torch.Generator], None]) -> Transformer:
-        """Load the model of one seed, saved in half precision as it ships; train and save it first if necessary."""
+        """Load the model of one seed in half precision, as it ships; if necessary, train and save it first."""
         place = self.folder / f"{name}-{start}"
         if not place.exists():
             began = time.perf_counter()
@@ -71,7 +71,7 @@ class Runs(LessonRuns):
     def books(self, start: int) -> Transformer:
         """Return a model trained on exercise books.
 
-        It is trained for the first budget after which it predicts more than 80% of the working, or else for the last
+        Its training ends after the first budget at which it predicts more than 80% of the working, or after the last
         budget.
         """
 
@@ -88,17 +88,17 @@ class Runs(LessonRuns):
 
     @torch.no_grad()
     def _working(self, model: Transformer) -> float:
-        """Return the share of the tokens of working in new books that are the model's first choice."""
+        """Return the share of the working's tokens in new books that the model considers most probable."""
         page = self.lesson["pages"](200, torch.Generator().manual_seed(99))[0][:, : 1 + 11]
         said = model(page[:, :-1]).logits.argmax(-1)[:, 6:]
         return (said == page[:, 7:]).float().mean().item()
 
     def taught(self, start: int) -> Transformer:
-        """Return the model from `books`, fine-tuned on people's answers."""
+        """Return the model from `books` after fine-tuning on people's answers."""
         return self._kept("taught", start, lambda model, dice: self.lesson["fine_tune"](model, TAUGHT, dice))
 
     def _asked(self, model: Transformer, seed: int) -> list[int]:
-        """Return, for each count from 0 to `TRIES`, how many unseen questions got that many right answers."""
+        """Return how many unseen questions got 0, 1, ..., `TRIES` right answers."""
         dice = torch.Generator().manual_seed(seed)
         q = self.lesson["digits"](self.lesson["HELD"][:ASKED])
         prompts, found = self.lesson["template"](q), []
@@ -175,7 +175,7 @@ class Runs(LessonRuns):
 def answering(folder: Path) -> tuple[dict[str, Any], Transformer]:
     """Return the record, and the model trained on exercise books with which the lesson begins.
 
-    The record has lists of runs: runs with rewards, runs with a teacher, and runs of SmolLM2 with adapters.
+    The record has three lists of runs: with rewards, with a teacher, and of SmolLM2 with adapters.
     """
     run = Runs(folder)
     found = {"runs": [run(reward, start) for reward, of in STEPS.items() for start in range(len(of))]}

@@ -1,4 +1,4 @@
-"""Record for lesson 15: kinds of attention in a small decoder at equal cache size, with two budgets and three seeds.
+"""Record for lesson 15: kinds of attention with caches of equal size, for two budgets and three seeds.
 
 The runs use the lesson's own `trained` and `loss_of`. Results are stored in `build/records/cache` and reused.
 """

@@ -1,7 +1,7 @@
 """Record for lesson 24: models of one size, trained with the same compute on differently cleaned text.
 
-The lesson's own `trial` runs with three seeds on each version of its crawl: raw, deduplicated, filtered, both, and
-chosen by a classifier. Results are stored in `build/records/data` and reused.
+The lesson's own `trial` is run with three seeds on each version of its crawl: raw, deduplicated, filtered, both of
+these, and chosen by a classifier. Results are stored in `build/records/data` and reused.
 """
 
 from __future__ import annotations
@@ -40,6 +40,6 @@ class Trials(LessonRuns):
 
 
 def data(folder: Path) -> dict[str, Any]:
-    """Return the record: the trials by text and seed."""
+    """Return the record, which holds the trials by text and seed."""
     trial = Trials(folder)
     return {"texts": [trial(name, start) for name in TEXTS for start in STARTS]}

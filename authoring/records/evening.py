@@ -1,8 +1,8 @@
-"""Record for lesson 27: its pipeline, from a folder of texts to a fine-tuned model, with ten times the compute.
+"""Record for lesson 27: its pipeline from a folder of texts to a fine-tuned model, with ten times the compute.
 
-The lesson's own cells do the work with larger settings: pilot runs, `companion train`, three ways to lengthen the
-context and a control, `companion tune`, quantization, and a check of generated stories. The results of all steps are
-stored in `build/records/evening` and reused.
+The lesson's own cells do the work, with larger settings. The steps are pilot runs, `companion train`, three ways to
+lengthen the context and a control, `companion tune`, quantization, and a check of generated stories. The results of all
+steps are stored in `build/records/evening` and reused.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ class Evening(LessonRuns):
         return stored(self.folder / "openings.json", make)
 
     def _told(self, model: Transformer) -> dict[str, int]:
-        """Let a model tell stories, and count those that are complete, those that are consistent, and copies."""
+        """Let a model tell stories, and count the complete ones, the consistent ones, and copies of training texts."""
         words = self.run.tokenizer()
         rule, known = Sampling(temperature=0.7, top_p=0.95), set(self.texts[0])
         new = complete(
@@ -210,7 +210,7 @@ class Evening(LessonRuns):
 
 
 def evening(folder: Path) -> dict[str, Any]:
-    """Return the record: pilot runs, the main run, its longer contexts, its answers, and the cost of each step."""
+    """Return the record: the pilot runs, the main run, its longer contexts, its answers, and the cost of each step."""
     steps = Evening(folder)
     pilots = [steps.pilot(width) for width in PILOTS]
     trained = steps.trained()

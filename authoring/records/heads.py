@@ -1,4 +1,4 @@
-"""Record for lesson 18: how extra heads for later tokens affect the loss, with two budgets and three seeds.
+"""Record for lesson 18: how extra heads that predict later tokens affect the loss, with two budgets and three seeds.
 
 The runs use the lesson's own `learn`, `loss_of` and `agreement`. Results are stored in `build/records/heads` and
 reused.

@@ -1,7 +1,7 @@
-"""Record for lesson 21: story models and readers with three seeds, and how their heads form.
+"""Record for lesson 21: story models and readers, trained from three seeds, and how their heads form.
 
-Story models are trained as in lesson 14, but with fewer updates. The lesson's own cells compute all measures. Each
-model is saved in `build/records/inside` every `EVERY` updates, and no model is trained twice.
+Story models are trained as in lesson 14, but with fewer updates. All measures are computed by the lesson's own cells.
+Each model is saved in `build/records/inside` every `EVERY` updates, and no model is trained twice.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ CELLS = (
 
 
 def trained(text: Text, start: int, folder: Path) -> list[Path]:
-    """Return the folders of a run's models, one for every `EVERY` updates; train if the last is missing."""
+    """Return the folders of a run's models, one for every `EVERY` updates; train them if the last one is missing."""
     updates = BUDGETS[-1]
     places = [folder / f"{start}-{updates}" / f"{done:04}" for done in range(0, updates + 1, EVERY)]
     if not places[-1].exists():
@@ -70,7 +70,7 @@ def trained(text: Text, start: int, folder: Path) -> list[Path]:
 
 
 class Measures:
-    """The lesson's measures for the models from `trained`, with their results stored in the folder."""
+    """The lesson's measures of the models from `trained`, with their results stored in the folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.text = folder, Text()
@@ -89,7 +89,7 @@ class Measures:
         return load_model(places[done // EVERY], dtype=torch.float32).eval()
 
     def story(self, start: int, updates: int) -> dict[str, Any]:
-        """Find the head that carries a story's hero, its share by denoising and by noising, and the next best head."""
+        """Find the head that carries a story's hero, its shares by denoising and noising, and the next best head."""
 
         def make() -> dict[str, Any]:
             pairs = self.lesson["rivals"](self.lesson["unseen"], PAIRS)
@@ -118,7 +118,7 @@ class Measures:
         return stored(self.folder / f"film-{start}.json", torch.no_grad()(make))
 
     def stream(self, start: int, updates: int) -> dict[str, Any]:
-        """Measure how often a probe finds the hero at the end of the stream, and feature purity before layer 2."""
+        """Measure how often a probe finds the hero at the stream's end, and how pure features are before layer 2."""
 
         def make() -> dict[str, Any]:
             lesson, model = self.lesson, self._model(start, updates)

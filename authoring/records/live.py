@@ -1,8 +1,8 @@
-"""Record for the explorer: its three models, their training, and how much they lose when rounded to 8 bits.
+"""Record for the explorer: its three models, their training, and how much rounding to 8 bits raises their loss.
 
-The story model of lesson 14 ships already. Its twin with experts is trained by the same plan, for as many updates as
-the short runs. The translator of number names is trained with the defaults of `companion train --task number-words`,
-but for more updates. An interrupted run of the twin is resumed; the translator takes only a minute.
+The story model of lesson 14 ships anyway. Its twin with experts is trained in the same way, for as many updates as the
+short runs. The translator of number names is trained with the defaults of `companion train --task number-words`, but
+for more updates. An interrupted run of the twin is resumed. The translator needs only a minute.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MEASURED = 500
 
 
 def live(folder: Path, shipped: Path) -> dict[str, Any]:
-    """Write the three models to `shipped`. Return the run of each model, and its loss before and after rounding."""
+    """Write the three models to `shipped`. Return each model's run, and its loss before and after rounding."""
     text = Text()
     model, tokenizer = story_model()
     pairs = {"pairs": pairs_of(tokenizer)}
@@ -67,7 +67,7 @@ def live(folder: Path, shipped: Path) -> dict[str, Any]:
 
 
 def translating() -> tuple[dict[str, Any], Transformer, NumberWordsTask]:
-    """Train the translator from German to English number names; return its record, the model and the task."""
+    """Train the translator from German to English number names, and return its record, the model and the task."""
     task = NumberWordsTask.open(SETTINGS)
     trainer = task.trainer(UPDATES, torch.device("cpu"), "fp32")
     losses = [trainer.update().loss for _ in range(UPDATES)]

@@ -1,4 +1,4 @@
-"""Record for lesson 17: how one layer recalls pairs, with softmax attention, several kinds of tables, or both.
+"""Record for lesson 17: how well one layer recalls pairs, with softmax attention, several kinds of tables, or both.
 
 The runs use the lesson's own `learn` and `recalled`. Results are stored in `build/records/recall` and reused.
 """
@@ -22,7 +22,7 @@ class Runs(LessonRuns):
     number, cells = "17", ("setup", "tables", "sets-up-layer", "sets-up-texts", "training")
 
     def __call__(self, kind: str, start: int) -> dict[str, Any]:
-        """Return a run's record: right answers per 100 at each budget, by number of pairs and of repeated pairs."""
+        """Return a run's record: right answers per 100 at each budget, by numbers of pairs and of repeated pairs."""
         file = self.folder / f"{kind.replace(' ', '_')}-{start}.json"
 
         def make() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Record for lesson 19: the cost of rounding weights with and without loud channels, for two budgets and three seeds.
+"""Record for lesson 19: the cost of rounding weights, with and without loud channels, for two budgets and three seeds.
 
 The runs use the lesson's own `learn`, `to_levels`, `affine`, `second_order` and `aware`. Results are stored in
 `build/records/rounding` and reused.
@@ -63,7 +63,7 @@ class Runs(LessonRuns):
 
 
 def _loud(model: Any, start: int) -> Any:
-    """Return a copy of the model that computes the same function but has loud channels.
+    """Return a copy of the model that computes the same function but has loud (much larger) channels.
 
     In each norm of a block, two gains are enlarged, and the weights that read these channels are divided by the same
     factor.

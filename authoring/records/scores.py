@@ -1,4 +1,4 @@
-"""Record for lesson 25: scores of SmolLM2 and of quantized copies on four suites of questions.
+"""Record for lesson 25: scores of SmolLM2 and of its quantized copies on four suites of questions.
 
 The lesson's own cells make the questions, the prompts and the quantized copies. The record holds log-likelihoods in
 nats: for each question, a list with one entry per choice. Results are stored in `build/records/scores` and reused.
@@ -61,7 +61,7 @@ class Scores(LessonRuns):
 
 
 def scores(folder: Path) -> dict[str, Any]:
-    """Return the record: log-likelihoods by suite and model, by prompt, for the course's questions and for a judge."""
+    """Return the record: log-likelihoods by suite and model, by prompt, of the course's questions, and of a judge."""
     score = Scores(folder)
     lesson = score.lesson
     names, agreement, sums = lesson["number_names"], lesson["agreement"], lesson["sums"]
@@ -93,7 +93,7 @@ def scores(folder: Path) -> dict[str, Any]:
 
 
 def course(score: Scores) -> dict[str, Any]:
-    """Return the course's multiple-choice questions, by lesson and name, with scores for every sixth question."""
+    """Return the course's multiple-choice questions, by lesson and name, and the scores for every sixth of them."""
     asked = {key: item for key, item in score.lesson["course_questions"]().items() if int(key.split("/")[0]) <= LAST}
     tokenizer = score.model[1]
     found = {

@@ -39,7 +39,7 @@ class Run(NamedTuple):
         updates: Number of updates.
         start: Seed for the weights and the order of the data.
         falls: Name of the schedule.
-        long: Number of updates for which the schedule was made; 0 means `updates`.
+        long: Number of updates for which the schedule is planned; 0 means `updates`.
     """
 
     part: str
@@ -53,7 +53,7 @@ class Run(NamedTuple):
 
 
 def asked() -> Iterator[Run]:
-    """Yield all runs: every rate with the first seed, and the best rates with all seeds."""
+    """Yield all runs: every learning rate with the first seed, and the best ones with all seeds."""
     first = STARTS[0]
     for start in STARTS:
         for (way, updates), best in BEST.items():

@@ -1,4 +1,4 @@
-"""Results of long runs, stored in files so that no run has to be repeated."""
+"""Store the results of long runs in files, so that no run has to be repeated."""
 
 from __future__ import annotations
 

@@ -138,14 +138,14 @@ def run(text: Text, config: ModelConfig, start: int, updates: int, folder: Path)
 def falling(steady: Callable[[int], float], updates: int) -> Callable[[int], float]:
     """Add a decay to a schedule: in the last part (`FALL`) of a run, the rate falls linearly to a twentieth.
 
-    Before that, the rate does not depend on the length of the run, so runs can be shortened or extended (a
+    Until then, the rate does not depend on the length of the run, so runs can be shortened or extended (a
     warmup-stable-decay schedule).
     """
     return lambda number: steady(number) * min(1.0, 0.05 + 0.95 * (updates - number) / (FALL * updates))
 
 
 def made_of(text: Text, record: dict[str, Any]) -> str:
-    """Hash everything that determines the result of a run on a machine: text, tokenizer, model, plan and seed."""
+    """Hash everything that determines a run's result on a given machine: text, tokenizer, model, plan and seed."""
     parts = [text.fingerprint, record["config"], record["plan"], record["start"], BATCH, CONTEXT, FALL]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -178,7 +178,7 @@ def beginning(story: Story) -> str:
 
 
 def write(model: Transformer, tokenizer: BytePairTokenizer, begun: list[str]) -> Iterator[str]:
-    """Yield each beginning with the model's continuation, up to the end of the story or the context."""
+    """Yield each beginning with the model's continuation, up to the end of the story or of the context."""
     for at in range(0, len(begun), 100):
         part = begun[at : at + 100]
         prompts = [[tokenizer.separator, *tokenizer.encode(one)] for one in part]
@@ -192,7 +192,7 @@ def _parts(values: list[float], size: int) -> list[list[float]]:
 
 
 def story(folder: Path) -> tuple[dict[str, Any], Transformer, BytePairTokenizer]:
-    """Return the record of all `RUNS`, and the model of the first run with its tokenizer."""
+    """Return the record of all `RUNS`, and the first run's model with its tokenizer."""
     text = Text()
     done = [run(text, *which, folder / f"{name}_{which[1]}_{which[2]}") for name, *which in RUNS]
     names = [name for name, *_ in RUNS]

@@ -68,7 +68,7 @@ def build(notebooks: Path, root: Path, work: Path) -> int:
 
 
 def _stale(notebooks: Path) -> Iterator[tuple[Path, str]]:
-    """Yield each file that is out of date with its source, and the reason."""
+    """Yield each file that is out of date, and the reason."""
     written = lessons(notebooks=notebooks)
     faults = [(lesson.notebook, found) for lesson in with_deeper(written) if (found := _stale_lesson(lesson))]
     yield from faults
@@ -81,7 +81,7 @@ def _stale(notebooks: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _stale_lesson(lesson: Lesson) -> str:
-    """Return why a notebook is out of date with its source, or an empty string if it is up to date."""
+    """Return why a notebook is out of date, or an empty string if it is up to date."""
     if not lesson.notebook.exists():
         return "has never been built. Run: make notebooks"
     try:
@@ -94,7 +94,7 @@ def _stale_lesson(lesson: Lesson) -> str:
 def _texts(
     course: Course, there: list[reference.Module], press: Press, home: str
 ) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
-    """Return the texts, the labels in the contents and the kinds of all pages, each by the page's name."""
+    """Return the texts of all pages, their labels in the contents and their kinds, keyed by the name of the page."""
     texts, labels, kinds = {}, {}, {}
     asked = questions.by_lesson()
     made = [
@@ -168,7 +168,7 @@ def _contents(names: Iterable[str], labels: dict[str, str], caption: str = "") -
 def _ways(course: Course, texts: dict[str, str], labels: dict[str, str]) -> dict[str, tuple[Way, Way]]:
     """Return the previous and the next page of each page.
 
-    Lessons follow lessons. The page before a page that belongs to a lesson is the lesson itself.
+    Lessons follow lessons. For a page that belongs to a lesson, the previous page is that lesson.
     """
 
     def row(names: list[str]) -> dict[str, tuple[Way, Way]]:
@@ -226,7 +226,7 @@ def _set(work: Path, root: Path) -> None:
 
 
 def _colours(blue: str) -> dict[str, str]:
-    """Return the theme's variables for the figures' blue, in a shade that is readable as text."""
+    """Return theme variables that set the figures' blue, in a shade that is readable as text."""
     return {f"color-brand-{what}": blue for what in ("primary", "content")}
 
 

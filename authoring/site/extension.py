@@ -30,7 +30,7 @@ class Site:
         ways: The previous and the next page as (name, label), by page name.
         kinds: The kind of each page, by page name.
         days: The date of the last change to each page's file, by page name.
-        sections: Sections for the search, which are added as pages are rendered.
+        sections: Sections for the search index, added as pages are rendered.
     """
 
     formulas: Formulas
@@ -40,13 +40,13 @@ class Site:
     sections: list[Section] = field(default_factory=list)
 
 
-SITE = Site(Formulas())  # global, because Sphinx creates its directives itself and cannot pass our data to them
+SITE = Site(Formulas())  # global because Sphinx creates the directives itself and cannot pass our data to them
 
 
 class LightFormatter(HtmlFormatter):
     """Code formatter that puts no span around plain names, brackets and spaces.
 
-    These have the color of plain code anyway, and their spans would take up to a third of a page.
+    These have the color of plain code anyway, and their spans would make up as much as a third of a page.
     """
 
     def _get_css_classes(self, ttype: Any) -> str:
@@ -54,7 +54,7 @@ class LightFormatter(HtmlFormatter):
 
 
 class Cell(SphinxDirective):
-    """A code cell. A folded cell opens with a click on its first line."""
+    """A code cell. A folded cell is opened by a click on its first line."""
 
     has_content = True
     option_spec: ClassVar = {"id": directives.unchanged_required, "folded": directives.flag}
@@ -95,7 +95,7 @@ class Signature(SphinxDirective):
 
 
 class Shown(SphinxDirective):
-    """HTML that a cell or the site shows, with its formulas rendered."""
+    """HTML shown by a cell or by the site, with its formulas rendered."""
 
     has_content = True
 

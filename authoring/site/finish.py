@@ -1,4 +1,4 @@
-"""Steps after Sphinx: remove unneeded files, and check the links, files and page sizes."""
+"""Steps after Sphinx: remove unneeded files, and check links, files and page sizes."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def check(site: Path, sources: Mapping[str, str], faults: Faults) -> int:
 
     Args:
         site: The site's folder.
-        sources: The source that a fault should name, by the page's path.
+        sources: The source that a fault should name, keyed by the page's path.
         faults: Where faults are collected.
 
     Returns:
-        The number of links that lead to the site itself.
+        The number of links to pages and files of the site.
     """
     texts = {path.relative_to(site).as_posix(): path.read_text(encoding="utf-8") for path in site.rglob("*.html")}
     ids = {page: set(map(html.unescape, _ID.findall(text))) for page, text in texts.items()}

@@ -1,6 +1,6 @@
 r"""Formulas as MathML, which browsers render without scripts and screen readers can read.
 
-Pandoc converts all formulas in one call, and `mathml.py` adds what browsers need in addition. An equation's number,
+Pandoc converts all formulas in one call, and `mathml.py` adjusts the result for browsers. An equation's number,
 `\tag{2.1}`, is placed beside the equation.
 """
 
@@ -22,7 +22,7 @@ _MATH = re.compile(r"<math\b.*</math>", re.DOTALL)
 
 @dataclass(frozen=True)
 class Formula:
-    """A formula without its dollars and number, with a flag that says whether it is a display formula."""
+    """A formula without its dollars and number, and a flag that says whether it is a display formula."""
 
     tex: str
     display: bool
@@ -34,7 +34,7 @@ class Formula:
 
 @dataclass
 class Formulas:
-    """Formulas with the location at which each is first used and, after conversion, their MathML."""
+    """Formulas, the location at which each is first used and, after the conversion, their MathML."""
 
     places: dict[Formula, str] = field(default_factory=dict)
     done: dict[Formula, str] = field(default_factory=dict)
@@ -80,7 +80,7 @@ def converted(formulas: Iterable[Formula]) -> list[tuple[str, str]]:
     """Convert formulas with Pandoc.
 
     Returns:
-        The MathML of each formula with an empty string, or an empty string with the reason for the failure.
+        For each formula, its MathML and an empty string, or an empty string and the reason for the failure.
 
     Raises:
         RuntimeError: If Pandoc fails or returns a different number of formulas.
@@ -103,7 +103,7 @@ def converted(formulas: Iterable[Formula]) -> list[tuple[str, str]]:
 
 
 def _short(reason: str) -> str:
-    """Return Pandoc's reason on one line, without the tokens that it expected instead."""
+    """Return Pandoc's reason on one line, without the list of tokens that it expected."""
     return " ".join(reason.split()).partition(" expecting ")[0]
 
 

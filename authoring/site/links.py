@@ -39,7 +39,7 @@ class Links:
     faults: Faults
 
     def leads(self, href: str, page: Page, place: str) -> str | None:
-        """Return where a page's link leads on the site, or `None` for a broken link or a file without an address."""
+        """Return where a page's link leads on the site, or `None` if it is broken or its file has no address."""
         if re.match(r"[a-z]+:", href) or href.startswith("//"):
             return href
         target, _, fragment = href.partition("#")
@@ -72,8 +72,8 @@ class Links:
         Args:
             text: The Markdown.
             page: The page to which the text belongs.
-            place: Location to name in messages.
-            picture: Function that returns the address of a picture's file on the site.
+            place: Location that messages should name.
+            picture: Function that returns a picture file's address on the site.
         """
 
         def turned(found: re.Match[str]) -> str:

@@ -38,7 +38,7 @@ def mended(math: str) -> str:
 def _close_fences(row: ElementTree.Element) -> None:
     """Put large brackets and their content into one row, so that an exponent belongs to the whole row.
 
-    Otherwise the bracket with the exponent would not grow together with its partner.
+    Otherwise the bracket with the exponent would not grow with its partner.
     """
     kept: list[ElementTree.Element] = []
     opened: list[int] = []
@@ -67,7 +67,7 @@ def _close_fences(row: ElementTree.Element) -> None:
 def _keep_small(radical: ElementTree.Element) -> None:
     """Let a subscript under a root hang a little below the root, as in print.
 
-    Otherwise a browser uses the next larger root sign, which reaches far into the line below.
+    Otherwise a browser would use the next larger root sign, which reaches far into the line below.
     """
     inside = [element for child in radical for element in child.iter()]
     scripts = [element for element in inside if element.tag == "msub"]
@@ -79,7 +79,7 @@ def _keep_small(radical: ElementTree.Element) -> None:
 
 
 def breakable(mathml: str) -> str:
-    """Split a long inline formula into several formulas, because browsers break lines only between formulas.
+    """Split a long inline formula into several, because browsers break lines only between formulas.
 
     As in print, a line may end after a relation, an operator or a comma outside brackets.
     """
@@ -94,7 +94,7 @@ def breakable(mathml: str) -> str:
         sign = child.text or ""
         depth += child.tag == "mo" and (sign in OPENS) - (sign in CLOSES)
         if child.tag == "mo" and sign in BREAKS and depth == 0 and len(parts[-1]) > 1 and child is not row[-1]:
-            # the operator is now the last in its part, and browsers would not treat it as infix there
+            # the operator is now the last element of its part, where browsers would not treat it as infix
             child.set("form", "infix")
             parts.append([])
     pieces = []

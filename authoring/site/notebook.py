@@ -18,14 +18,14 @@ from authoring.site.pages import Page
 from authoring.source import FOLDED
 from companion_school.course.release import navigation_line
 
-FENCE = "`" * 12  # longer than any code fence in a cell
+FENCE = "`" * 12  # a fence longer than any code fence in a cell
 _QUESTION = re.compile(r"# question \d+\.[a-z]$")
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass
 class Press:
-    """The objects that the conversion uses and fills."""
+    """The objects that the conversion uses and to which it adds."""
 
     links: Links
     assets: Assets
@@ -76,7 +76,7 @@ def prose(text: str, page: Page, press: Press, place: str) -> str:
 
 
 def code(cell: NotebookNode, page: Page, press: Press, place: str) -> list[str]:
-    """Return a code cell with its outputs. The code of a question is left out."""
+    """Return a code cell with its outputs. The code of a question is omitted."""
     tags = cell.metadata.get("tags", [])
     shown = [part for result in cell.get("outputs", []) if (part := as_block(result, page, press, place))]
     asks = _QUESTION.match(cell.source.split("\n")[0])

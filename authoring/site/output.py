@@ -69,14 +69,14 @@ class Assets:
         return name
 
     def picture(self, png: bytes) -> tuple[str, int, int]:
-        """Add a picture, and return its file's path and its width and height in pixels."""
+        """Add a picture, and return the path of its file and its width and height in pixels."""
         name = f"{PICTURES}/{_digest(png)}.png"
         self.files[name] = png
         return name, *_pixels(png)
 
 
 def _phone(width: int) -> str:
-    """Return the attribute that sets a picture's width on a phone, for pictures that scroll there."""
+    """Return the attribute that sets the width of a picture on a phone, if the picture scrolls there."""
     return f'style="--phone:{width}px" ' if width else ""
 
 

@@ -1,4 +1,4 @@
-"""*Your own transformer* on the site: the page that lists its stages, and a note on pages whose cells must be run."""
+"""*Your own transformer* on the site: the page that lists its stages, and the note on pages whose cells must be run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _lesson(number: str, course: Course) -> str:
 
 
 def where_to_run(page: Page, press: Press) -> str:
-    """Return the note at the top of a page whose cells the reader should run, with a link to the notebook."""
+    """Return the note, with a link to the notebook, for the top of a page whose cells the reader should run."""
     file = f"{NOTEBOOKS}/{page.source.name}"
     press.assets.files[file] = page.source.read_bytes()
     place = page.source.relative_to(page.source.parents[1]).as_posix()

@@ -37,7 +37,7 @@ PARTS = (("deeper", "Deeper"), ("exercises", "Exercises"))
 
 @dataclass(frozen=True)
 class Page:
-    """A page that is made from a file in the notebooks' folder.
+    """A page made from a file in the notebooks' folder.
 
     Attributes:
         name: Path from the site's root without the extension, such as "deeper/02_deeper".
@@ -59,7 +59,7 @@ class Page:
 
     @property
     def place(self) -> str:
-        """The source's path, in the form used in messages."""
+        """The source's path, as shown in messages."""
         return self.source.relative_to(self.source.parents[len(Path(self.name).parts)]).as_posix()
 
     @property

@@ -38,7 +38,7 @@ def place_of(pages: Iterable[Page], question: Question) -> str | None:
 
 
 def bar(asked: list[Question]) -> str:
-    """Return a counter of answered questions for the page's script. Without scripts, it shows the total."""
+    """Return a counter of answered questions, which the page's script updates. Without scripts, it shows the total."""
     keys = html.escape(" ".join(question.key for question in asked))
     return f'<span class="progress" data-questions="{keys}">{count(len(asked), "question")}</span>'
 

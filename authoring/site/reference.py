@@ -1,4 +1,4 @@
-"""API reference of both packages, made from their docstrings, which are read without importing anything.
+"""API reference of both packages, made from docstrings that are read without importing anything.
 
 Each folder has a page. The pages are ordered so that each folder imports only from earlier ones. Each page lists its
 modules, and each module lists its documented public names, with the signature as written followed by the docstring. The
@@ -49,7 +49,7 @@ class Module:
 
 
 def _shown(folders: list[str]) -> list[str]:
-    """Return the leading folders that name the page of a module, given the module's folders."""
+    """Return the first of a module's folders, which together name its page."""
     return folders[: _DEEP.get(folders[0], 1)] if folders else []
 
 

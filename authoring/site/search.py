@@ -29,7 +29,7 @@ Say = Callable[[str], str]  # maps a formula's TeX to its MathML
 
 @dataclass(frozen=True)
 class Section:
-    """A section, with its page, the page's kind and title, its anchor, its headings (outermost first) and its text."""
+    """A section: its page, the page's kind and title, its anchor, its headings (outermost first) and its text."""
 
     page: str
     kind: str
@@ -40,7 +40,7 @@ class Section:
 
 
 def sections(page: str, kind: str, title: str, doctree: nodes.document, mathml: Say) -> Iterator[Section]:
-    """Yield the sections of a page. The text of a nested section belongs only to the nested section."""
+    """Yield the sections of a page. The text of a nested section is not repeated in the section around it."""
     title = html.unescape(title)
     for section in doctree.findall(nodes.section):
         above: list[str] = []
@@ -77,7 +77,7 @@ def _counts(node: nodes.Node) -> bool:
 def _words(node: nodes.Node | None, mathml: Say) -> str:
     """Return the visible text of a node.
 
-    Formulas become plain text, and code stays as it is. Outputs contribute only their questions and captions.
+    Formulas become plain text, and code stays as it is. Only the questions and captions of outputs are included.
     """
     if node is None or isinstance(node, nodes.comment):
         return ""
@@ -140,7 +140,7 @@ def _said(node: ElementTree.Element) -> str:
 def script(found: Sequence[Section], aliases: Mapping[str, Sequence[str]]) -> str:
     """Return the script with the index, which the search page loads.
 
-    The glossary's own page is left out, because each term is a section already.
+    The glossary's own page is left out, because each term is already a section.
     """
     rows = [
         [entry.page, entry.anchor, entry.kind, entry.title, " › ".join(entry.headings), " ".join(entry.text.split())]

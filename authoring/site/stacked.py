@@ -1,9 +1,9 @@
 """Still pictures for narrow screens, in which the diagrams of a wide picture are stacked instead of side by side.
 
 A picture of two or three diagrams is at least 760 pixels wide, so its text is too small on a phone. Diagrams side by
-side are recognized by their bases: two or three long lines or surfaces in the same row of pixels. For the cut, there
-must also be a gap between them that runs from top to bottom. Formulas made of boxes, or boxes with words beside them,
-have no such row.
+side are recognized by their bases: two or three long lines or surfaces in the same row of pixels. To be cut apart, they
+must also have a gap between them that runs from top to bottom. Formulas made of boxes, and boxes with words beside
+them, have no such row.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ LABELS = 0.1
 """Maximum distance of axis labels below a diagram's base, as a share of the picture's height."""
 PRINT, SCREEN = 0.8, 344
 """Minimum scale of a picture on a phone, and the width in points of a narrow phone's screen. Wider ones scroll."""
-_BETWEEN, _MARGIN = 24, 8  # pixels between pieces and around each piece
+_BETWEEN, _MARGIN = 24, 8  # number of pixels between pieces and around each piece
 Pixels = np.ndarray
 
 
 def stacked(png: bytes, width: int) -> bytes | None:
-    """Return the picture with its diagrams stacked, or `None` if it fits as it is or cannot be cut.
+    """Return the picture with its diagrams stacked, or `None` if it already fits or cannot be cut.
 
     Args:
         png: The picture.
@@ -88,7 +88,7 @@ def _cuts(pixels: Pixels) -> list[int]:
         gaps = [gap for gap in _runs(blank[end:start]) if gap[1] - gap[0] >= GAP * width]
         if not gaps:
             return []
-        cuts.append(end + sum(gaps[0]) // 2)  # the first gap, because the next diagram's axis label may follow
+        cuts.append(end + sum(gaps[0]) // 2)  # the first gap, because the axis label of the next diagram may follow it
     return cuts
 
 
@@ -100,7 +100,7 @@ def _below_the_first_line(pixels: Pixels) -> int:
 
 
 def _is_over(line: Pixels, cuts: list[int]) -> bool:
-    """Return whether a line of text, such as a legend, belongs to all diagrams, because part of it is near a cut."""
+    """Return whether part of a line of text is near a cut, so that it belongs to all diagrams, as a legend does."""
     near = round(NEAR * line.shape[1])
     return any(bool((line[:, cut - near : cut + near] != line[:1, :1]).any()) for cut in cuts)
 
