@@ -152,8 +152,7 @@ def _allocated() -> int:
 
 @contextmanager
 def _timed(module: Any, *names: str) -> Iterator[dict[str, float]]:
-    """Measure how many seconds a module's functions take. Only calls from files that import the functions afterwards
-    are measured."""
+    """Measure the seconds spent in a module's functions by files that import them after this call."""
     spent, before = dict.fromkeys(names, 0.0), {name: getattr(module, name, None) for name in names}
 
     def watched(name: str, call: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,5 +1,4 @@
-"""The commands `companion course collect` and `companion course mark`, which collect written answers for a marker and
-read the marks back."""
+"""The commands `companion course collect` and `companion course mark`, which collect written answers and read marks."""
 
 from __future__ import annotations
 

@@ -10,8 +10,7 @@ from companion_school.checking.exercise import Case
 
 
 def _asked(draw, queries, keys, mask=None):
-    """Return random queries, latents, rotated keys, U_k and U_v, and the given mask. All sizes set here are
-    different."""
+    """Return random queries, latents, rotated keys, U_k and U_v, and the given mask. All sizes set here differ."""
     batch, heads, d_k, d_v, rank, d_rope = 2, 3, 5, 6, 7, 4
     return (draw.normal(batch, heads, queries, d_k + d_rope), draw.normal(batch, 1, keys, rank),
             draw.normal(batch, 1, keys, d_rope), draw.normal(heads, d_k, rank), draw.normal(heads, d_v, rank), mask)  # fmt: skip
