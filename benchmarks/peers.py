@@ -124,7 +124,7 @@ def _x_transformers(ours: Transformer) -> Peer:
             ff_glu=True,
             ff_swish=True,
             ff_no_bias=True,
-            ff_mult=(config.feed_forward.d_ff + 0.5) / config.d_model,  # the library truncates its product with the width
+            ff_mult=(config.feed_forward.d_ff + 0.5) / config.d_model,  # truncated after multiplication by the width
             verbose=False,
         ),
     )

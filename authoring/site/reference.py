@@ -49,7 +49,7 @@ class Module:
 
 
 def _shown(folders: list[str]) -> list[str]:
-    """Return the first of a module's folders, which together name its page."""
+    """Return the leading folders of a module's path, which name its page."""
     return folders[: _DEEP.get(folders[0], 1)] if folders else []
 
 
