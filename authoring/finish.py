@@ -1,9 +1,9 @@
 """Finish the cells of a notebook. This is the part of the conversion that needs the sources of other lessons.
 
 Every lesson gets a navigation line at its beginning and end (previous, start, next, exercises, deeper, glossary). Each
-"lesson 03" in its prose becomes a link, and so does each role (see below). Three things are inserted: the head, the
-counted minutes and, in place of `{{ now write it }}`, the parts of *Your own transformer* that the reader writes after
-the lesson.
+"lesson 03" in its prose becomes a link, as does each role (see below). Three things are inserted: the head, the counted
+minutes and, in place of `{{ now write it }}`, the parts of *Your own transformer* that the reader writes after the
+lesson.
 
     {ref}`coins`, {ref}`the coins <coins>`              a place in the same notebook, by its target
     {deeper}`why only rotations will do <05#rotations>` a section of a lesson's deeper notebook, with its minutes
@@ -130,9 +130,9 @@ def finish(path: Path) -> Finished:
 
 
 def _in_another_kernel(code: str) -> str:
-    """Add an import to the first cell's code, which shows a hint if the kernel does not have the course.
+    """Add an import to the first cell's code; it shows a hint if the kernel cannot import the course.
 
-    The import becomes the first line or, in a folded cell, the second, after the comment that readers see.
+    The import becomes the first line or, in a folded cell, the second, below the comment that readers see.
     """
     rows = code.split("\n")
     at = 1 if rows[0].startswith("#") else 0
@@ -200,12 +200,12 @@ def lesson_linker(path: Path) -> Callable[[str], str]:
 
 
 def lesson_minutes(counted: list[Part]) -> int:
-    """Return a lesson's minutes: the rounded minutes of each sitting plus those outside sittings."""
+    """Return a lesson's minutes: the rounded minutes of each sitting plus the minutes outside sittings."""
     return sum(part.minutes for part in counted if part.is_sitting) + _rest(counted)
 
 
 def _rest(counted: list[Part]) -> int:
-    """Return the minutes outside sittings: for exercises, summary, and what to read next."""
+    """Return the minutes outside sittings: for the exercises, the summary, and what to read next."""
     return round(sum(part.exact for part in counted if not part.is_sitting))
 
 
@@ -238,14 +238,14 @@ def _due_after(lesson: Path) -> list[tuple[Stage, tuple[str, ...], str]]:
 
 
 def _written_after(lesson: Path) -> str:
-    """Return, as Markdown, what a reader writes in *Your own transformer* after a lesson."""
+    """Return, as Markdown, what readers write in *Your own transformer* after a lesson."""
     said = [f"[`{stage.file}`]({notebook}) with {', '.join(f'`{name}`' for name in written)}"
             for stage, written, notebook in _due_after(lesson)]  # fmt: skip
     return f"**You will write**, in *Your own transformer*: {'; '.join(said)}.\n\n" if said else ""
 
 
 def _now_write_it(source: Source) -> str:
-    """Return a text that says what readers write now, by stage, and how they see the course's version afterwards."""
+    """Return a text that says what readers write now, stage by stage, and how to see the course's version."""
     number, said = int(source.path.name[:2]), []
     found = _due_after(source.path)
     if not found:
@@ -253,14 +253,18 @@ def _now_write_it(source: Source) -> str:
     for at, (stage, written, notebook) in enumerate(found):
         whole, more = due(stage), [lesson for lesson in due(stage) if lesson > number]
         link = f"[stage {stage.number}{' of *Your own transformer*' * (at == 0)}, {stage.title.lower()}]({notebook})"
-        verb = "begin" if more else "complete" if len(whole) > 1 else "are"
-        verb += {"begin": "s", "complete": "s"}.get(verb, "") if len(written) == 1 else ""
-        verb = "is" if verb == "are" and len(written) == 1 else verb
-        rest = f"; lesson {more[0]:02d} has the rest of it" if more else ""
+        one = len(written) == 1
+        if more:
+            verb = "is the first part of" if one else "are the first part of"
+        elif len(whole) > 1:
+            verb = "completes" if one else "complete"
+        else:
+            verb = "makes up" if one else "make up"
+        rest = f"; the rest follows in lesson {more[0]:02d}" if more else ""
         said.append(f"{_listed(written)} {verb} {link}{rest}.")
     commands = " and ".join(f"`companion build compare {stage.number}`" for stage, _, _ in found)
     shows = "show" if len(found) > 1 else "shows"
-    told = f"Once your version passes its check, {commands} {shows} the course's beside it."
+    told = f"Once your version passes its check, {commands} {shows} the course's version beside it."
     return f"**Now write it.** {' '.join(said)} {told}"
 
 
