@@ -22,7 +22,7 @@ _CLOSE = ("isclose", "allclose")
 
 
 def faults(code: str, later: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """Yield the faults in a code cell's use of `≈` as (line, counted from 0; message).
+    """Yield what is wrong with a code cell's use of `≈`, as (line, counted from 0; message).
 
     Args:
         code: The cell's code.

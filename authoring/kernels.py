@@ -24,7 +24,7 @@ _as_always = local_provisioner.launch_kernel
 
 
 class Forked:
-    """A kernel's process with the part of `subprocess.Popen`'s interface that `jupyter_client` uses."""
+    """A kernel's process, with those parts of `subprocess.Popen`'s interface that `jupyter_client` uses."""
 
     stdin = stdout = stderr = None
 

@@ -43,7 +43,7 @@ class LessonError(Exception):
 
 @dataclass(frozen=True)
 class Lesson:
-    """One lesson. Its files are read on first use, and `again` returns an unread copy."""
+    """One lesson. Its files are read on first use; `again` returns a copy that reads them anew."""
 
     source: Path
     notebook: Path
@@ -68,7 +68,7 @@ class Lesson:
 
     @property
     def prefix(self) -> str:
-        """The part of its equation numbers before the dot: "2", or "D2" in a deeper notebook."""
+        """The part of equation numbers before the dot: "2", or "D2" in a deeper notebook."""
         return f"{'D' * self.is_deeper}{self.number}"
 
     @property

@@ -37,7 +37,7 @@ class Fault:
     """One broken rule.
 
     Attributes:
-        what: The problem.
+        what: Description of the problem.
         cell: Number of the cell, counted from 1.
         line: Line in the source, counted from 1.
     """

@@ -55,7 +55,7 @@ class Draft:
 
     Attributes:
         question: The question.
-        line: Line of the source, from 1.
+        line: Line of the source, counted from 1.
     """
 
     question: Question
@@ -96,7 +96,7 @@ def read_question(body: list[str], path: Path, line: int, lesson: int, before: i
     Args:
         body: The question's name and the lines of the directive.
         path: The source.
-        line: Line of the source, from 1.
+        line: Line of the source, counted from 1.
         lesson: Number of the lesson.
         before: Number of questions before it in the lesson.
 

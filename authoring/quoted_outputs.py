@@ -28,9 +28,9 @@ class Said:
     """Words in a source that must agree with a cell's output.
 
     Attributes:
-        words: The words.
+        words: The words that must agree with the output.
         cell: Name of the cell.
-        line: Line of the source, from 1.
+        line: Line of the source, counted from 1.
     """
 
     words: str

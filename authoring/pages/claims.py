@@ -45,7 +45,7 @@ class Decision:
 
     Attributes:
         part: The lesson or deeper notebook.
-        index: Index of its cell.
+        index: Index of the cell that contains the assertion.
         says: The assertion in the form that `asserted` returns.
     """
 

@@ -52,7 +52,7 @@ CELLS = (
 
 
 class Runs(LessonRuns):
-    """The lesson's training runs, with their results stored in a folder."""
+    """The lesson's training runs, whose results are stored in a folder."""
 
     number, cells = "20", CELLS
 

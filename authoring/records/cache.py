@@ -28,7 +28,7 @@ BUDGETS = {300: tuple(KINDS), 900: tuple(KINDS)[:-1]}
 
 
 class Runs(LessonRuns):
-    """The lesson's training runs, with their results stored in a folder."""
+    """The lesson's training runs, whose results are stored in a folder."""
 
     number, cells = "15", ("setup", "sets-up-text")
 

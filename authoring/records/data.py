@@ -18,7 +18,7 @@ TEXTS = ("raw", "deduplicated", "filtered", "both", "chosen")
 
 
 class Trials(LessonRuns):
-    """The lesson's `trial`, with its results stored in a folder."""
+    """The lesson's `trial`, whose results are stored in a folder."""
 
     number, cells = "24", ("setup", "crawl", "rules", "cleaned", "sets-up-text", "trial", "classifier", "chosen")
 

@@ -42,7 +42,7 @@ CELLS = (
 
 
 class Evening(LessonRuns):
-    """The steps of the pipeline, with their results stored in a folder."""
+    """The steps of the pipeline, whose results are stored in a folder."""
 
     number, cells = "27", CELLS
 

@@ -17,7 +17,7 @@ STARTS, BUDGETS, AHEAD = (0, 1, 2), (300, 900), 3
 
 
 class Runs(LessonRuns):
-    """The lesson's training runs, with their results stored in a folder."""
+    """The lesson's training runs, whose results are stored in a folder."""
 
     number, cells = "18", ("setup", "sets-up-text", "rung-heads", "sets-up-learn", "sets-up-scores")
 

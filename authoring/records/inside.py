@@ -70,7 +70,7 @@ def trained(text: Text, start: int, folder: Path) -> list[Path]:
 
 
 class Measures:
-    """The lesson's measures of the models from `trained`, with their results stored in the folder."""
+    """The lesson's measures of the models from `trained`, which are stored in the folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.text = folder, Text()

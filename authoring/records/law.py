@@ -29,7 +29,7 @@ LARGE = 208
 
 
 class Trials(LessonRuns):
-    """The lesson's `trial`, with its results stored in a folder."""
+    """The lesson's `trial`, whose results are stored in a folder."""
 
     number, cells = "23", ("setup", "sets-up-text", "trial")
 

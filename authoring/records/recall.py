@@ -17,7 +17,7 @@ BUDGETS = (450, 1800)
 
 
 class Runs(LessonRuns):
-    """The lesson's training runs, with their results stored in a folder."""
+    """The lesson's training runs, whose results are stored in a folder."""
 
     number, cells = "17", ("setup", "tables", "sets-up-layer", "sets-up-texts", "training")
 

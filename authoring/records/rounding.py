@@ -23,7 +23,7 @@ WAYS = ("per row", "plain", "affine", "second order", "aware")
 
 
 class Runs(LessonRuns):
-    """The lesson's models, trained and rounded, with the cost of rounding stored in a folder."""
+    """The lesson's models, trained and rounded; the cost of rounding is stored in a folder."""
 
     number, cells = "19", CELLS
 

@@ -25,7 +25,7 @@ LAST = 23
 
 
 class Scores(LessonRuns):
-    """The lesson's scores, with results stored in a folder."""
+    """The lesson's scores, which are stored in a folder."""
 
     number, cells = "25", CELLS
 

@@ -71,7 +71,7 @@ def asked() -> Iterator[Run]:
 
 
 class Runs(LessonRuns):
-    """The lesson's training runs, with their results stored in a folder."""
+    """The lesson's training runs, whose results are stored in a folder."""
 
     number, cells = "22", CELLS
 

@@ -13,7 +13,7 @@ from authoring.comparisons.cells import names_of
 
 
 class LessonRuns:
-    """Runs of a lesson's own cells, with their results stored in a folder.
+    """Runs of a lesson's own cells, whose results are stored in a folder.
 
     Attributes:
         number: The lesson's number, such as "04".

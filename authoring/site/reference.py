@@ -143,7 +143,7 @@ def _defined(node: ast.FunctionDef | ast.ClassDef, module: Module, level: int, i
 
 
 def signature(node: ast.FunctionDef | ast.ClassDef, source: str) -> str:
-    """Return the source before the docstring and, for a class, its fields and the signature of `__init__`."""
+    """Return the source that precedes the docstring and, for a class, its fields and the signature of `__init__`."""
     lines = source.splitlines()
     first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
     head = "\n".join(lines[first - 1 : node.body[0].lineno - 1])

@@ -363,12 +363,13 @@ def exercise(
         excused: Laws that do not hold for this exercise, each with the reason: "one", "levels", "offset", "nan",
             "dtype", "other", "tie", "scale", "edge" and "large" (`derived_cases`), "memory" (the result may be an
             argument or a view into one) and "layout" (the arguments are in memory in the order of their axes).
-        right: What counts towards *right* in this exercise although by default it counts towards *robust*: names, each
-            with the reason. A name is "gradients" (if the exercise is about gradients, or if its answer is used in a
-            model), "type", "memory", "again", "refusals", a law (see `derived_cases`), a property that cases show, or
+        right: Names of what counts towards *right* in this exercise although by default it counts towards *robust*,
+            each with the reason. A name is "gradients" (if the exercise is about gradients, or if its answer is used in
+            a model), "type", "memory", "again", "refusals", a law (see `derived_cases`), a property that cases show, or
             "all".
-        robust: What counts towards *robust* in this exercise although by default it counts towards *right*: names, each
-            with the reason. A name is one of the laws "one", "other", "tie" and "edge", or a property that cases show.
+        robust: Names of what counts towards *robust* in this exercise although by default it counts towards *right*,
+            each with the reason. A name is one of the laws "one", "other", "tie" and "edge", or a property that cases
+            show.
         limits: For each argument, by name, the values with which the statement compares it, or a function of all
             arguments that returns these values. Derived cases hit these values exactly or miss them narrowly.
         room: Function of all arguments that returns how many bytes an answer may use at any one time, not counting the

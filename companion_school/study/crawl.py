@@ -117,7 +117,7 @@ class Dice:
 
 
 def crawl(seed: int = 0) -> list[Page]:
-    """Generate the crawl: about 600 pages in random order, except that each original comes before its copies.
+    """Generate the crawl: about 600 pages in random order, except that every original precedes its copies.
 
     The prose comes from the training documents of `split(first_edition())`; the held-out documents are reserved for
     testing.

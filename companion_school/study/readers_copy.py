@@ -27,7 +27,7 @@ LANGUAGE = {
     "version": sys.version.split()[0],
 }
 """Language information that the kernel reports."""
-RECORD = ".copied.json"  # in the reader's folder; two digests of each file: of its cells and of all of it
+RECORD = ".copied.json"  # in the reader's folder; holds digests of each file's cells and of the whole file
 SKIPPED = (".lab", ".ipynb_checkpoints", "__pycache__", "INSTRUCTORS.md", "PLAN.md")
 
 

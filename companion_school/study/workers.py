@@ -4,9 +4,9 @@
     sums = workers.run(ring_all_reduce, columns)   # one result per process, in the order of their ranks
     workers.sent                                   # bytes that each process sent during this run
 
-The processes know nothing of the notebook in which the function was defined. So the functions, classes and data that
-the function uses from the notebook are sent along with it, as code objects, JSON and tensors (safetensors). Nothing is
-pickled. The processes are children of this process, use the same interpreter, and end when it ends.
+The processes know nothing of the notebook in which the function was defined, so the functions, classes and data that it
+uses from the notebook are sent along with it, as code objects, JSON and tensors (safetensors). Nothing is pickled. The
+processes are children of this process, use the same interpreter, and end when it ends.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Moving figure of two models on the same questions, with separate and with paired confidence intervals (lesson 25)."""
+"""Moving figure of two models on the same questions, with unpaired and paired confidence intervals (lesson 25)."""
 
 from __future__ import annotations
 

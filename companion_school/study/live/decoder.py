@@ -40,7 +40,7 @@ def writing(
         caption: Caption of the figure, including its number.
 
     Raises:
-        ValueError: The shapes do not match, rows do not add up to one, or a slot looks ahead.
+        ValueError: The shapes do not match, rows do not add up to one, or a slot attends to a later slot.
     """
     tables = [np.asarray(table, dtype=float) for table in (own, cross, chances)]
     slots, n, vocab = len(tables[0]), len(source), len(vocabulary)

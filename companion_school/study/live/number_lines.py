@@ -90,7 +90,7 @@ def _off(weights: Sequence[float], name: str, group: int) -> float:
 
 
 def _still(weights: Sequence[float], grown: Sequence[float], group: int, times: int) -> figures.Figure:
-    """Draw the initial weights in int4, and the grown weights in int4 (one scale or one per group) and in fp4."""
+    """Draw the initial weights in int4, and the grown weights in int4 (with one scale or one per group) and fp4."""
     shown = (
         ("int4", weights, len(weights), "int4"),
         ("int4", grown, len(grown), f"int4, the last weight {times} times as large"),

@@ -153,7 +153,7 @@ def timetable(texts: Sequence[tuple[float, int, int]], *, seats: int, way: str, 
 
 
 def seats(texts: Sequence[tuple[float, int, int]], *, together: int = 8, chunk: int = 4, caption: str = "") -> None:
-    """Show how a server batches texts: static or continuous batching, with each prompt read at once or in chunks.
+    """Show how a server batches texts: static or continuous batching, with prompts read at once or in chunks.
 
     Args:
         texts: 2 to 12 texts, as in `timetable`, with prompts and answers of 1 to 64 tokens.

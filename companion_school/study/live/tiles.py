@@ -97,7 +97,7 @@ def climb(
         caption: Caption of the figure, including its number.
 
     Raises:
-        ValueError: `tiles` are out of range or not in increasing order, or `start` is not one of them.
+        ValueError: The tile sizes are out of range or not in increasing order, or `start` is not one of them.
     """
     sizes = list(tiles)
     if not sizes or sizes != sorted(set(sizes)) or sizes[0] < 1 or sizes[-1] > tokens:

@@ -247,7 +247,7 @@ def _shown(text: str) -> str:
 
 
 def _marked(text: str, known: Collection[str]) -> list[list[str]]:
-    """Split a text into lines, and each line into pieces: every second piece is an unknown word."""
+    """Split a text into lines, and each line into pieces that are alternately known text and unknown words."""
     lines = []
     for line in textwrap.wrap(text, LINE):
         pieces = [""]

@@ -28,9 +28,9 @@ def walk(
     """Show three words on their way through a one-block model: the states, the attention and the next word.
 
     Args:
-        models: The matrices of each model, by the model's name. They multiply row vectors: E (vocab, 4); Wq, Wk and Wv
-            (2, 4, 2); Wo (4, 4); the gains g1 and g2 (4,); W1 (4, d_ff) and W2 (d_ff, 4). The reader can choose among
-            several models.
+        models: The matrices of each model, by the model's name. The matrices multiply row vectors: E (vocab, 4); Wq, Wk
+            and Wv (2, 4, 2); Wo (4, 4); the gains g1 and g2 (4,); W1 (4, d_ff) and W2 (d_ff, 4). The reader can choose
+            among several models.
         vocabulary: The words (vocab,). The first one is padding and cannot be chosen.
         start: The first three words.
         eps: Epsilon in the square root of the norms.

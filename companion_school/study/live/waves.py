@@ -1,4 +1,4 @@
-"""Moving figure of sinusoidal positions: a row of clocks for each position, the waves of their hands, and the base."""
+"""Moving figure of sinusoidal positions: clocks for each position, the waves that their hands draw, and the base."""
 
 from __future__ import annotations
 
