@@ -110,7 +110,7 @@ def _is_module(node: ast.expr) -> bool:
 
 
 def _compared(tree: ast.Module | None) -> Iterator[ast.expr]:
-    """Yield every expression inside an asserted comparison or a call of `assert_...` or `isclose`."""
+    """Yield every expression inside an asserted comparison or a call to `assert_...` or `isclose`."""
     for node in ast.walk(tree) if tree else ():
         if isinstance(node, ast.Assert):
             for part in ast.walk(node.test):

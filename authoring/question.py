@@ -203,7 +203,7 @@ def _halves(words: str) -> tuple[str, str]:
 
 
 def as_html(question: Question) -> str:
-    """Return the question's HTML for a page without scripts. A click on a choice opens its reason."""
+    """Return the question's HTML for a page without scripts. Clicking a choice shows why it is right or wrong."""
     name, id = html.escape(question.name), html.escape(question.id)
     head = f'<section class="ext-question" data-question="{id}" data-name="{name}"'
     head += f' data-lesson="{question.key.split("/")[0]}" data-kind="{question.kind}" aria-label="Question {id}">'

@@ -1,4 +1,4 @@
-"""Statements about outputs: numbers in a lesson's prose and questions that come from a cell's output.
+"""Statements about outputs: numbers taken from a cell's output and quoted in a lesson's prose or questions.
 
     After 600 updates it is at {out}`0.33 <trained>`.
 

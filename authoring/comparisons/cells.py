@@ -21,7 +21,7 @@ def names_of(lesson: str, *cells: str, **given: Any) -> dict[str, Any]:
         given: Values of names to define before the first cell runs.
 
     Raises:
-        ValueError: If the lesson has no cell of a given name.
+        ValueError: If the lesson has no cell with one of the given names.
     """
     [path] = SOURCES.glob(f"{lesson}_*.md")
     code = {cell.metadata["name"]: cell.source for cell in read_source(path).cells if "name" in cell.metadata}

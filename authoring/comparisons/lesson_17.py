@@ -14,9 +14,9 @@ Found = dict[tuple[str, int], list[float]]
 
 
 def recall() -> Found:
-    """Read the percentage of correct answers with 4 and 32 pairs from the recorded runs, by kind of layer and updates.
+    """Read the percentage of correct answers from the recorded runs, by layer type, number of pairs and updates.
 
-    Either all pairs are shown once, or half of them are shown a second time.
+    There are 4 or 32 pairs. Either all pairs are shown once, or half of them are shown a second time.
     """
     run, found = Runs(Path("build/records/recall")), Found()
     for updates in BUDGETS:

@@ -88,7 +88,7 @@ class Runs(LessonRuns):
 
     @torch.no_grad()
     def _working(self, model: Transformer) -> float:
-        """Return the share of the working's tokens in new books that the model considers most probable."""
+        """Return the share of tokens in the worked steps of unseen books that the model ranks as most probable."""
         page = self.lesson["pages"](200, torch.Generator().manual_seed(99))[0][:, : 1 + 11]
         said = model(page[:, :-1]).logits.argmax(-1)[:, 6:]
         return (said == page[:, 7:]).float().mean().item()

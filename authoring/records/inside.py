@@ -157,7 +157,7 @@ def rounded(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def inside(folder: Path) -> dict[str, Any]:
-    """Return the record: readers, story models, heads during training, and streams of trained and untrained models."""
+    """Return results for readers, story models, heads over training, and streams of trained and untrained models."""
     of = Measures(folder)
     return {
         "readers": [of.reader(start, updates) for updates in READERS for start in STARTS],

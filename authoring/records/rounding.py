@@ -1,4 +1,4 @@
-"""Record for lesson 19: the cost of rounding weights, with and without loud channels, for two budgets and three seeds.
+"""Record for lesson 19: the cost of rounding weights with and without outlier channels (two budgets, three seeds).
 
 The runs use the lesson's own `learn`, `to_levels`, `affine`, `second_order` and `aware`. Results are stored in
 `build/records/rounding` and reused.

@@ -76,7 +76,7 @@ def users(lessons: Iterable[Lesson]) -> dict[str, list[str]]:
 
 
 def places(there: Iterable[Module]) -> dict[str, str]:
-    """Return the address of each module's description on the site, by the module's file."""
+    """Return the site address of each module's description, keyed by module file."""
     return {module.file: f"{module.page}.html#{module.name}" for module in there}
 
 

@@ -21,7 +21,7 @@ class Stage:
         needs: The earlier stages that its check uses, whether or not its file imports them.
         points: Points for the stage in courses that grade it.
         begun: Earlier lessons after which the learner can already write some of the definitions, each with the names of
-            those definitions. The learner writes the others after the last of `lessons`.
+            those definitions. The learner writes the rest after finishing the last lesson in `lessons`.
 
     The reference of a stage determines which definitions learners write and which are given (`stubs.names`,
     `stubs.given`).

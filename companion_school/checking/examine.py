@@ -7,9 +7,9 @@
 
 Each fault costs one of an answer's two marks. A *right* answer implements the idea. The first fault that costs this
 mark ends the examination. A *robust* answer also copes with what a lesson does not mention: extreme values, NaN,
-invalid inputs, memory and types. If the answer is right, the first fault that costs the robust mark is reported, but it
-costs no points. A fault costs only the robust mark if its case counts as robust (`Case.is_robust`), or if its kind is
-not "value" (`exercise.KINDS`).
+invalid inputs, memory and types. If the answer is right, the first fault that prevents the robust mark is still
+reported, but no points are deducted. A fault costs only the robust mark if its case counts as robust
+(`Case.is_robust`), or if its kind is not "value" (`exercise.KINDS`).
 
 The answer runs either in this process (`call.in_this_process`) or in the grader's separate process. This module sees
 only the `Outcome` of each call.

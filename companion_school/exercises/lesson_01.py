@@ -260,7 +260,7 @@ def _(data):
 
 @whole_bytes.variant
 def _(data):
-    # from the end, where at most three bytes can be waiting
+    # scan from the end, where at most three bytes can be pending
     if data and data[0] in range(128, 192):
         raise ValueError(f"unexpected byte {data[0]}")
     for waiting in (1, 2, 3):

@@ -582,7 +582,7 @@ def _(j, w_k, sharpness):
 
 @look_back.variant
 def _(j, w_k, sharpness):
-    # from positions only: find the least-squares solution of P X = the desired queries
+    # from positions only: solve P X = Q for X by least squares, where Q holds the desired queries
     if j < 0:
         raise ValueError(f"{j} places")
     d = len(w_k)

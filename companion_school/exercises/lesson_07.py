@@ -494,7 +494,7 @@ def _(draw):
     yield Case("one token of each kind", (tokens, real, mask_id, lots, how, anything))
     lots_met, how_met = (torch.tensor(numbers, dtype=torch.float64) for numbers in _MET)
     yield Case("numbers that are exactly on a bound", (tokens, real, mask_id, lots_met, how_met, anything))
-    # twelve columns of chosen tokens, in four kinds, and three of tokens that are not chosen, all shuffled
+    # twelve columns of chosen tokens, of four kinds, and three of unchosen tokens, all shuffled
     width = 15
     order = draw.shuffled(width)
     lots = 0.01 + 0.13 * draw.uniform(3, width)
@@ -659,8 +659,8 @@ def pre_layer(X, p, heads, real):
     $X \\leftarrow X + \\operatorname{FFN}(\\operatorname{LN}_2(X))$, with a ReLU and $\\varepsilon = 10^{-5}$. `X` is (batch, token, d_model).
     `real` (batch, token), boolean, hides padding *keys* from every query, but padding rows are computed like the
     others. `p` is a dict with the entries `"W_q"`, `"W_k"`, `"W_v"`, `"W_o"`, `"W_1"`, `"W_2"` (used as `x @ W + b`,
-    with the heads one after the other), `"b_q"` to `"b_2"`, and `"gain_1"`, `"bias_1"`, `"gain_2"`, `"bias_2"`. Do not
-    use PyTorch's attention.
+    with consecutive columns of q, k and v for each head), `"b_q"` to `"b_2"`, and `"gain_1"`, `"bias_1"`, `"gain_2"`,
+    `"bias_2"`. Do not use PyTorch's attention.
 
     ```python
     >>> ones = dict.fromkeys("b_q b_k b_v b_o b_1 b_2 gain_1 bias_1 gain_2 bias_2".split(), torch.ones(2))

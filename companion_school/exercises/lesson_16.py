@@ -235,7 +235,7 @@ def _(q, k, gain_q, gain_k, eps, cap):
 
 @held_scores.variant
 def _(q, k, gain_q, gain_k, eps, cap):
-    # Compute the products first, and then divide them by the sizes of the rows
+    # Compute the dot products first, and then divide them by the root mean squares of the rows
     if not cap > 0:
         raise ValueError(f"{cap=}")
     products = (q * gain_q * gain_k) @ k.T

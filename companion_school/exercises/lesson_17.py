@@ -284,7 +284,7 @@ def _(S, q, k, v, decay, write):
 
 @delta_step.variant
 def _(S, q, k, v, decay, write):
-    # Use products with matrices of one row
+    # Use matrix products with one-row matrices
     if S.shape != (len(q), q.shape[1], v.shape[1]) or k.shape != q.shape or len(v) != len(q):
         raise ValueError("sizes do not match")
     if len(decay) != len(q) or len(write) != len(q):
@@ -466,7 +466,7 @@ def _(S, k, v, decay, write):
 
 @corrected_values.variant
 def _(S, k, v, decay, write):
-    # Use an inverse, and products instead of logarithms
+    # Use the inverse of I + T, and multiply decays instead of adding their logarithms
     tokens = len(k)
     if S.shape != (k.shape[1], v.shape[1]) or [len(v), len(decay), len(write)] != [tokens] * 3:
         raise ValueError("sizes do not match")

@@ -959,9 +959,9 @@ def pass_at(right, drawn, k):
     ```
 
     ★
-    - Raise a `ValueError` if there are no questions, more right answers than were sampled, or a k that is not from 1 to
-      `drawn`.
-    - Ten thousand answers are not a problem.
+    - Raise a `ValueError` if there are no questions, if there are more right answers than samples, or if k is not
+      between 1 and `drawn`.
+    - Ten thousand answers must not cause an overflow.
     """
     ### BEGIN SOLUTION
     if not right or not 1 <= k <= drawn or not all(0 <= count <= drawn for count in right):

@@ -145,8 +145,8 @@ def _(u, gain, table, eps):
 def credit(writes, gain, table, words, eps):
     """`writes` (part, d_model) holds the embedding of one token and everything that each head and network added to it, so its sum is the final
     stream. RMSNorm with `gain` (d_model) and `eps` comes next, and then `table` (vocab, d_model) computes the logits.
-    `words` is a pair of token ids. For each part, return how much it adds to the logit of the first word minus the
-    logit of the second, (part). The results add up to the gap between the two logits.
+    `words` is a pair of token ids. Return a tensor (part) with each part's contribution to the gap, which is the
+    first word's logit minus the second's. The contributions add up to the gap.
 
     ```python
     >>> writes = torch.tensor([[3.0, 1.0], [1.0, 2.0]])
@@ -289,7 +289,7 @@ def induction(weights, tokens):
     """`weights` (batch, head, query, key) are attention weights under a causal mask, and `tokens` (batch, token) are
     token ids (int64). A key is *after a copy* for a query if it does not come later than the query and the token just
     before the key equals the query's own token. A query *counts* if it has such a key. Return each head's total weight
-    on such keys, (head), averaged over all queries in the batch that count.
+    on such keys, (head), averaged over all queries in the batch that have such a key.
 
     ```python
     >>> weights = torch.tensor([[[[1.0, 0, 0], [0.5, 0.5, 0], [0.2, 0.7, 0.1]]]])

@@ -378,10 +378,10 @@ def _(W, gradient, mean, rate, decay):
     ),
 )
 def noise_in(gradients):
-    """`gradients` (window, weight) are the gradients of n single windows. Use equation (22.11) for batches of 1 and of n to estimate, without bias,
-    $|\\nabla|^2$, the squared length of the true gradient, and the noise, which is the mean squared distance between a
-    window's gradient and the true gradient. Return the noise divided by $|\\nabla|^2$, the noise scale in windows, as a
-    `float`.
+    """`gradients` (window, weight) are the gradients of n single windows. Apply equation (22.11) to batches of 1 and n
+    to obtain unbiased estimates of $|\\nabla|^2$, the squared length of the true gradient, and of the noise, the mean
+    squared distance between a window's gradient and the true one. Return the noise divided by $|\\nabla|^2$, the noise
+    scale in windows, as a `float`.
 
     ```python
     >>> noise_in(torch.tensor([[3.0, 1.0], [1.0, -1.0]]))

@@ -104,11 +104,11 @@ def _():
     ),
 )
 def training_operations(matrices, tokens, frozen=()):
-    """A token passes through `matrices`, a list of `(inputs, outputs)`, one after the other. Return
+    """A token passes in turn through the matrices whose sizes `matrices` lists as `(inputs, outputs)`. Return
     `(forward, backward)`, the number of operations in the matrix products for `tokens` tokens, counting a
-    multiplication and an addition as two operations. The gradient of the first matrix's inputs is not needed. Matrices
-    whose indices are in `frozen` are not trained, so their own gradients are not computed. A gradient is passed back
-    only as far as a trained matrix needs it.
+    multiplication and an addition as two operations. The gradient with respect to the first matrix's input is not
+    needed. Matrices whose indices are in `frozen` are not trained, so their own gradients are not computed. A gradient
+    is passed back only as far as a trained matrix needs it.
 
     ```python
     >>> training_operations([(3, 4), (4, 2)], 5)

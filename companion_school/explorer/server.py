@@ -1,9 +1,9 @@
 """A small local server that computes passes for the explorer's page.
 
-It listens on 127.0.0.1 and answers only requests that pages on this machine send to its address, which contains a
-random word that pages from other sites cannot guess. Both the size of a request and the time it may take to arrive are
-limited. Requests are JSON. `read` returns a pass in the format of `model_page.record`. `carried` patches single states
-into a pass, and `without` switches off one head at a time; both answer with one line of JSON per step.
+It listens on 127.0.0.1 and answers only requests from local pages to its own address, which contains a random word that
+other sites' pages cannot guess. Both the size of a request and the time it may take to arrive are limited. Requests are
+JSON. `read` returns a pass in the format of `model_page.record`. `carried` patches single states into a pass, and
+`without` switches off one head at a time; both answer with one line of JSON per step.
 """
 
 from __future__ import annotations

@@ -276,7 +276,7 @@ def heatmap(
     values: bool | None = None,
     digits: int = 2,
 ) -> AxesImage:
-    """Draw a matrix as colored cells, with the first row at the top, as in print.
+    """Draw a matrix as colored cells, with the first row at the top, as `print` shows it.
 
     Args:
         ax: Axes to draw in.

@@ -104,7 +104,8 @@ def trials(exercise: Exercise, seeds: Sequence[int] = SEEDS) -> Iterator[Trial]:
         fault = None if blank.result is Result.MISSING else f"should be missing, but:\n{blank}"
         yield Trial(exercise.id, "stub", "stub", seed, fault)
         for known, (_, gives) in zip(exercise.mistakes, key.mistakes, strict=True):
-            verdict = examine(key, KnownMistake(key, known.answer, gives)).strict  # either mark's feedback may name it
+            # The feedback for either mark may mention the mistake.
+            verdict = examine(key, KnownMistake(key, known.answer, gives)).strict
             if verdict.is_right:
                 fault = "should be caught, but passes"
             elif verdict.mistake != known.message:

@@ -47,7 +47,7 @@ class ProblemSet:
 
     @property
     def points(self) -> float:
-        """The maximum points. Use it only on a set returned by `dealt`, because it ignores unconverted questions."""
+        """The maximum points. Questions not yet converted by `dealt` are ignored."""
         return sum(one.points for one in self.exercises) + sum(item.points for item in self.written)
 
     @property

@@ -83,7 +83,7 @@ def sweep(powers: Sequence[Sequence[int]], values: Sequence[float], *, tile: int
 def climb(
     chip: Chip, bench: int, *, tokens: int = 4096, tiles: Sequence[int] = TILES, start: int = 16, caption: str = ""
 ) -> None:
-    """Show attention on a roofline, without and with tiles, as the number of queries per tile grows.
+    """Plot attention on a roofline chart, with and without tiling, as the number of queries per tile grows.
 
     Every value takes two bytes, and a tile has `KEYS` keys. The on-chip memory must hold the queries and their outputs,
     the keys and values, and the tile of scores.

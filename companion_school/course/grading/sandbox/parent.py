@@ -172,8 +172,8 @@ class Worker:
         """Find the answers in a student's files, in a separate process. The flag returned is True if there is no code.
 
         Args:
-            files: Names and contents.
-            asked: Names of functions, mapped to the names that the answer must not use.
+            files: The name and contents of each file.
+            asked: For each requested function, the names that the answer must not use.
 
         Raises:
             Unreadable: A file is not a notebook, or reading needs more time or memory than the limits allow.
@@ -229,7 +229,7 @@ class Worker:
         """Return each Python file's syntax error, imports and forbidden names, keyed by file name.
 
         Args:
-            files: Names and contents.
+            files: The name and contents of each file.
             bans: Lists of forbidden names.
             known: Modules that the files may import, besides each other.
 

@@ -149,7 +149,7 @@ class Bubblewrap(Wall):
 
 
 class AnotherUser(Wall):
-    """A user without an account, groups, capabilities or other processes. Needs root."""
+    """A user with no account, groups or capabilities, and with no other processes running. Needs root."""
 
     name, warning = "another user", ""
 
@@ -261,7 +261,7 @@ def spare_users(mapped: str) -> range:
 
 @cache
 def _shown() -> tuple[str, ...]:
-    """Return the paths visible behind `bwrap`: the system's and Python's libraries, but no user's folder."""
+    """Return the paths visible inside the `bwrap` sandbox: the system and Python libraries, but no home directories."""
     system = ("/usr", "/lib", "/lib64", "/lib32", "/bin", "/etc/ld.so.cache", "/etc/alternatives")
     prefixes = dict.fromkeys((sys.base_prefix, sys.prefix))
     parts = ("lib", "lib64", "bin", "pyvenv.cfg")
