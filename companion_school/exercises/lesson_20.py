@@ -959,8 +959,8 @@ def pass_at(right, drawn, k):
     ```
 
     ★
-    - Raise a `ValueError` if there are no questions, if there are more right answers than samples, or if k is not
-      between 1 and `drawn`.
+    - Raise a `ValueError` if there are no questions, if there are more right answers than samples, or if k is less
+      than 1 or more than `drawn`.
     - Ten thousand answers must not cause an overflow.
     """
     ### BEGIN SOLUTION
