@@ -82,7 +82,7 @@ def test_a_changed_state_is_noticed(tmp_path, make_trainer, change):
 def test_a_record_that_has_lost_its_digest_is_noticed_by_the_files_that_have_theirs(tmp_path, make_trainer):
     folder = begun(tmp_path, make_trainer)
     edit(tmp_path / "run.json", digest=None, updates=8)
-    with pytest.raises(ValueError, match=r"result\.json: .* belongs to a run\.json with a digest, .* was changed"):
+    with pytest.raises(ValueError, match=r"result\.json: run\.json should contain a digest .* has been changed"):
         folder.result()
     with pytest.raises(ValueError, match=r"state\.json: .* was changed; restore it from a backup"):
         folder.model()
