@@ -84,7 +84,7 @@ def test_a_record_that_has_lost_its_digest_is_noticed_by_the_files_that_have_the
     edit(tmp_path / "run.json", digest=None, updates=8)
     with pytest.raises(ValueError, match=r"result\.json: run\.json should contain a digest .* has been changed"):
         folder.result()
-    with pytest.raises(ValueError, match=r"state\.json: .* was changed; restore it from a backup"):
+    with pytest.raises(ValueError, match=r"state\.json: .* has been changed; restore run\.json from a backup"):
         folder.model()
 
 
