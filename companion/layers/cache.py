@@ -31,7 +31,7 @@ from companion.ground.memory import check_room
 from companion.ground.precision import wide_dtype
 from companion.ground.replaced import replaced
 from companion.layers.masks import AttentionMask, Mask, Predicate, causal, joined, materialize, over_columns, table_of
-from companion.layers.recurrent_cache import Log, StateCache, States, state_numbers
+from companion.layers.recurrent_cache import Log, StateCache, States, refuse_gradients, state_numbers
 from companion.layers.rolling_cache import Local
 
 
@@ -108,8 +108,7 @@ class LayerCache:
         Raises:
             ValueError: If a gradient is being recorded (see `write`).
         """
-        if torch.is_grad_enabled() and new.requires_grad:
-            raise ValueError("cache: in-place writes would break the gradient; call the model under torch.no_grad()")
+        refuse_gradients(new)
         if self.filled is not None:
             store[:, :, self.filled : self.filled + new.shape[2]] = new
         else:

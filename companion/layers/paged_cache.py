@@ -69,8 +69,7 @@ class PagedLayer(LayerCache):
         Raises:
             ValueError: If a gradient is being recorded, because in-place writes would break it.
         """
-        if torch.is_grad_enabled() and new.requires_grad:
-            raise ValueError("cache: in-place writes would break the gradient; call the model under torch.no_grad()")
+        refuse_gradients(new)
         tokens = new.transpose(1, 2).flatten(0, 1)
         tokens = tokens if self.taken is None else tokens[self.taken]
         store.flatten(0, 1).index_copy_(0, self.into, tokens.to(store.dtype))
@@ -101,7 +100,7 @@ class PagedState(StateCache):
         Raises:
             ValueError: In the same cases as `StateCache.write`.
         """
-        refuse_gradients(raw, written)
+        refuse_gradients(raw, written.u)
         here = self.new if real is None else real if self.new is None else real & self.new
         raw = raw.to(self.tails.dtype)
         seen = raw.new_ones(raw.shape[:2], dtype=torch.bool) if here is None else here

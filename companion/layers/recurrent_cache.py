@@ -98,13 +98,13 @@ def last_real(
     return both.gather(1, last[..., None].expand(-1, -1, both.shape[2]))
 
 
-def refuse_gradients(raw: Tensor, written: Writes) -> None:
+def refuse_gradients(*new: Tensor) -> None:
     """Check that no gradient is being recorded, because writing in place would break it.
 
     Raises:
         ValueError: If a gradient is being recorded.
     """
-    if torch.is_grad_enabled() and (raw.requires_grad or written.u.requires_grad):
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in new):
         raise ValueError("cache: in-place writes would break the gradient; call the model under torch.no_grad()")
 
 
@@ -149,7 +149,7 @@ class StateCache:
         Raises:
             ValueError: If a gradient is being recorded, because in-place writes would break it.
         """
-        refuse_gradients(raw, written)
+        refuse_gradients(raw, written.u)
         new = self.sizes.joined(real, raw.to(self.log.dtype), written)
         if self.kept is not None:
             self._write_last(real, raw, written, new)
