@@ -224,11 +224,11 @@ def _digest(text: str) -> str:
 
 def _without_effect(rule: Lateness | None, results: Results, ids: Mapping[str, str]) -> list[str]:
     """Describe the extensions for roster ids that cannot be matched with a platform's names."""
-    here = {name for record in results.records for name in (record.student, ids.get(record.student, ""))}
-    strange = [record.student for record in results.records if platform_name(record.place) and not ids]
-    rows = [one.student for one in (rule.extensions if rule else ()) if one.assignment in ("", results.assignment)]
-    missing = sorted({student for student in rows if student} - here)
-    if not missing or not strange:
+    if rule is None or ids or not any(platform_name(record.place) for record in results.records):
+        return []
+    rows = {one.student for one in rule.extensions if one.assignment in ("", results.assignment)}
+    missing = sorted(rows - {"", *(record.student for record in results.records)})
+    if not missing:
         return []
     what = f"{EXTENSIONS}: no effect on {', '.join(missing)}, because the platform's names are not matched yet"
     return [f"{what}; run companion course export with --roster, and then companion course mark --into"]

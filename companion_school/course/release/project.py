@@ -98,8 +98,7 @@ def _for_students(name: str, stages: Sequence[Stage], needed: set[int], *, guide
             f"| {stage.number} | `{stage.file}` | {asked} | {lessons} | {stage.minutes} min | {points_of(stage)} |"
         )
     if needed:
-        files = ", ".join(f"`{STAGES[number].file}`" for number in sorted(needed))
-        lines += ["", f"Your files use {files}, which you also find there, already complete."]
+        lines += ["", f"Your files use {_files(needed)}, which you also find there, already complete."]
     if guided:
         lines += ["", "`notebooks/` has a guide to each stage. It explains what to write and in which order, and it "
                   "shows what your own code can do afterwards."]  # fmt: skip
@@ -120,6 +119,10 @@ def _for_students(name: str, stages: Sequence[Stage], needed: set[int], *, guide
         "an earlier stage costs no points in a later one.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _files(numbers: set[int]) -> str:
+    return ", ".join(f"`{STAGES[number].file}`" for number in sorted(numbers))
 
 
 def _bans(stages: Sequence[Stage]) -> str:
@@ -155,9 +158,8 @@ def _for_teachers(name: str, stages: Sequence[Stage], needed: set[int], *, guide
         race = "With `--race 1`, each race.py trains for one minute, one after the other, and `board.csv` ranks them."
         lines += [race, ""]
     if needed:
-        files = ", ".join(f"`{STAGES[number].file}`" for number in sorted(needed))
         them = "it" if len(needed) == 1 else "them"
-        lines += [f"The stages build on {files}. Students receive the course's own version of {them}.", ""]
+        lines += [f"The stages build on {_files(needed)}. Students receive the course's own version of {them}.", ""]
     if not guided:
         lines += [UNGUIDED, ""]
     for stage in stages:
