@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from authoring.comparisons.cells import names_of, row
-from authoring.records.answering import CELLS, EVERY, RATE, STARTS, TEACHER, Runs
+from authoring.records.answering import CELLS, EVERY, STARTS, Runs
 
 Found = dict[tuple[str, int], list[float]]
 RIGHT, WORKING = 2, 4
@@ -35,11 +35,8 @@ def distilled() -> Found:
     run, found = Runs(Path("build/records/answering")), Found()
     lesson = run.lesson
     for start in STARTS:
-        dice, teacher, student = torch.Generator().manual_seed(start), run.taught(start), run.taught(start)
-        optimizer = torch.optim.AdamW(teacher.parameters(), RATE, (0.9, 0.95), weight_decay=0.0)
-        for _ in range(TEACHER):
-            lesson["improve"](teacher, optimizer, lesson["verified"], dice)
-        optimizer = torch.optim.AdamW(student.parameters(), RATE, (0.9, 0.95), weight_decay=0.0)
+        dice, on_policy = torch.Generator().manual_seed(start), dict(run.distilled(start)["rows"])
+        teacher, student, optimizer = run.teacher_and_student(start, dice)
         for updates in range(1, 25):
             texts = lesson["write"](teacher, lesson["template"](lesson["questions"](256, dice)), dice=dice)
             optimizer.zero_grad()
@@ -48,7 +45,7 @@ def distilled() -> Found:
             if updates in (12, 24):
                 right = lesson["right_share"](student, dice=torch.Generator().manual_seed(start))
                 found.setdefault(("teacher's answers", updates), []).append(right)
-                found.setdefault(("on-policy", updates), []).append(dict(run.distilled(start)["rows"])[updates])
+                found.setdefault(("on-policy", updates), []).append(on_policy[updates])
     for (way, updates), values in found.items():
         print(row(way, f"{updates} updates", "right", values), flush=True)
     return found

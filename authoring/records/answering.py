@@ -127,21 +127,29 @@ class Runs(LessonRuns):
         share: float = self.lesson["right_share"](model, dice=torch.Generator().manual_seed(start))
         return round(share, 3)
 
+    def teacher_and_student(
+        self, start: int, dice: torch.Generator
+    ) -> tuple[Transformer, Transformer, torch.optim.Optimizer]:
+        """Return a teacher trained with rewards, a student without this training, and the student's optimizer."""
+        teacher, student = self.taught(start), self.taught(start)
+        learning, following = (
+            torch.optim.AdamW(model.parameters(), RATE, (0.9, 0.95), weight_decay=0.0) for model in (teacher, student)
+        )
+        for _ in range(TEACHER):
+            self.lesson["improve"](teacher, learning, self.lesson["verified"], dice)
+        return teacher, student, following
+
     def distilled(self, start: int) -> dict[str, Any]:
         """Train a student on its own answers, corrected by a teacher, and return its accuracy over time as rows of
         [updates, share right]."""
 
         def make() -> dict[str, Any]:
-            lesson, dice, rows = self.lesson, torch.Generator().manual_seed(start), []
-            teacher, student = self.taught(start), self.taught(start)
-            optimizer = torch.optim.AdamW(teacher.parameters(), RATE, (0.9, 0.95), weight_decay=0.0)
-            for _ in range(TEACHER):
-                lesson["improve"](teacher, optimizer, lesson["verified"], dice)
-            optimizer = torch.optim.AdamW(student.parameters(), RATE, (0.9, 0.95), weight_decay=0.0)
+            dice, rows = torch.Generator().manual_seed(start), []
+            teacher, student, optimizer = self.teacher_and_student(start, dice)
             for step in range(DISTILLED[-1] + 1):
                 if step in DISTILLED:
                     rows.append([step, self._right(student, start)])
-                lesson["distil"](student, teacher, optimizer, dice)
+                self.lesson["distil"](student, teacher, optimizer, dice)
             return {"start": start, "teacher": self._right(teacher, start), "rows": rows}
 
         return stored(self.folder / f"distilled-{start}.json", make)
