@@ -72,7 +72,7 @@ class Report:
         stage: The stage.
         found: The results of its parts.
         fault: The reason why the file cannot be checked at all, or None.
-        real_model: A sentence about the outcome of the check on a real model; empty if the stage has no such check.
+        real_model: The outcome of the check on a real model, as a sentence; empty if the stage has no such check.
         agrees: False if the check on the real model failed.
     """
 
@@ -142,7 +142,7 @@ def examine_stage(
 def _run(
     stage: Stage, folder: Path, left: Sequence[Part], seed: int, found: list[Found], done: Callable[[Found], None]
 ) -> str | None:
-    """Check parts in a new process until it ends. Return the reason if the file cannot be checked at all."""
+    """Check parts in a new process. If the file cannot be checked at all, return the reason."""
 
     def note(one: Found) -> None:
         found.append(one)

@@ -122,7 +122,7 @@ def examined(part: Part, sources: Mapping[str, str], files: Mapping[str, str], s
 
 
 def raised_at(part: Part, key: AnswerKey, sources: Mapping[str, str], files: Mapping[str, str]) -> str | None:
-    """Return the learner's line where the test cases first raise an exception, with its text, or None."""
+    """Return the location and text of the learner's line that first raises an exception in the test cases, or None."""
     answer, names = part.answer(sources, files), {file: f"{module}.py" for module, file in files.items()}
     for case in key.cases:
         try:
@@ -137,7 +137,7 @@ def raised_at(part: Part, key: AnswerKey, sources: Mapping[str, str], files: Map
 
 
 def where(stage: Stage, folder: Path, guess: bool = True) -> str | None:
-    """Return a sentence about the first tensor that differs from the reference, or None if none was found.
+    """Describe the first tensor that differs from the reference, or return None if no difference was found.
 
     Args:
         stage: The stage.

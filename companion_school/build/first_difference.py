@@ -222,7 +222,7 @@ _ONE = (
     "the rate", "the length", "the mask", "silu", "the gate", "the inner", "the base", "the sum", "the source", "token",
     "the cache", "the balance", "the translation", "the standard", "the key before", "the width", "the gradient of",
 )  # fmt: skip
-"""Prefixes of the node names that are singular; all other names are plural."""
+"""Beginnings of singular node names; all other names are plural."""
 
 
 def _is_one(says: Sequence[str]) -> bool:

@@ -46,7 +46,7 @@ class World:
         self._modules: dict[str, types.ModuleType] = {}
 
     def __getitem__(self, name: str) -> types.ModuleType:
-        """Return the module of this name. Exceptions raised while the module is executed propagate to the caller."""
+        """Return the module with this name. Exceptions raised while the module is executed propagate to the caller."""
         if name in self._modules:
             return self._modules[name]
         if name not in self._sources:
@@ -85,7 +85,7 @@ def _listed(names: list[str]) -> str:
 
 
 class PlainCache:
-    """A simple cache of keys and values, both (batch, kv_head, token, d_head), for stages without a cache yet.
+    """A simple cache of keys and values, both (batch, kv_head, token, d_head), for stages before the learner's own.
 
     The learner writes a cache in stage 7.
     """
@@ -158,9 +158,9 @@ class WatchedTraining:
 
 @contextmanager
 def watched_training() -> Iterator[WatchedTraining]:
-    """Context manager that watches a training loop: which batches it reads, and whether it clears its gradients.
+    """Context manager that records which batches a training loop reads and whether it clears its gradients.
 
-    Only modules called with token ids, and only gradients computed by `backward`, are noticed.
+    Only modules called with token ids, and only gradients computed by `backward`, are recorded.
     """
     seen, backward = WatchedTraining(), torch.autograd.backward
 
@@ -205,7 +205,7 @@ def run_with(make: Callable[[], Any], weights: Mapping[str, Any], *inputs: Any, 
 
     Args:
         make: Builds the layer.
-        weights: Tensors by parameter name. The dtype of the first one becomes the default dtype.
+        weights: Tensors by parameter name. The dtype of the first tensor becomes the default dtype.
         inputs: Positional arguments of the layer.
         named: Keyword arguments of the layer.
 

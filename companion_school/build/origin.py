@@ -88,7 +88,7 @@ def _with_a_line(streams: Streams, step: Operation | None) -> Operation | None:
 
 
 def _descend(streams: Streams, mine: Operation, theirs: Operation | None) -> tuple[Operation, Value | None]:
-    """Starting at an operation whose result differs, go back to the first operation whose inputs are all right.
+    """Starting at an operation whose result differs, go back to the operation whose inputs are all right.
 
     While both runs perform the same kind of operation, the inputs are compared pairwise. After that, an input counts as
     wrong if its elements occur nowhere in the reference's run.
@@ -170,7 +170,7 @@ def _is_a_parent(streams: Streams, key: str, value: Value) -> bool:
 
 
 def _use(streams: Streams, value: Value, home: tuple[str, ...]) -> Stack:
-    """Return the call stack of the first use of a value in a function that should have changed it."""
+    """Return the call stack at the first use of a value in a function that should have changed it."""
     for step in streams.mine.operations:
         if any(given.object == value.object != 0 for given in step.inputs) and _at_home(step.stack, home):
             return step.stack
@@ -184,7 +184,7 @@ def _use(streams: Streams, value: Value, home: tuple[str, ...]) -> Stack:
 
 
 def _used(streams: Streams, value: Value | None, home: tuple[str, ...]) -> Origin | None:
-    """Locate an argument that no operation computed: return the function that chose it and the line of the call."""
+    """For an argument that no operation computed, return the function that chose it and the line of the call."""
     if value is None or not value.used:
         return None
     place = _at_home(value.used, home) or value.used[-1]

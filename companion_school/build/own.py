@@ -1,4 +1,4 @@
-"""The learner's files for use in a notebook; the course's files replace those that are not right yet."""
+"""The learner's files for use in a notebook, with the course's files in place of those that are not right yet."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from companion_school.build.stages import STAGES, find_stage
 from companion_school.build.workspace import find_folder, is_done, read_sources
 
 _told: dict[int, dict[str, bool]] = {}
-"""By the number of a stage, which files `own` has called the learner's in this process."""
+"""For each stage number, which files `own` has reported as the learner's in this process."""
 
 
 def own(number: int) -> World:
     """Load the files of a stage and all earlier stages, and print which of them are the learner's.
 
-    The learner's file is used if it has passed its check or was taken over from the course (`companion build take`).
-    Otherwise the course's file is used. The attributes of the returned world are the names defined in the stage's file;
-    `world["model"]` gives access to the names in another file. Nothing is printed if an earlier call for another stage
-    has already printed the same about these files.
+    A learner's file is used if it has passed its check or was taken over from the course (`companion build take`);
+    otherwise, the course's file is used. The attributes of the returned world are the names defined in the stage's
+    file; `world["model"]` gives access to the names in another file. Nothing is printed if an earlier call for another
+    stage has already said the same about these files.
     """
     folder, stage = find_folder(), find_stage(number)
     there = read_sources(folder) if folder.is_dir() else {}

@@ -5,8 +5,7 @@ that file:
 
     @part(2, points=2)
     def attend(code, q, k, v, mask):
-        '''The formula, in words that the report shows.'''
-        return code.attend(q, k, v, mask)
+        '''The line that the report shows if the part is right.''' return code.attend(q, k, v, mask)
 
     @attend.cases
     def _(draw):
@@ -52,7 +51,7 @@ FORBIDDEN = (
     "scaled_dot_product_attention", "MultiheadAttention", "TransformerEncoderLayer", "TransformerEncoder",
     "TransformerDecoderLayer", "TransformerDecoder",
 )  # fmt: skip
-"""Names that no file may use before the race."""
+"""Names that learners' files must not use before the race."""
 _OPERATORS = ("scaled_dot_product_attention",)
 OPEN = 11
 """The first stage where every name is allowed."""
@@ -71,7 +70,7 @@ class Part:
     Attributes:
         stage: The stage.
         name: Name in reports. It is the name of the probe and usually begins with the name of a definition.
-        shows: One-line description of the part, taken from the probe's docstring.
+        shows: A sentence that says what is right if the part is right. It is the probe's docstring.
         points: The part's share of the stage's points.
         probe: The function that calls the learner's file.
         excused: See `checking.exercise.exercise`, which also explains `limits` and `exact_zero`.
@@ -145,7 +144,8 @@ class Part:
         return answer
 
     def program(self, sources: Mapping[str, str]) -> str:
-        """Return a module's source, which needs only PyTorch and defines the function of `Part.answer` as `answer`."""
+        """Return the source of a module that defines the function of `Part.answer` as `answer` and needs only
+        PyTorch."""
         probe = re.sub(r"\A.*?^def \w+", "def probe", inspect.getsource(self.probe), count=1, flags=re.S | re.M)
         return (
             f"{inspect.getsource(isolated_modules)}\n\n{_without_future(inspect.getsource(simulated_device))}\n\n"

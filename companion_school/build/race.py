@@ -39,11 +39,11 @@ from companion_school.build.workspace import read_sources, unfinished
 _NAMES = 26  # number of names that fit beside the plot
 BOARD, PICTURE, KEPT = "race_on_stories.json", "race.png", "race"
 HELD_OUT = 100
-"""Number of stories that a model is measured on."""
+"""Number of held-out stories, on which each model is scored."""
 STAGE = STAGES[11]
 _LATE, _SECONDS = 1.2, 5.0  # a race is late if it takes longer than 1.2 times the requested time plus 5 seconds
 PLAIN = "yours, stages 1 to 6"
-"""Name of a race without a race.py of the learner's own."""
+"""Name of a race by a learner who has not written race.py."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def run(code: World, minutes: float) -> Run:
 
 
 def run_everywhere(code: World, minutes: float) -> list[Run]:
-    """Run a race. If it used a GPU, run it again on the CPU, and put the GPU run last.
+    """Run a race, on the GPU if it uses one. In that case, run it on the CPU too, and return the GPU run last.
 
     Raises:
         ValueError: If the race returns no valid result (see `bits_per_byte`).
@@ -152,7 +152,7 @@ def _allocated() -> int:
 
 @contextmanager
 def _timed(module: Any, *names: str) -> Iterator[dict[str, float]]:
-    """Measure the seconds spent in a module's functions by files that import them after this call."""
+    """Measure the time in seconds that files spend in a module's functions if they import them after this call."""
     spent, before = dict.fromkeys(names, 0.0), {name: getattr(module, name, None) for name in names}
 
     def watched(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -334,7 +334,7 @@ def _name(axes: Any, rows: Sequence[tuple[float, str, str]]) -> None:
     for at in range(1, len(heights)):  # move each name at least one line above the previous one
         heights[at] = max(heights[at], heights[at - 1] + step)
     limit = 1.0
-    for at in reversed(range(len(heights))):  # move names that would leave the figure back down
+    for at in reversed(range(len(heights))):  # Move names that would stick out of the figure back down
         heights[at] = limit = min(heights[at], limit)
         limit -= step
     for (bits, name, color), height in zip(rows, heights, strict=True):

@@ -18,7 +18,7 @@ def bits_per_byte(code: Any, runner: Any, texts: Sequence[str]) -> float:
 
     Args:
         code: The learner's files.
-        runner: The object that `race` returned; it has the attributes `model`, `merges` and `context`.
+        runner: The object returned by `race`, with the attributes `model`, `merges` and `context`.
         texts: The held-out texts.
 
     Raises:

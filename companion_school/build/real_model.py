@@ -21,7 +21,7 @@ from companion_school.build.workspace import read_sources
 
 STAGE = 10
 CLOSE = 0.01
-"""Largest difference of two logits that rounding can explain. A mistake makes them differ by whole units."""
+"""Largest difference between two logits that rounding can explain. A mistake changes logits by whole units."""
 SECONDS = 300.0
 ABSENT = (
     "SmolLM2 is not on this machine, so your file was tried with random weights only. "
@@ -30,7 +30,7 @@ ABSENT = (
 
 
 def record() -> dict[str, list[list[float]] | list[int]]:
-    """Return recorded output of transformers: a few `ids`, and their `logits` for the vocabulary's first tokens."""
+    """Return recorded results of transformers: a few `ids`, and their `logits` for the vocabulary's first tokens."""
     return records.read("smollm2")
 
 

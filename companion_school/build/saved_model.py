@@ -1,7 +1,7 @@
 """Save a learner's model as a folder that every command reads: `companion generate --checkpoint my/transformer`.
 
 The learner's own `save` (stage 6) and `save_merges` (stage 1) write the files. The library reads these files back
-before they replace an earlier model, and saving fails if the library's output differs from that of the learner's code.
+before they replace an earlier model; if its output differs from that of the learner's code, saving fails.
 """
 
 from __future__ import annotations

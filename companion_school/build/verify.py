@@ -21,7 +21,7 @@ from companion_school.checking.exercise import Answer
 from companion_school.course.proof.mutants import changed_texts
 
 SEEDS = (0, 1)
-"""The seed that readers get, and one that stands for a grader's."""
+"""The seed that readers get, and another, in place of a grader's."""
 _SECONDS = 20.0  # CPU time limit for one mutant on one part
 
 

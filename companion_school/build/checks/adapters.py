@@ -11,7 +11,7 @@ from companion_school.checking.exercise import Case
 
 @part(17, points=4, excused=USUAL)
 def LoRA(code, x, weights, rank, alpha):
-    """A frozen layer with a low-rank change: its initial output, its gradients, and the merged layer."""
+    """The layer adds a low-rank change, which is zero at first and can be merged into the frozen weight."""
     with default_dtype(x.dtype):
         linear = torch.nn.Linear(x.shape[-1], len(weights["linear.weight"]), bias=False)
         layer = code.LoRA(linear, rank, alpha)
@@ -133,7 +133,7 @@ LoRA.variant(
 
 @part(17, points=3, excused=USUAL)
 def put_adapters(code, rank, alpha, ids, merge):
-    """A frozen decoder with adapters: what is trained, and its logits before a change, after it, and merged."""
+    """Only the adapters are trainable. Adding them leaves the logits unchanged, and so does merging them."""
     model = code["model"]
     torch.manual_seed(6)
     with default_dtype(torch.float64):
@@ -216,7 +216,7 @@ put_adapters.variant(
 
 @part(17, points=3, excused=USUAL)
 def example(code, question, answer, stop, length):
-    """Inputs and targets for a question and its answer."""
+    """The inputs contain the question and its answer; only the answer has targets that count in the loss."""
     inputs, targets = code.example(list(question), list(answer), stop, length)
     return inputs, targets
 

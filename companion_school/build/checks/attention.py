@@ -12,7 +12,7 @@ _VIEW = {"memory": "the result may be a view of its argument"}
 
 @part(2, points=2)
 def attend(code, q, k, v, mask):
-    """The formula: values are averaged with a softmax of scaled scores."""
+    """The output is the average of the values, weighted by the softmax of the scaled scores."""
     return code.attend(q, k, v, mask)
 
 
@@ -167,7 +167,7 @@ attend.variant(
 
 @part(2, points=2, excused={"edge": "the last query is at the last key, so there are never more queries than keys"})
 def causal(code, queries, keys):
-    """The causal mask: each query sees its own position and earlier ones."""
+    """The causal mask lets each query attend to its own position and all earlier ones."""
     return code.causal(queries, keys)
 
 
@@ -218,7 +218,7 @@ causal.variant(
 
 @part(2, points=1, excused=_VIEW)
 def split(code, x, heads):
-    """Split into heads: (batch, token, heads * d_head) -> (batch, head, token, d_head)."""
+    """The last axis is split into heads: (batch, token, heads * d_head) -> (batch, head, token, d_head)."""
     return code.split(x, heads)
 
 
@@ -257,7 +257,7 @@ split.variant("def split(x, heads):\n    return torch.stack(x.chunk(heads, dim=-
 
 @part(2, points=1, excused=_VIEW)
 def merge(code, x):
-    """Merge the heads again: (batch, head, token, d_head) -> (batch, token, heads * d_head)."""
+    """The heads are merged again: (batch, head, token, d_head) -> (batch, token, heads * d_head)."""
     return code.merge(x)
 
 
@@ -301,7 +301,7 @@ def _weights(draw, d_model, kv_width):
 
 @part(2, points=2, excused=_STRICT)
 def Attention(code, x, mask, query, key, value, output, heads):
-    """The layer: four projections around the formula, with as many keys as queries."""
+    """The layer applies four projections around the formula, with as many key heads as query heads."""
     weights = {"query.weight": query, "key.weight": key, "value.weight": value, "output.weight": output}
     return run_with(lambda: code.Attention(x.shape[-1], heads, heads), weights, x, mask=mask)
 
@@ -397,7 +397,7 @@ Attention.variant(
 
 @part(2, points=2, excused=_STRICT)
 def Attention_grouped(code, x, query, key, value, output, heads, kv_heads):
-    """Grouped keys: neighboring query heads share keys and values."""
+    """In grouped-query attention, neighboring query heads share keys and values."""
     weights = {"query.weight": query, "key.weight": key, "value.weight": value, "output.weight": output}
     return run_with(lambda: code.Attention(x.shape[-1], heads, kv_heads), weights, x)
 
@@ -441,7 +441,7 @@ Attention_grouped.mistake(
 
 @part(2, points=1, excused=_STRICT)
 def Attention_elsewhere(code, x, source, mask, query, key, value, output, heads):
-    """Cross-attention: keys and values from a source, queries from x."""
+    """In cross-attention, keys and values are computed from a source, and queries from x."""
     weights = {"query.weight": query, "key.weight": key, "value.weight": value, "output.weight": output}
     return run_with(lambda: code.Attention(x.shape[-1], heads, heads), weights, x, source, mask)
 

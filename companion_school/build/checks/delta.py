@@ -1,4 +1,4 @@
-"""Stage 14, delta: the delta rule, the layer on a whole text and on pieces of it, and a decoder with such layers."""
+"""Stage 14, delta: the delta rule, the layer that uses it, and a decoder with such layers."""
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +12,7 @@ from companion_school.checking.exercise import Case
 
 @part(14, points=4, excused=USUAL)
 def delta_rule(code, q, k, v, beta, state):
-    """Each token writes the missing part, then reads: the values read, and the final state."""
+    """Each token writes the missing part of its value to the state, then reads from it."""
     return code.delta_rule(q, k, v, beta, state)
 
 
@@ -136,7 +136,7 @@ delta_rule.variant(
 
 @part(14, points=4, excused=USUAL)
 def DeltaLayer(code, x, weights, heads, pieces):
-    """The layer at once and piece by piece with a state: the same rows, and the contents of the state."""
+    """The layer's output is the same for a whole text and for its pieces, and the state is updated correctly."""
     with default_dtype(x.dtype):
         layer = code.DeltaLayer(x.shape[-1], heads)
     whole = run_with(lambda: layer, weights, x)
@@ -246,7 +246,7 @@ DeltaLayer.variant(
 
 @part(14, points=2, excused=USUAL)
 def put_states(code, attend, ids):
-    """A decoder with states: which layers have one, and its logits piece by piece."""
+    """The right layers of a decoder have a state, and reading a text in pieces gives the same logits."""
     model = code["model"]
     torch.manual_seed(3)
     with default_dtype(torch.float64), torch.no_grad():

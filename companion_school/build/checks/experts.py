@@ -14,7 +14,7 @@ from companion_school.checking.exercise import Case
                             "nan": "a NaN score may win or lose", "edge": "likewise", "other": "one choice",
                             "memory": "a view is allowed", "levels": "weights of exactly one"})  # fmt: skip
 def route(code, logits, top_k):
-    """The best experts of each token, and a softmax over only these."""
+    """Each token is sent to its best experts, weighted by a softmax over only their scores."""
     weights, chosen = code.route(logits, top_k)
     return weights, chosen
 
@@ -52,7 +52,7 @@ route.variant(
 
 @part(9, points=2, excused=USUAL)
 def within(code, chosen, experts, capacity):
-    """Which choices fit into the capacity, in order."""
+    """Visits are accepted in order, as long as the expert has capacity left."""
     return code.within(chosen, experts, capacity)
 
 
@@ -117,7 +117,7 @@ within.variant(
 
 @part(9, points=2, excused=USUAL)
 def balance(code, logits, top_k):
-    """The Switch loss, which is 1 for an even load."""
+    """The balancing loss is that of the Switch Transformer, and is 1 for an even load."""
     return code.balance(logits, top_k)
 
 
@@ -125,7 +125,7 @@ def balance(code, logits, top_k):
 def _(draw):
     yield Case("even: 1", (torch.eye(4).double(), 1))
     yield Case("all tokens visit one expert", (torch.tensor([[9.0, 0, 0]] * 5).double(), 1))
-    # The tolerance is that of float32, because shares computed from counts have this type.
+    # The shares are computed from counts in float32, so the tolerance is that of float32.
     yield Case("any scores", (draw.normal(9, 5), 2), gradients=True, tolerance=1e-6)
     yield Case("three choices per token", (draw.normal(11, 6), 3), gradients=True, tolerance=1e-6)
     yield Case(LARGE, (draw.normal(draw.whole(33, 40), 6), 2), tolerance=1e-6)
@@ -174,7 +174,7 @@ balance.variant(
 
 @part(9, points=3, excused=USUAL)
 def Experts(code, x, router, gate, inner, outer, top_k, capacity):
-    """The layer: a weighted sum of the outputs of each token's experts."""
+    """The layer returns a weighted sum of the outputs of each token's experts."""
     layer = code.Experts(x.shape[-1], inner.shape[2], len(gate), top_k, capacity)
     weights = {"router.weight": router, "gate": gate, "inner": inner, "outer": outer}
     return torch.func.functional_call(layer, weights, (x,)), layer.logits
@@ -264,7 +264,7 @@ Experts.variant(
 
 @part(9, points=1, excused=USUAL, seconds=60.0)
 def put_experts(code, experts, top_k, capacity, ids):
-    """A decoder with mixtures of experts: the shapes and spread of its weights, and its stored router logits."""
+    """Every block of a decoder has its own experts, with the right initial weights and stored router logits."""
     model = code["model"]
     torch.manual_seed(3)
     with default_dtype(torch.float64):

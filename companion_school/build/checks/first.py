@@ -21,7 +21,7 @@ def _weights(draw, vocab, d_model):
 
 @part(20, points=3, excused=_USUAL)
 def FirstModel(code, ids, heads, weights):
-    """Symbols to scores: embedding plus waves, attention, and a head."""
+    """The model adds waves to the embedding, applies attention, and computes scores with a head."""
     vocab, d_model = weights["embedding.weight"].shape
     return run_with(lambda: code.FirstModel(vocab, d_model, heads), weights, ids)
 
@@ -79,7 +79,7 @@ FirstModel.variant(
 
 @part(20, points=2, excused=_USUAL, forbidden=("optim",))
 def descend(code, start, idle, data, updates, rate):
-    """Gradient descent: each weight moves downhill, and its gradient is cleared."""
+    """Each update of gradient descent moves every weight downhill and clears its gradient."""
     model = torch.nn.ParameterList([torch.nn.Parameter(start.clone()), torch.nn.Parameter(idle.clone())])
     asked = []
 

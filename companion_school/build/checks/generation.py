@@ -12,7 +12,7 @@ from companion_school.checking.exercise import Case
 
 @part(7, points=2, excused=USUAL)
 def Cache(code, keys, values):
-    """Stored keys and values are returned with the new ones after them."""
+    """The cache returns the stored keys and values, followed by the new ones."""
     cache = code.Cache()
     found = {"the length of a new cache": len(cache)}
     for n, (k, v) in enumerate(zip(keys, values, strict=True), 1):
@@ -75,7 +75,7 @@ Cache.variant(
     | {"nan": "no score is NaN", "dtype": "one dtype"},
 )
 def probabilities(code, logits, temperature, top_k, top_p, min_p):
-    """Temperature, top-k, top-p and min-p, in this order."""
+    """Temperature, top-k, top-p and min-p are applied in this order."""
     return code.probabilities(logits, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
 
 
@@ -207,7 +207,7 @@ probabilities.variant(
 
 @part(7, points=4, excused=USUAL, seconds=120.0)
 def generate(code, weights, ids, new, stop, temperature, top_k, seed):
-    """The loop: the same text with and without the cache, and what each pass reads."""
+    """The text is the same with and without the cache, and each pass reads the right number of tokens."""
     model = code["model"]
     with default_dtype(torch.float64):
         own = model.Transformer(model.Config(11, 8, 2, 4, 2, 12))

@@ -1,4 +1,4 @@
-"""Stage 13, gpt2: the components that GPT-2 has and LLaMA does not, and loading GPT-2 checkpoints from a folder."""
+"""Stage 13, gpt2: the components that GPT-2 has and LLaMA lacks, and loading a GPT-2 checkpoint folder."""
 
 import torch
 
@@ -11,7 +11,7 @@ from companion_school.checking.exercise import Case
 
 @part(13, points=1, excused=USUAL)
 def LayerNorm(code, x, weight, bias, eps):
-    """A norm with a mean and a bias."""
+    """The norm subtracts the mean and adds a bias."""
     return run_with(lambda: code.LayerNorm(x.shape[-1], eps), {"weight": weight, "bias": bias}, x)
 
 
@@ -60,7 +60,7 @@ LayerNorm.variant(
 
 @part(13, points=2, excused=USUAL)
 def PlainFeedForward(code, x, inner, inner_bias, outer, outer_bias):
-    """A network without a gate, with biases and a GELU."""
+    """The feed-forward network has biases and a GELU, but no gate."""
     weights = {"inner.weight": inner, "inner.bias": inner_bias, "outer.weight": outer, "outer.bias": outer_bias}
     return code.gelu(x), run_with(lambda: code.PlainFeedForward(x.shape[-1], len(inner)), weights, x)
 
@@ -101,7 +101,7 @@ _D, _HEADS, _VOCAB, _LAYERS, _PLACES = 8, 4, 13, 2, 9
 
 @part(13, points=2, excused=USUAL)
 def GPT2(code, ids, weights, heads, layers, d_ff):
-    """A decoder with GPT-2's parts: its logits for a text, at once and piece by piece."""
+    """A decoder with GPT-2's parts computes the right logits, for a whole text and for its pieces."""
     vocab, d_model = weights["embedding.weight"].shape
     config = code["model"].Config(vocab, d_model, layers, heads, heads, d_ff)
     with default_dtype(torch.float64):
@@ -213,7 +213,7 @@ def _released(draw, whole, wide=12):
 
 @part(13, points=3, excused=USUAL, seconds=60.0)
 def gpt2(code, fields, tensors, names, ids):
-    """GPT-2's checkpoint folder in your own model: its weights and its logits."""
+    """A GPT-2 checkpoint folder becomes your own model, with the right weights and logits."""
     assert code.gpt2  # executes the file, which registers GPT-2 with `load`
     with checkpoint(fields, tensors) as folder:
         model = code["published"].load(folder)

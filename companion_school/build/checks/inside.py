@@ -11,7 +11,7 @@ from companion_school.checking.exercise import Case
 
 @part(18, points=3, excused=USUAL)
 def streams(code, layers, ids, others):
-    """The streams before and after every block; a second pass; and no hook is left behind."""
+    """Each pass records the streams before and after every block, and no hook is left behind."""
     model = code["model"]
     torch.manual_seed(7)
     with default_dtype(torch.float64):
@@ -107,7 +107,7 @@ streams.variant(
 
 @part(18, points=2, excused=USUAL)
 def lens(code, stream, weight, embedding, head):
-    """The model's prediction if a stream were the final one."""
+    """The logit lens gives the prediction that the model would make if a stream were the final one."""
     model = code["model"]
     with default_dtype(torch.float64):
         own = model.Transformer(model.Config(len(embedding), embedding.shape[1], 1, 2, 1, 8))
@@ -167,7 +167,7 @@ lens.variant(
 
 @part(18, points=1, excused=USUAL)
 def rank_of(code, logits, token):
-    """The number of more probable tokens."""
+    """The rank of a token is the number of more probable tokens."""
     rank = code.rank_of(logits, token)
     return {"rank": rank, "it is an int": isinstance(rank, int)}
 
@@ -206,7 +206,7 @@ rank_of.variant(
 
 @part(18, points=2, excused=USUAL)
 def without_head(code, layer, head, ids):
-    """Logits without one head, and with it again afterwards."""
+    """The head is silenced within the context, and works again afterwards."""
     model = code["model"]
     torch.manual_seed(8)
     with default_dtype(torch.float64), torch.no_grad():
@@ -298,7 +298,7 @@ without_head.variant(
 
 @part(18, points=2, excused=USUAL)
 def patched(code, layer, position, vector, ids):
-    """Logits with another stream at one position, and with the original one afterwards."""
+    """The stream at one position is replaced within the context, and is the original one afterwards."""
     model = code["model"]
     torch.manual_seed(9)
     with default_dtype(torch.float64), torch.no_grad():

@@ -10,7 +10,8 @@ from companion_school.checking.exercise import Case
 
 
 def _asked(draw, queries, keys, mask=None):
-    """Return random queries, latents, rotated keys, U_k and U_v, and the given mask. All sizes set here differ."""
+    """Return random queries, latents, rotated keys, U_k and U_v, and the given mask. All sizes set here are
+    distinct."""
     batch, heads, d_k, d_v, rank, d_rope = 2, 3, 5, 6, 7, 4
     return (draw.normal(batch, heads, queries, d_k + d_rope), draw.normal(batch, 1, keys, rank),
             draw.normal(batch, 1, keys, d_rope), draw.normal(heads, d_k, rank), draw.normal(heads, d_v, rank), mask)  # fmt: skip
@@ -30,7 +31,7 @@ def _causal(queries, keys):
 
 @part(12, points=2)
 def expanded(code, q, c, k, U_k, U_v, mask):
-    """Compute every head's keys and values from the latents, and attend."""
+    """Attention is applied to every head's keys and values, which are computed from the latents."""
     return code.expanded(q, c, k, U_k, U_v, mask)
 
 
@@ -73,7 +74,7 @@ expanded.variant(
 
 @part(12, points=3)
 def absorbed(code, q, c, k, U_k, U_v, mask):
-    """The same result from the latents, without any head's keys or values."""
+    """The same result is computed from the latents, without computing any head's keys or values."""
     return code.absorbed(q, c, k, U_k, U_v, mask)
 
 
@@ -127,7 +128,7 @@ def _layer(draw, d_model, heads, rank, d_rope):
 
 @part(12, points=3)
 def LatentAttention(code, x, weights, heads, rank, d_rope, mask, turned):
-    """The layer: a latent and a rotated key per token, and queries whose last part is rotated."""
+    """The layer computes a latent and a rotated key per token, and rotates the last part of each query."""
 
     def turn(y):
         return y * torch.arange(1, y.shape[2] + 1, dtype=y.dtype)[:, None] + y.roll(1, -1)
@@ -199,7 +200,8 @@ LatentAttention.variant(
 
 @part(12, points=2, excused=USUAL)
 def LatentAttention_kept(code, x, weights, heads, rank, d_rope, pieces):
-    """With a cache, a text can come in pieces. Latents and rotated keys are stored, and a step computes no keys."""
+    """The cache stores latents and rotated keys, a text can be read in pieces, and a one-token step computes no
+    keys."""
     cache, rows = PlainCache(), []
     with default_dtype(x.dtype):
         layer = code.LatentAttention(x.shape[-1], heads, rank, d_rope)
@@ -271,8 +273,7 @@ LatentAttention_kept.variant(
 
 @part(12, points=1, excused=USUAL, seconds=60.0)
 def put_latents(code, rank, d_rope, ids):
-    """A decoder with latent attention: the shapes and spread of its weights, and its logits piece by piece with
-    caches."""
+    """Every block has latent attention with the right initial weights, and caches do not change the logits."""
     model = code["model"]
     torch.manual_seed(3)
     with default_dtype(torch.float64), torch.no_grad():
@@ -316,7 +317,7 @@ put_latents.variant(
 
 @part(12, points=1, excused=USUAL)
 def bytes_kept(code, heads, kv_heads, layers, tokens, rank, d_rope, size):
-    """The bytes in the caches of all layers, from a formula."""
+    """The formula gives the size of the caches of all layers, in bytes."""
     config = code["model"].Config(11, heads * 6, layers, heads, kv_heads, 5)
     return code.bytes_kept(config, tokens, rank, d_rope, size)
 

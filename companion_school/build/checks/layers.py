@@ -14,7 +14,7 @@ _STRICT = {
 
 @part(4, points=2)
 def RMSNorm(code, x, weight, eps):
-    """The norm: x divided by its root mean square, times a gain."""
+    """The norm divides x by its root mean square and multiplies the result by a gain."""
     return run_with(lambda: code.RMSNorm(x.shape[-1], eps), {"weight": weight}, x)
 
 
@@ -84,7 +84,7 @@ RMSNorm.variant(
 
 @part(4, points=2, excused=_STRICT)
 def FeedForward(code, x, gate, inner, outer):
-    """The gated network: outer(silu(gate(x)) * inner(x))."""
+    """The gated network computes outer(silu(gate(x)) * inner(x))."""
     weights = {"gate.weight": gate, "inner.weight": inner, "outer.weight": outer}
     return run_with(lambda: code.FeedForward(x.shape[-1], gate.shape[0]), weights, x)
 
@@ -139,7 +139,7 @@ FeedForward.variant(
 
 @part(4, points=4, excused=_STRICT)
 def Block(code, x, mask, norm, query, key, value, output, second, gate, inner, outer, heads):
-    """The block: two sub-layers, each with a norm before it and a sum after it."""
+    """The block has two sub-layers, each with a norm before it and a sum after it."""
     kv_heads = key.shape[0] * heads // query.shape[0]
     weights = {
         "attention_norm.weight": norm, "attention.query.weight": query, "attention.key.weight": key,
@@ -232,7 +232,7 @@ Block.variant(
 
 @part(4, points=2)
 def initialise(code, d_model, d_ff, writes, seed):
-    """The initial weights: the right variance for each matrix."""
+    """The initial weights of each matrix have the right variance."""
     from torch import nn
 
     class Model(nn.Module):

@@ -37,7 +37,7 @@ def _weights(sizes, seed, dtype=torch.float64):
 
 @part(5, points=2, excused=_EXCUSED)
 def Stack(code, sizes, x, weights, factors):
-    """The stack: blocks one after the other, and a final norm."""
+    """The stack applies its blocks one after the other, then a final norm."""
     config = code.Config(**sizes)
 
     class Other(torch.nn.Module):
@@ -122,7 +122,7 @@ Stack.variant(
 
 @part(5, points=4, excused=_EXCUSED)
 def Transformer(code, sizes, weights, ids):
-    """The decoder: the companion's logits and gradients with the companion's weights."""
+    """With the companion's weights, the decoder computes the companion's logits and gradients."""
     leaves = {name: weight.detach().clone().requires_grad_() for name, weight in weights.items()}
     logits = run_with(lambda: code.Transformer(code.Config(**sizes)), leaves, ids)
     upstream = torch.linspace(-1, 2, logits.numel(), dtype=logits.dtype).cos().view_as(logits)
@@ -217,7 +217,7 @@ Transformer.variant(
 
 @part(5, points=2, excused=_EXCUSED)
 def Transformer_goes_on(code, sizes, weights, ids, cut):
-    """With caches, a text can come in pieces, and the logits are those of the whole text."""
+    """With caches, a text can be read in pieces, and the logits are those of the whole text."""
 
     made = code.Transformer
     pieces, caches = [], [PlainCache() for _ in range(sizes["layers"])]
@@ -317,7 +317,7 @@ Transformer_begins.mistake(
 
 @part(5, points=1, excused=_EXCUSED | {"dtype": "one dtype", "layout": "of ids", "memory": "likewise"})
 def Transformer_on_a_GPU(code, sizes, ids, seed):
-    """The model gives the same logits on another device, such as a GPU, with caches too."""
+    """The model gives the same logits on another device, such as a GPU, with and without caches."""
 
     def logits(device):
         torch.manual_seed(seed)
@@ -367,7 +367,7 @@ Transformer_on_a_GPU.variant(
 
 @part(5, points=3, excused=_EXCUSED)
 def count(code, sizes):
-    """The number of parameters, from a formula, equals that of the model."""
+    """The formula gives the number of parameters of the model."""
     config = code.Config(**sizes)
     if sizes["vocab"] > 1000:  # too large to build here
         return {"your count": code.count(config)}

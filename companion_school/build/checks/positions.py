@@ -15,7 +15,7 @@ _EVEN = {"edge": "a width is even, because two components rotate together"}
 
 @part(3, points=2, excused=_EVEN)
 def frequencies(code, width, base):
-    """The frequencies: from one radian per position down to almost 1 / base."""
+    """The frequencies fall from one radian per position to almost 1 / base."""
     return code.frequencies(width, base)
 
 
@@ -76,7 +76,7 @@ frequencies.variant(
 
 @part(3, points=2, excused=_PLACES | _EVEN)
 def waves(code, places, d_model, base):
-    """Sinusoidal positions: sines in even components and their cosines in odd ones."""
+    """Sinusoidal positions have sines in the even components and the matching cosines in the odd ones."""
     return code.waves(places, d_model, base)
 
 
@@ -127,7 +127,7 @@ waves.variant(
 
 @part(3, points=3)
 def rotate(code, x, places, base):
-    """Rotary positions: each pair is rotated by the angle of its token's position."""
+    """Rotary positions rotate each pair of components by the angle for its token's position."""
     return code.rotate(x, places, base)
 
 

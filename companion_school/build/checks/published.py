@@ -11,7 +11,7 @@ from companion_school.checking.exercise import Case
 
 @part(10, points=2, excused=USUAL)
 def WideAttention(code, x, weights, heads, kv_heads, d_head, normed):
-    """Heads with a width of their own, and normed queries and keys."""
+    """Heads may be wider or narrower than d_model / heads, and queries and keys may be normed."""
     return run_with(
         lambda: code.WideAttention(x.shape[-1], heads, kv_heads, d_head, normed=normed, eps=1e-3), weights, x
     )
@@ -87,7 +87,7 @@ def _layout(draw, kind, ff=12):
 
 @part(10, points=3, excused=USUAL, seconds=60.0)
 def load_weights(code, fields, tensors, names):
-    """Every tensor of a folder becomes the right weight of your model."""
+    """Every tensor in a checkpoint folder becomes the right weight of your model."""
     with checkpoint(fields, tensors) as folder:
         own = code.load(folder).state_dict()
     return {name: own[name].float() if name in own else "there is no such weight" for name in names}
@@ -146,7 +146,7 @@ load_weights.variant(
 
 @part(10, points=5, excused=USUAL, seconds=60.0)
 def load(code, fields, tensors, ids):
-    """A checkpoint folder and its logits in your model, at once and piece by piece with caches."""
+    """Your model computes a checkpoint's logits, for a whole text and for its pieces with caches."""
     with checkpoint(fields, tensors) as folder:
         model = code.load(folder)
     caches = [PlainCache() for _ in model.decoder.blocks]

@@ -1,4 +1,5 @@
-"""Stage 16, quantized: levels and scales, packing two levels into a byte, a linear layer, a whole model and its bytes."""
+"""Stage 16, quantized: levels and scales, packing two levels into a byte, a linear layer, a whole model and its
+size."""
 
 import torch
 
@@ -11,7 +12,7 @@ from companion_school.checking.exercise import Case
 
 @part(16, points=3, excused=USUAL)
 def quantize(code, weight, bits, group):
-    """Levels and scales of a matrix."""
+    """A matrix is rounded to levels, with a scale for each group."""
     levels, scales = code.quantize(weight, bits, group)
     return {"levels": levels.long(), "scales": scales.double(), "dtypes": [str(levels.dtype), str(scales.dtype)]}
 
@@ -109,7 +110,7 @@ quantize.variant(
 
 @part(16, points=1, excused=USUAL)
 def dequantize(code, levels, scales):
-    """The weights that levels and scales represent."""
+    """Levels and scales become weights again."""
     return code.dequantize(levels, scales)
 
 
@@ -147,7 +148,7 @@ dequantize.variant(
 
 @part(16, points=2, excused=USUAL)
 def pack(code, levels):
-    """Two levels of four bits in one byte, and the inverse."""
+    """Two four-bit levels are packed into one byte, and unpacked again."""
     packed = code.pack(levels)
     return {"packed": packed.long(), "dtype": str(packed.dtype), "unpacked": code.unpack(packed).long()}
 
@@ -208,7 +209,7 @@ pack.variant(
 
 @part(16, points=2, excused=USUAL)
 def QuantizedLinear(code, x, weight, bits, group):
-    """A linear layer with rounded weights: its output, its buffers, and its gradients."""
+    """A linear layer with rounded weights has the right output, buffers and gradients."""
     linear = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=False, dtype=weight.dtype)
     linear.weight.data.copy_(weight)
     layer = code.QuantizedLinear(linear, bits, group)
@@ -284,7 +285,7 @@ QuantizedLinear.variant(
 
 @part(16, points=2, excused=USUAL)
 def quantize_model(code, bits, group, ids):
-    """A whole decoder: which layers are rounded, its logits, and its bytes before and after."""
+    """All linear layers of a decoder are rounded; its logits and its size in bytes are right."""
     model = code["model"]
     torch.manual_seed(5)
     with default_dtype(torch.float32), torch.no_grad():

@@ -1,4 +1,5 @@
-"""Stage 11, the race: it must return in time, with a valid model of text that predicts better than uniform guessing."""
+"""Stage 11, the race: it must return in time, with a valid language model that predicts better than uniform
+guessing."""
 
 import math
 
@@ -14,7 +15,7 @@ _FREE = dict.fromkeys(LAWS, "a race may use random numbers and time")
 
 @part(11, points=10, excused=_FREE, seconds=240.0)
 def race(code, text, unseen, seconds):
-    """A race of a few seconds: on time, with lossless tokens, causal logits, and something learned."""
+    """A race of a few seconds ends on time, with lossless tokens, causal logits, and a model that has learned."""
     import time
 
     facts = (

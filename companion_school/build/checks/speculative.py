@@ -1,4 +1,4 @@
-"""Stage 15, speculative: probabilities by row, the judge, the lookup, and whole texts compared with `generate`'s."""
+"""Stage 15, speculative: probabilities row by row, judging guesses, guessing from the text itself, and generation."""
 
 import torch
 
@@ -11,7 +11,7 @@ from companion_school.checking.exercise import Case
 
 @part(15, points=1, excused=USUAL)
 def rows(code, logits, temperature, choice):
-    """The distributions of several positions."""
+    """Each row of logits becomes the distribution of one token."""
     return code.rows(logits, temperature, **choice)
 
 
@@ -62,7 +62,7 @@ rows.variant(
 
 @part(15, points=1, excused=USUAL)
 def correction(code, p, q):
-    """The distribution of the token that replaces a rejected guess."""
+    """The token that replaces a rejected guess has the right distribution."""
     return code.correction(p, q)
 
 
@@ -104,7 +104,7 @@ correction.variant(
 
 @part(15, points=3, excused=USUAL, seconds=60.0)
 def judge(code, p, q, guesses, tries):
-    """Which guesses are accepted, and how often each text results from many tries."""
+    """The right guesses are accepted, and each text comes up as often as it should in many tries."""
     told = [[], []]
     for texts, times in zip(told, (tries, 20), strict=True):
         generator = torch.Generator().manual_seed(1)
@@ -212,7 +212,7 @@ judge.variant(
 
 @part(15, points=2, excused=USUAL)
 def lookup(code, ids, ahead, vocab):
-    """Guesses from earlier occurrences in the text, and their probabilities."""
+    """The guesses are copied from an earlier occurrence in the text, each with probability 1."""
     guesses, q = code.lookup(list(ids), ahead, vocab)
     return list(guesses), q
 
@@ -281,7 +281,7 @@ lookup.variant(
 
 @part(15, points=3, excused=USUAL, seconds=60.0)
 def speculate(code, prompt, new, ahead, stop, guessing, vocab, choice):
-    """A text, token by token, compared with that of `generate`, and the number of passes that it took."""
+    """The text is right, each pass reads the right number of tokens, and no random number is reused."""
     model = code["model"]
     torch.manual_seed(4)
     with default_dtype(torch.float64):

@@ -103,7 +103,7 @@ def _words(draw, letters, most, count):
 
 @part(1, points=3, seconds=120.0)
 def learn(code, text, most):
-    """The merges of a text: repeatedly join the most frequent pair."""
+    """Merges are learned by repeatedly joining the most frequent pair."""
     return [tuple(pair) for pair in code.learn(text, most)]
 
 
@@ -278,7 +278,7 @@ def _merges(draw, letters, count):
 
 @part(1, points=3)
 def encode(code, text, merges):
-    """The tokens of a text: in each piece, merges are applied in the order in which they were learned."""
+    """In each piece of a text, merges are applied in the order in which they were learned."""
     return code.encode(text, merges)
 
 
@@ -384,7 +384,7 @@ encode.variant(
 
 @part(1, points=1)
 def decode(code, tokens, merges):
-    """The text of tokens, with U+FFFD if they end within a character."""
+    """Tokens become text again, with U+FFFD if they end in the middle of a character."""
     return code.decode(tokens, merges)
 
 
@@ -452,7 +452,7 @@ decode.variant(
 
 @part(1, points=2)
 def whole(code, text, most, other):
-    """Learn, encode, decode: every text is restored."""
+    """Decoding the tokens of any text restores it."""
     merges = code.learn(text, most)
     tokens = code.encode(other, merges)
     return tokens, code.decode(tokens, merges)

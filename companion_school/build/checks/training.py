@@ -13,7 +13,7 @@ _STEPS = dict.fromkeys(LAWS, "a step is tested with weights and gradients of ord
 
 @part(6, points=2, excused=_STEPS, seconds=60.0)
 def windows(code, ids, context, batch):
-    """Inputs and targets from random positions of a text."""
+    """Inputs and targets are windows that start at random positions in a text."""
     generator, place, starts = torch.Generator().manual_seed(5), {int(id): n for n, id in enumerate(ids)}, set()
     differ, follows, shifted, shapes, wrong = False, True, True, ((batch, context), (batch, context)), []
     for _ in range(150):
@@ -97,7 +97,7 @@ windows.variant(
 
 @part(6, points=3, excused={"levels": "logits in the thousands leave no right digit", "offset": "likewise"})
 def loss_of(code, logits, targets, ignore):
-    """The mean of -ln p over the targets that are scored."""
+    """The loss is the mean of -ln p over all targets that are not ignored."""
     return code.loss_of(logits, targets, ignore)
 
 
@@ -165,7 +165,7 @@ loss_of.variant(
 
 @part(6, points=4, excused=_STEPS, forbidden=("optim",))
 def AdamW(code, embedding, matrix, gain, idle, gradients, rates, decay):
-    """Several updates with known gradients: both means, their corrections, and the decay."""
+    """Several updates with known gradients use both means, their corrections, and the decay."""
 
     class Model(torch.nn.Module):
         def __init__(self):
@@ -284,7 +284,7 @@ AdamW.variant(
 
 @part(6, points=2, excused=_STEPS)
 def clip(code, gradients, most):
-    """The norm of all gradients together is limited."""
+    """Clipping limits the norm of all gradients together."""
     model = torch.nn.ParameterList([torch.nn.Parameter(torch.zeros_like(g)) for g in gradients] + [torch.zeros(2)])
     for weight, gradient in zip(model, gradients, strict=False):
         weight.grad = gradient.clone()
@@ -336,7 +336,7 @@ clip.variant(
 
 @part(6, points=2, excused=_STEPS)
 def rate_at(code, updates, peak, warmup):
-    """The rate of each update: a linear warm-up, then a cosine decay."""
+    """The learning rate has a linear warm-up, then a cosine decay."""
     return [float(code.rate_at(update, updates, peak, warmup)) for update in range(1, updates + 1)]
 
 
@@ -403,7 +403,7 @@ rate_at.variant(
 
 @part(6, points=2, excused=_STEPS)
 def train(code, start, data, updates, accumulate, most):
-    """The loop: micro-batches, clipping, the update and the rate."""
+    """The loop sums gradients over micro-batches, clips them, and updates the weights at the right rate."""
     model, asked = torch.nn.Linear(*reversed(start.shape), bias=False, dtype=start.dtype), []
     model.weight.data.copy_(start)
 
@@ -512,7 +512,7 @@ train.variant(
 
 @part(6, points=1, excused=_STEPS)
 def bits_per_byte(code, table, ids, context, size):
-    """Bits per byte of a text, computed in windows."""
+    """The bits per byte of a text are computed in windows."""
 
     class Model(torch.nn.Module):
         def forward(self, ids, caches=None):
@@ -571,7 +571,7 @@ bits_per_byte.variant(
 
 @part(6, points=1, excused=_STEPS, seconds=60.0)
 def train_on_a_GPU(code, start, ids, updates):
-    """A model is trained on another device, such as a GPU, to the same weights."""
+    """Training on another device, such as a GPU, leads to the same weights."""
 
     def weights(device):
         model = torch.nn.Embedding.from_pretrained(start.clone(), freeze=False).to(device)
@@ -608,7 +608,7 @@ train_on_a_GPU.mistake(
 
 @part(6, points=1, excused=_STEPS)
 def renamed(code, tensors, pairs):
-    """The same tensors with other names."""
+    """The tensors are the same under their new names."""
     return code.renamed(tensors, pairs)
 
 
@@ -672,7 +672,7 @@ def _published(draw):
 
 @part(6, points=2, excused=_STEPS)
 def save(code, sizes, seed, context):
-    """A model becomes two files in the usual published format."""
+    """A model is saved as two files in the usual published format."""
     import json
     import tempfile
     from pathlib import Path
@@ -738,7 +738,7 @@ save.variant(
 
 @part(6, points=1, excused=_STEPS)
 def load(code, fields, tensors, ids):
-    """The two files become the model again."""
+    """The two files are loaded into the same model again."""
     import json
     import tempfile
     from pathlib import Path

@@ -45,7 +45,7 @@ def _model(draw):
 
 @part(8, points=3, excused=_USUAL)
 def CrossBlock(code, x, source, mask, seen, weights):
-    """A block with self-attention, then cross-attention, then the network."""
+    """The block applies self-attention, then cross-attention, then the network."""
 
     def turn(y):
         return y * torch.arange(1, y.shape[2] + 1, dtype=y.dtype)[:, None] + y.roll(1, -1)
@@ -143,7 +143,7 @@ CrossBlock.variant(
 
 @part(8, points=3, excused=_USUAL, seconds=60.0)
 def Translator(code, source, real, target, weights, base):
-    """The whole model: the logits of the target, and the encoder's output."""
+    """The whole model computes the encoder's output and the logits of the target."""
     config = code["model"].Config(11, 8, 2, 2, 1, 12, base)  # the heads must be wide enough for the base to matter
     logits = run_with(lambda: code.Translator(config), weights, source, real, target)
     with default_dtype(torch.float64):
@@ -262,7 +262,7 @@ Translator_begins.mistake(
 
 @part(8, points=1, excused=_USUAL)
 def forced(code, target, start):
-    """Teacher forcing: the start token, then all tokens but the last."""
+    """With teacher forcing, the inputs are the start token and all target tokens but the last."""
     return code.forced(target, start)
 
 
@@ -301,7 +301,7 @@ forced.variant(
 
 @part(8, points=2, excused=_USUAL, seconds=60.0)
 def translate(code, source, real, start, stop, most, weights):
-    """Greedy translation; each row ends on its own."""
+    """Translation is greedy, and each row ends at its own length."""
     with default_dtype(torch.float64):
         model = code.Translator(code["model"].Config(11, 8, 2, 4, 2, 12))
     model.load_state_dict(weights)

@@ -1,1 +1,1 @@
-"""The references of the stages that are not in `companion/page.py`, as plain files that import each other."""
+"""The references of stages that are not in `companion/page.py`, as plain files that import each other."""

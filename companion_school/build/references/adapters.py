@@ -1,6 +1,6 @@
 """Stage 17, adapters.py: a frozen model learns to answer (lesson 20).
 
-Each frozen matrix gets a trainable change of low rank, and the loss counts only the answers.
+Each frozen matrix gets a trainable low-rank change, and only the answers count in the loss.
 """
 
 import torch
@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 
 class LoRA(nn.Module):
-    """A linear layer, `linear`, with a change of low rank: linear(x) + alpha / rank * up(down(x)).
+    """A linear layer, `linear`, plus a low-rank change: linear(x) + alpha / rank * up(down(x)).
 
-    `down` (to `rank`) and `up` (from `rank`) are linear layers without bias. `up` is initialised to zero, so at first
-    nothing changes.
+    `down` (to `rank`) and `up` (from `rank`) are linear layers without bias. `up` is initialized to zero, so the
+    layer's output does not change at first.
     """
 
     def __init__(self, linear: nn.Linear, rank: int, alpha: float):
@@ -51,11 +51,11 @@ def merge_adapters(model: nn.Module) -> nn.Module:
 
 
 def example(question: list[int], answer: list[int], stop: int, length: int) -> tuple[Tensor, Tensor]:
-    """Return the inputs and targets, both (length), of a question and its answer, which ends with `stop`.
+    """Return the inputs and targets, both (length), for a question and its answer, followed by `stop`.
 
     Targets are the ids shifted by one position. Targets in the question and after `stop` are -100, which `loss_of`
     ignores;
-    the inputs after `stop` are `stop` as well. Raises `ValueError` for more than `length` inputs.
+    the remaining inputs are `stop`. Raises `ValueError` if there are more than `length` inputs.
     """
     ids = [*question, *answer, stop]
     if len(ids) - 1 > length:

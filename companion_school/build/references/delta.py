@@ -45,9 +45,9 @@ class State:
 
 
 class DeltaLayer(nn.Module):
-    """A replacement for `Attention`. `query`, `key`, `value` and `output` are linear layers without bias and d_model
-    wide; `write` maps to `heads` numbers, whose sigmoids are the write strengths. Queries and keys are scaled to length
-    1."""
+    """A replacement for `Attention`. `query`, `key`, `value` and `output` are linear layers of width d_model without
+    bias; `write`, also without bias, maps to `heads` numbers, whose sigmoids are the write strengths. Queries and keys
+    are scaled to length 1."""
 
     def __init__(self, d_model: int, heads: int):
         super().__init__()

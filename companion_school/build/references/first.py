@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 
 class FirstModel(nn.Module):
-    """Symbols to scores of symbols: the sum of `embedding` and waves, then `attention` with as many key heads as heads,
-    then `head`, which is linear without bias."""
+    """Computes scores for the next symbol: adds waves to the `embedding`, applies `attention` with as many key heads as
+    heads, then `head`, a linear layer without bias."""
 
     def __init__(self, vocab: int, d_model: int, heads: int = 1):
         super().__init__()
@@ -22,15 +22,16 @@ class FirstModel(nn.Module):
         self.head = nn.Linear(d_model, vocab, bias=False)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """(batch, token) -> (batch, token, vocab). There is no mask, so each token attends to all. The positions are 0,
-        1, ..., on the device of `ids`."""
+        """(batch, token) -> (batch, token, vocab). There is no mask, so each token attends to all tokens. The positions
+        are 0, 1, ..., on the device of `ids`."""
         positions = torch.arange(ids.shape[1], device=ids.device)
         return self.head(self.attention(self.embedding(ids) + waves(positions, self.embedding.embedding_dim)))
 
 
 def descend(model: nn.Module, loss_at: Callable[[int], Tensor], updates: int, rate: float) -> Iterator[float]:
-    """Gradient descent. Yields the loss of each update as a number. `loss_at(n)` is the loss of update n = 0, 1, ...;
-    after it, each weight that has a gradient moves downhill by `rate` times it, and the gradients are cleared."""
+    """Gradient descent. Yields the loss of each update as a number. `loss_at(n)` computes the loss of update n = 0, 1,
+    ...; then each weight that has a gradient moves downhill by `rate` times its gradient, and the gradients are
+    cleared."""
     for n in range(updates):
         loss = loss_at(n)
         loss.backward()

@@ -74,12 +74,12 @@ LAYER_NAMES = {
     "mlp.c_fc": "feed_forward.inner",
     "mlp.c_proj": "feed_forward.outer",
 }
-"""GPT-2's names and yours, first for the parts that occur once, then for those in each layer."""
+"""GPT-2's names and yours, first for the tensors that occur once, then for those in each layer."""
 
 
 def gpt2(fields: dict, tensors: dict[str, Tensor]) -> tuple[GPT2, dict[str, Tensor]]:
     """Return an empty model with these sizes, and its tensors with your names. GPT-2 stores its matrices as (in, out),
-    the transpose of yours, and those of queries, keys and values in one."""
+    the transpose of yours, and combines those of queries, keys and values."""
     take(fields, {"activation_function": "gelu_new", "tie_word_embeddings": True, "scale_attn_weights": True})
     take(fields, {"scale_attn_by_inverse_layer_idx": False})
     d_model, heads, layers = fields["n_embd"], fields["n_head"], fields["n_layer"]

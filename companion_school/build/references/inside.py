@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 @contextmanager
 def streams(model: nn.Module):
-    """Gives a list that each forward pass fills with the residual streams: the one that enters the first block and the
-    one after each block, (batch, token, d_model). The next pass starts the list again."""
+    """Yields a list that each forward pass fills with the residual streams: the one that enters the first block and the
+    one after each block, (batch, token, d_model). The next pass replaces them."""
     seen: list[Tensor] = []
 
     def enters(block, inputs):
@@ -45,7 +45,7 @@ def rank_of(logits: Tensor, token: int) -> int:
 
 @contextmanager
 def without_head(model: nn.Module, layer: int, head: int):
-    """Within this context, the output of this head in this layer is zero before `output` mixes the heads."""
+    """Within this context, this head's result in this layer is set to zero before `output` mixes the heads."""
     attention = model.decoder.blocks[layer].attention
 
     def silence(output, inputs):
@@ -62,7 +62,7 @@ def without_head(model: nn.Module, layer: int, head: int):
 
 @contextmanager
 def patched(model: nn.Module, layer: int, position: int, vector: Tensor):
-    """Within this context, the stream after this block is `vector`, (d_model), at this position."""
+    """Within this context, the stream at this position after this block is replaced by `vector`, (d_model)."""
 
     def patch(block, inputs, output):
         output = output.clone()

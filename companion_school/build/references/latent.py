@@ -35,9 +35,10 @@ def absorbed(q: Tensor, c: Tensor, k: Tensor, U_k: Tensor, U_v: Tensor, mask: Te
 
 
 class LatentAttention(nn.Module):
-    """A replacement for `Attention`. Linear layers without bias: `query`, to heads * (d_head + d_rope); `down`, to rank
-    + d_rope, the latent followed by the key to rotate; `up`, from the latent to heads * 2 d_head, for each head U_k and
-    then U_v; and `output`. `latent_norm`, an RMSNorm, is applied to the latent. d_head is d_model / heads."""
+    """A replacement for `Attention`. It has linear layers without bias: `query`, to heads * (d_head + d_rope); `down`,
+    to rank + d_rope, the latent followed by the key to rotate; `up`, from the latent to heads * 2 d_head, which holds
+    U_k and then U_v for each head; and `output`. `latent_norm`, an RMSNorm, is applied to the latent. d_head is d_model
+    / heads."""
 
     def __init__(self, d_model: int, heads: int, rank: int, d_rope: int):
         super().__init__()
@@ -48,8 +49,8 @@ class LatentAttention(nn.Module):
         self.output = nn.Linear(heads * self.d_head, d_model, bias=False)
 
     def forward(self, x: Tensor, mask: Tensor | None = None, turn=None, cache=None) -> Tensor:
-        """(batch, token, d_model) -> the same. A `cache` gets the normed latent and the rotated key in place of keys
-        and values. A single token is computed with `absorbed`, several with `expanded`."""
+        """(batch, token, d_model) -> the same. A `cache` stores the normed latent and the rotated key in place of keys
+        and values. A single token is computed with `absorbed`, several tokens with `expanded`."""
         q = split(self.query(x), self.heads)
         c, k = self.down(x)[:, None].split([self.rank, self.d_rope], dim=-1)
         c = self.latent_norm(c)
@@ -73,7 +74,7 @@ def put_latents(model: Transformer, rank: int, d_rope: int) -> Transformer:
 
 
 def bytes_kept(config: Config, tokens: int, rank: int | None = None, d_rope: int = 0, size: int = 4) -> int:
-    """Return the bytes in the caches of all layers for this many tokens of one text, with `size` bytes per number: keys
-    and values of your own attention or, with a `rank`, latents and rotated keys."""
+    """Return the size of the caches of all layers in bytes for this many tokens of one text, with `size` bytes per
+    number. They hold the keys and values of your own attention or, with a `rank`, latents and rotated keys."""
     numbers = 2 * config.kv_heads * (config.d_model // config.heads) if rank is None else rank + d_rope
     return config.layers * tokens * numbers * size

@@ -1,4 +1,4 @@
-"""The race of learners who have not written race.py yet: it trains with stages 1 to 6 until the time is up."""
+"""The race for learners who have not written race.py yet. It trains with stages 1 to 6 until the time is up."""
 
 import time
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
 """Stage 10, published.py: a published checkpoint in your own model (lesson 13).
 
-A LLaMA is your model except for a few parts: its heads may have another width, its head may differ from the embedding,
-and in Qwen 3, queries and keys are normed. Two layouts are loaded here, which `config.json` calls `llama` and `qwen3`.
-Stage 13 adds `gpt2`, which differs in more parts.
+A LLaMA is your model except for a few parts: its attention heads may have another width, its output head may differ
+from the embedding, and in Qwen 3, queries and keys are normed. This file loads two layouts, which `config.json` calls
+`llama` and `qwen3`. Stage 13 adds `gpt2`, which differs in more parts.
 """
 
 import json
@@ -18,14 +18,14 @@ from positions import rotate
 from torch import Tensor, nn
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "BOOL": torch.bool}
-"""Of the dtypes that a safetensors file names, those that weights have."""
+"""The dtypes that weights have, by their names in safetensors files."""
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:  # given
     """Return all tensors of a file: eight bytes give the length of the header, and the header gives the position of
     each tensor after it.
 
-    Raises `ValueError` for a file that is truncated or has another format.
+    Raises `ValueError` if the file is truncated or has another format.
     """
     data = bytearray(path.read_bytes())
     try:
@@ -140,7 +140,7 @@ LLAMA_LAYER = {
     "mlp.up_proj": "feed_forward.inner",
     "mlp.down_proj": "feed_forward.outer",
 }
-"""Their names and yours, first for the parts that occur once, then for those in each layer."""
+"""Their names and yours, first for the tensors that occur once, then for those in each layer."""
 
 
 def llama(fields: dict, tensors: dict[str, Tensor]) -> tuple[Published, dict[str, Tensor]]:
@@ -174,14 +174,14 @@ def renamed(tensors: dict[str, Tensor], names: dict[str, str]) -> dict[str, Tens
 
 
 LAYOUTS = {"llama": llama, "qwen3": llama}
-"""By the `model_type` of `config.json`. Stage 13 adds its own."""
+"""The function for each `model_type` in `config.json`. Stage 13 adds its own."""
 
 
 def load(folder: str | Path) -> Published:
     """Return the model in a folder, in float32, ready to generate.
 
-    Raises `ValueError`, with the name, for an unknown layout, a field that is missing or not supported by your model,
-    and a tensor that is missing, unused or has another shape.
+    Raises a `ValueError` with the name of any unknown layout, of any field that is missing or not supported by your
+    model, and of any tensor that is missing, unused or has another shape.
     """
     fields, tensors = read_folder(folder)
     kind = fields.get("model_type")

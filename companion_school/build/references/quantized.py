@@ -10,7 +10,7 @@ from torch import Tensor, nn
 def quantize(weight: Tensor, bits: int, group: int) -> tuple[Tensor, Tensor]:
     """Round each weight to the nearest multiple of its scale, (out, in) -> levels and scales.
 
-    A group is `group` neighbouring weights of a row. Its scale maps the largest magnitude to 2^(bits - 1) - 1, is
+    A group is `group` neighboring weights of a row. Its scale maps the largest magnitude to 2^(bits - 1) - 1, is
     rounded to float16 before it is used, and is at least 2^-14. Levels are int8, (out, in); scales are float16, (out,
     in / group).
     """
@@ -25,8 +25,8 @@ def dequantize(levels: Tensor, scales: Tensor) -> Tensor:
 
 
 def pack(levels: Tensor) -> Tensor:
-    """Pack two levels of four bits into a byte, (out, in) -> (out, in / 2) of uint8: 8 is added to each, and the first
-    one goes into the low bits."""
+    """Pack two four-bit levels into a byte, (out, in) -> (out, in / 2) of uint8: 8 is added to each level, and the
+    first level goes into the low bits."""
     first, second = (levels + 8).to(torch.uint8).unflatten(-1, (-1, 2)).unbind(-1)
     return first | second << 4
 
@@ -53,8 +53,8 @@ class QuantizedLinear(nn.Module):
 
 
 def quantize_model(model: nn.Module, bits: int, group: int) -> nn.Module:
-    """Return the same model with a `QuantizedLinear` for every linear layer of its decoder. Embedding and norms do not
-    change."""
+    """Return the same model with a `QuantizedLinear` in place of every linear layer of its decoder. The embedding and
+    the norms do not change."""
     for module in list(model.decoder.modules()):
         for name, child in list(module.named_children()):
             if type(child) is nn.Linear:
@@ -63,5 +63,5 @@ def quantize_model(model: nn.Module, bits: int, group: int) -> nn.Module:
 
 
 def bytes_of(model: nn.Module) -> int:
-    """Return the bytes of all parameters and buffers."""
+    """Return the size of all parameters and buffers in bytes."""
     return sum(x.numel() * x.element_size() for x in (*model.parameters(), *model.buffers()))

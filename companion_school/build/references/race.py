@@ -23,7 +23,8 @@ class Runner:  # given
 
     model:    maps token ids, (1, token), to the logits of the next tokens, (1, token, vocab), as in stage 5, on the
     CPU.
-    merges:   the merges of the tokenizer, for `encode(text, merges)` of stage 1. An empty list means bytes.
+    merges:   the merges of the tokenizer, for `encode(text, merges)` of stage 1. An empty list means that tokens are
+        bytes.
     context:  the number of tokens that the model gets at once when it is measured.
     """
 
@@ -55,8 +56,8 @@ def _built(config: Config, drop: float) -> Transformer:
 
 
 def _orthogonal(x: Tensor, steps: int = 5) -> Tensor:
-    """Return a matrix with the singular directions of `x` and singular values near 1: five steps of Newton and Schulz
-    (Bernstein and Newhouse 2024), which need no decomposition."""
+    """Return a matrix with the singular directions of `x` and singular values near 1, computed by five Newton-Schulz
+    steps (Bernstein and Newhouse 2024) without a decomposition."""
     wide = x if x.shape[0] <= x.shape[1] else x.T
     wide = wide / (wide.norm() + 1e-7)
     for _ in range(steps):
@@ -66,7 +67,7 @@ def _orthogonal(x: Tensor, steps: int = 5) -> Tensor:
 
 
 class _Muon(torch.optim.Optimizer):
-    """Orthogonalised momentum (Jordan et al. 2024): an update has about the same size in all singular directions of a
+    """Orthogonalized momentum (Jordan et al. 2024): an update has about the same size in all singular directions of a
     matrix."""
 
     def __init__(self, weights, lr: float, momentum: float = 0.95, decay: float = 0.1):

@@ -11,16 +11,16 @@ from torch import Tensor
 
 
 def rows(logits: Tensor, temperature: float = 1.0, **choice) -> Tensor:
-    """Return the distribution that each position's token is drawn from, (position, vocab) -> the same: your
-    `probabilities`, row by row. At temperature 0, the most probable token has probability 1."""
+    """Return the distributions from which the tokens are drawn, your `probabilities` of each row of logits; both are
+    (position, vocab). At temperature 0, the most probable token has probability 1."""
     if temperature == 0:
         return F.one_hot(logits.argmax(-1), logits.shape[-1]).to(logits.dtype)
     return torch.stack([probabilities(row, temperature, **choice) for row in logits])
 
 
 def correction(p: Tensor, q: Tensor) -> Tensor:
-    """Return the distribution of the token that replaces a rejected guess: max(0, p - q), divided by its sum;
-    (vocab)."""
+    """Return the distribution of the token that replaces a rejected guess, (vocab): max(0, p - q), divided by its
+    sum."""
     rest = (p - q).clamp(min=0)
     return rest / rest.sum()
 
@@ -46,10 +46,10 @@ def shorten(cache: Cache, tokens: int):
 
 
 def lookup(ids: list[int], ahead: int, vocab: int) -> tuple[list[int], Tensor]:
-    """A draft without a model: if the last two ids occurred together before, guess the tokens that followed them there.
+    """A draft without a model: if the last two ids occurred together before, guess the tokens that followed them then.
 
-    Returns at most `ahead` guesses, from after the last such occurrence, and their probabilities, (guess, vocab), with
-    probability 1 for each guess. Without such an occurrence there are no guesses.
+    Returns at most `ahead` guesses, the tokens after the last such occurrence, and their probabilities, (guess, vocab),
+    which are 1 for each guess. If there is no such occurrence, there are no guesses.
     """
     places = [at for at in range(2, len(ids)) if ids[at - 2 : at] == ids[-2:]]
     guesses = ids[places[-1] : places[-1] + ahead] if places else []

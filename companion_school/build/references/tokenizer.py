@@ -1,4 +1,4 @@
-"""Stage 1, tokenizer.py: from text to tokens and back, by byte-pair merges learned from a text (lesson 01).
+"""Stage 1, tokenizer.py: from text to tokens and back, with byte-pair merges learned from a text (lesson 01).
 
 A token is a number: 0 to 255 are the bytes, and 256 + n is the result of merge n, counted from 0. So a tokenizer is
 completely defined by its list of merges, which are pairs of tokens in the order they were learned.
@@ -14,14 +14,15 @@ from tokenizers import Regex, pre_tokenizers
 Merge = tuple[int, int]
 """Two adjacent tokens that become one."""
 
-# GPT-2's pattern: the ending of a short form, letters, digits or signs, each with at most one blank before them, or
-# white space. Programs that read models know it by name, so they can cut a text as your model has learned it.
+# GPT-2's pattern: the end of a contraction ('s, 't, ...); letters, digits or other signs with at most one space before
+# them; or white space. Other programs know this pattern by name, so they can split a text exactly as you did.
 PIECE = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 CUT = pre_tokenizers.Split(Regex(PIECE), "isolated")  # Python's own `re` has no \p{L}, a letter of any alphabet
 
 
 def pieces(text: str) -> list[bytes]:  # given
-    """Split the text into pieces of bytes, across which nothing is merged. Joined together, they are the text.
+    """Split the text into pieces of bytes. Nothing is merged across pieces, and all pieces joined together are the
+    text.
 
     Raises `ValueError` for text that UTF-8 cannot encode.
     """
@@ -29,8 +30,8 @@ def pieces(text: str) -> list[bytes]:  # given
 
 
 def symbols() -> list[str]:  # given
-    """Return the character that stands for each byte in a `tokenizer.json`: a visible character stands for itself, the
-    other bytes get characters from U+0100 on."""
+    """Return the character that represents each byte in a `tokenizer.json`: a visible character represents itself, and
+    the other bytes get characters from U+0100 on."""
     visible = {*range(33, 127), *range(161, 173), *range(174, 256)}
     others = iter(range(256, 512))
     return [chr(byte if byte in visible else next(others)) for byte in range(256)]
@@ -68,7 +69,7 @@ def load_merges(folder: str | Path) -> list[Merge]:  # given
 
 
 def join(word: list[int], pair: Merge, token: int) -> list[int]:
-    """Return the word with `token` in place of each neighbouring `pair`, from left to right."""
+    """Return the word with `token` in place of each adjacent `pair`, from left to right."""
     joined, at = [], 0
     while at < len(word):
         if at + 1 < len(word) and (word[at], word[at + 1]) == pair:
@@ -81,16 +82,16 @@ def join(word: list[int], pair: Merge, token: int) -> list[int]:
 
 
 def learn(text: str, most: int) -> list[Merge]:
-    """Return at most so many merges of a text: each joins the most frequent pair, until no pair occurs twice.
+    """Learn at most `most` merges from a text: each joins the most frequent pair, until no pair occurs twice.
 
     Pairs are counted within the pieces of the text, at every position. Of equally frequent pairs, the smallest is
     chosen.
     A thousand merges on a megabyte should take less than a minute, so update only the words that contain the pair.
     """
-    times = Counter(pieces(text))  # a piece that occurs a thousand times is joined once
+    times = Counter(pieces(text))  # A piece that occurs a thousand times is processed once
     words, often = [list(piece) for piece in times], list(times.values())
     count: Counter[Merge] = Counter()
-    where = defaultdict(set)  # in which words a pair occurs, or has occurred
+    where = defaultdict(set)  # Words in which a pair occurs or has occurred
     for number, word in enumerate(words):
         for pair in pairwise(word):
             count[pair] += often[number]
@@ -119,7 +120,7 @@ def encode(text: str, merges: list[Merge]) -> list[int]:
     Raises `ValueError` for text that UTF-8 cannot encode.
     """
     rank = {pair: number for number, pair in enumerate(merges)}
-    known: dict[bytes, list[int]] = {}  # a text says the same words again and again
+    known: dict[bytes, list[int]] = {}  # The same words occur again and again in a text
     tokens = []
     for piece in pieces(text):
         if piece not in known:
