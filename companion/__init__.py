@@ -1,7 +1,7 @@
 """companion: the package that the course The Executable Transformer builds.
 
-The public names are listed in `__init__.pyi` beside this file, in reading order. Each one is imported when it is first
-used, so that `companion --help` and a mistyped flag are answered without importing torch.
+The public names are listed in `__init__.pyi` beside this file, in reading order. Each name is imported when it is first
+used, so that `companion --help` and errors about mistyped flags appear without the delay of importing torch.
 """
 
 import ast
@@ -21,8 +21,8 @@ if importlib.util.find_spec("torch") is None:
 def _public() -> dict[str, str]:
     """Map each public name to the module that defines it, as listed in the stub.
 
-    The stub is parsed here instead of with a library, so that the models need only PyTorch, numpy, safetensors and
-    jaxtyping.
+    This function parses the stub itself instead of relying on a library, so that the models need only PyTorch, numpy,
+    safetensors and jaxtyping.
     """
     stub = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
     lines = [line for line in stub.body if isinstance(line, ast.ImportFrom)]

@@ -1,4 +1,4 @@
-"""The public names of companion, in reading order; `__init__.py` imports each when it is first used."""
+"""The public names of companion, in reading order; `__init__.py` imports each name when it is first used."""
 
 from .config.model import (
     AttentionConfig as AttentionConfig,

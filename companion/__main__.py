@@ -1,4 +1,4 @@
-"""`python -m companion` is the command `companion`."""
+"""Run the command `companion` as `python -m companion`."""
 
 import sys
 

@@ -59,7 +59,7 @@ def parser() -> Parser:
 
 
 def _config_of(name: str) -> ModelConfig:
-    """Return the configuration of a checkpoint, without reading the weights of a published model."""
+    """Return the configuration of a checkpoint. The weights of a published model are not read."""
     from companion.commands.writer import checkpoint_folder
     from companion.families.pretrained import family_of, load_pretrained
     from companion.files.gguf.folder import naming

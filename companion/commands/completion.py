@@ -43,7 +43,7 @@ def run(flags: Namespace, whole: Parser) -> int:
 
 
 def _tell(parser: Any, shtab: Any) -> None:
-    """Tell shtab which values a shell may offer for each flag of a parser and its commands."""
+    """Tell shtab which values a shell may offer for each flag of a parser and of its subcommands."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for inner in action._name_parser_map.values():

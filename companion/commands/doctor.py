@@ -23,7 +23,7 @@ from companion.ground.processor import processor, processors
 
 EXTRAS = ("school", "colab", "lab", "published", "course", "test", "bench", "site", "dev")
 WIDTH = 79
-"""Columns of the report."""
+"""Width of the report in columns."""
 
 NOTED = (
     *("ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR", "ONEDNN_MAX_CPU_ISA"),

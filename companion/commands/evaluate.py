@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from companion.transformer import Transformer
 
 LONGEST = 2048
-"""Default maximum number of tokens in a window of a published model; the logits of longer windows take gigabytes."""
+"""Default maximum window length in tokens for a published model; the logits of longer windows take gigabytes."""
 LOGITS = 2**27
 """Maximum number of logits in a batch."""
 JSON = (

@@ -27,7 +27,7 @@ COPIED = (
     "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
     "chat_template.jinja", "vocab.json", "merges.txt", "source.spm", "target.spm",
 )  # fmt: skip
-"""Files beside a published model that are copied unchanged."""
+"""Files in a published model's folder that are copied unchanged."""
 IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 
 
@@ -80,10 +80,10 @@ class Source:
 
     Attributes:
         model: The model to export.
-        kind: The `model_type` to export as (default: the simplest that has all parts of the model).
+        kind: The `model_type` to export as (default: the simplest type that supports every part of the model).
         fields: The special token ids in config.json.
-        texts: Contents of the files to write beside the model, keyed by file name: tokenizer, template and generation
-            settings.
+        texts: Contents of the text files to write next to the model (tokenizer, template and generation settings),
+            keyed by file name.
         files: Files to copy unchanged.
     """
 

@@ -167,7 +167,7 @@ def _writer(flags: Namespace, device: torch.device) -> Writer:
 
 
 def _prompted(writer: Writer, flags: Namespace) -> tuple[Writer, list[str]]:
-    """Return the writer and its prompts; with `--chat`, the prompts form one conversation."""
+    """Return the writer and its prompts; with `--chat`, the only prompt is the whole conversation."""
     if flags.chat:
         writer, text = answering(writer, flags.prompt, flags.system)
         return writer, [text]
@@ -194,10 +194,10 @@ def _given(flags: Namespace) -> dict[str, Any]:
 
 
 def _search(writer: Writer, flags: Namespace) -> Search | None:
-    """Return the beam search that the flags or else the folder specifies, or `None` if neither does.
+    """Return the beam search set by the flags or, failing that, by the model's folder; `None` if there is neither.
 
     Raises:
-        ValueError: If the folder combines beam search with sampling.
+        ValueError: If the folder's settings combine beam search with sampling.
     """
     from companion.generation.beam import Search
 
@@ -216,7 +216,7 @@ def _search(writer: Writer, flags: Namespace) -> Search | None:
 
 
 def _draft(writer: Writer, flags: Namespace, device: torch.device) -> Draft | None:
-    """Return the draft that `--draft` names for speculative decoding, or `None` without this flag.
+    """Return the draft for speculative decoding that `--draft` names, or `None` if the flag is not given.
 
     Raises:
         ValueError: If the folder has neither a run nor a checkpoint, or the draft model has a different vocabulary.
@@ -246,7 +246,7 @@ def _draft(writer: Writer, flags: Namespace, device: torch.device) -> Draft | No
 
 
 def _vocabulary(writer: Writer) -> list[str | None] | None:
-    """Return a list of each id's text (`None` for an id without text), or `None` if there is no tokenizer."""
+    """Return the text of every token id (`None` for an id without text), or `None` if there is no tokenizer."""
 
     def text(token: int) -> str | None:
         assert writer.spell is not None

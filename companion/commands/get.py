@@ -57,7 +57,7 @@ def _flags(parser: Parser) -> Parser:
 
 
 def run(flags: Namespace) -> int:
-    """Fetch the named models, or list the models that are already here."""
+    """Fetch the named models or, if none is named, list the models that have been fetched."""
     from companion.files.published.fetching import get
 
     if flags.list:

@@ -176,7 +176,7 @@ PLACED = {
     "parallel": "before attention and before the network, which read the stream in parallel",
     "parallel_shared": "before attention and the network together, which read the stream in parallel",
 }
-"""Descriptions of the positions of norms, by `NormConfig.placement`."""
+"""Descriptions of where the norms are, keyed by `NormConfig.placement`."""
 
 
 def described(config: ModelConfig) -> str:
@@ -276,7 +276,7 @@ def writes(says: Writing, config: ModelConfig | None) -> str:
 def files(folder: Path, found: Inspection) -> Iterable[str]:
     """Yield sentences about the tensors, tokenizer and chat template of a folder.
 
-    Missing tensors are listed in `found.refused`.
+    Missing tensors are not mentioned here, because `found.refused` lists them.
     """
     from companion.data.chat_template import compiled, load_chat_template
     from companion.data.published_tokenizers import load_tokenizer

@@ -1,4 +1,4 @@
-"""`companion`: all commands, from the command line to an exit code.
+"""`companion`: run any command, from the command line to the exit code.
 
 For bad input, the command prints one sentence, writes nothing, and exits with code 2. Commands import torch only when
 they run, so `--help` and messages about mistyped flags appear immediately.
@@ -54,13 +54,14 @@ COMMANDS = {
     "doctor": (doctor, "describe this machine and check its calculations"),
     "completion": (completion, "print a script for completion in a shell"),
 }
-"""The library's commands, each with its module, which has `parser` and `run`, and a line of help."""
+"""The library's commands. Each has a module, which defines `parser` and `run`, and a line of help."""
 
 ENTRY_POINTS = "companion.commands"
-"""The group of entry points through which another package adds commands: each one names a table like `COMMANDS`."""
+"""The group of entry points through which other packages add commands; each entry point names a table like
+`COMMANDS`."""
 
 SCHOOL_COMMANDS = ("explore", "build", "progress", "review", "grade", "course")
-"""Commands that the school adds. Without the school, they lead to an error that says how to install it."""
+"""Commands that belong to the school. If the school is not installed, an error says how to install it."""
 
 
 @cache
@@ -120,7 +121,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0 for success, 2 for bad input, 130 after Ctrl-C, and 1 for anything else.
 
     Raises:
-        Exception: Any error that is a bug in the package rather than a response to bad input.
+        Exception: If the error is a bug in the package rather than a response to bad input.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["help"]:
@@ -187,7 +188,7 @@ def _run(command: str, flags: Namespace, arguments: list[str]) -> int:
 
 
 def _said(say: Callable[[], None]) -> int:
-    """Call `say`, which prints something, and return the exit code, which is 0 if the output could be written."""
+    """Print by calling `say`, and return the exit code, which is 0 if the output could be written."""
     try:
         say()
         sys.stdout.flush()
@@ -197,7 +198,8 @@ def _said(say: Callable[[], None]) -> int:
 
 
 def _unsaid(error: OSError) -> int:
-    """Return the exit code after a failed write to standard output: 0 if its reader has closed it, as `| head` does."""
+    """Return the exit code after a failed write to standard output: 0 if the reader has closed the pipe, as `head`
+    does."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, BrokenPipeError):
         return 0
@@ -218,7 +220,7 @@ def _answer(error: Exception, typed: Mapping[str, Any]) -> tuple[str | None, int
             return how_to_get(error.name or "", doctor.EXTRAS), 2
         case NotWritten():
             return str(error), 1
-        case OSError(errno=errno.ENOSPC, filename=None):  # an error about a file would name the file
+        case OSError(errno=errno.ENOSPC, filename=None):  # an error about a file has its name
             return f"standard output: {error.strerror}", 1
         case OSError():
             return (refusal(error, typed), 2) if error.errno in REFUSED else (str(error), 1)

@@ -1,4 +1,4 @@
-"""Continue many prompts from a file in batches, and print one line of JSON for each (lesson 18)."""
+"""Continue many prompts from a file in batches, and print one line of JSON for each prompt (lesson 18)."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ _COMMANDS = re.compile(r"[\x7f-\x9f]")
 
 
 def _request(writer: Writer, row: int, one: Asked, tokens: int | None, seed: int) -> dict[str, Any] | ValueError:
-    """Return the arguments of `Server.submit` for a request, or the error that rules the request out."""
+    """Return the arguments of `Server.submit` for a request, or the error that makes the request invalid."""
     given, context = one.given, writer.model.config.context
     stop = (*writer.says.stop_strings, *given.get("stop", ()))
     writer = replace(writer, says=replace(writer.says, stop_strings=stop))

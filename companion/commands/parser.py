@@ -50,7 +50,7 @@ class Parser(ArgumentParser):
     """A parser of one command.
 
     Args:
-        rare: Names of flags, without dashes, that only `--help-all` explains.
+        rare: Names (without dashes) of the flags that only `--help-all` explains.
         more: Text that `--help-all` adds after the epilog.
         settings: Arguments of `ArgumentParser`, such as `description` and `epilog`. In both of these, paragraphs are
             wrapped, but lines that begin with a space are left unchanged.
@@ -69,7 +69,8 @@ class Parser(ArgumentParser):
             (file or sys.stderr).flush()
 
     def add_argument(self, *names: Any, **settings: Any) -> Any:
-        """Add an argument as usual. Its value is text unless `type` is another type, such as a number with limits."""
+        """Add an argument as usual. Its value is a string unless `type` is another type, such as a number with
+        limits."""
         if "type" in settings or "action" not in settings:
             settings["type"] = flag_type(settings.get("type", str))
         return super().add_argument(*names, **settings)
@@ -200,7 +201,7 @@ class Parser(ArgumentParser):
         return found
 
     def _unknown(self, words: list[str]) -> str:
-        """Return the error sentence about words that belong to neither a flag nor an argument."""
+        """Return the error sentence about words that are neither flags nor values."""
         word = next((word for word in words if word.startswith("-")), words[0])
         flag = word.partition("=")[0]
         if flag.startswith("-"):
@@ -337,7 +338,7 @@ def _speaks() -> bool:
     """Return whether this process should print errors; of several launched processes, only the first does."""
     if not os.environ.get("RANK", "0").strip().lstrip("0").isdigit():  # rank 0, or not a number
         return True
-    from companion.training.distributed.launch import launched  # loads torch, so only if a launcher is likely
+    from companion.training.distributed.launch import launched  # loads torch; needed only under a launcher
 
     return not launched()
 

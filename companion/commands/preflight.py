@@ -26,8 +26,8 @@ def refusal(error: OSError, given: Mapping[str, Any]) -> str:
 
     Args:
         error: The error that the path caused.
-        given: The values of the flags, named as the user types them. If a value is the path itself or a folder above
-            it, the sentence begins with that flag.
+        given: The values of the flags, named as the user types them. If the value of a flag is the path itself or a
+            folder above it, the sentence begins with that flag.
     """
     if error.filename is None:
         return str(error)

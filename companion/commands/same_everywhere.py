@@ -1,8 +1,8 @@
-"""Small calculations that must agree on every machine, and others that may differ; all take less than two seconds.
+"""Small calculations that must agree on every machine, and others that may differ; all of them take under two seconds.
 
-Two results are equal bit for bit only if the same operation runs on the same memory. The order in which a processor's
-kernels add numbers depends on a tensor's sizes, on its address in memory and on the number of threads, and each order
-rounds differently.
+Two results are sure to be equal bit for bit only if the same operation runs on the same memory. A processor's kernels
+add numbers in an order that depends on a tensor's sizes, its address in memory and the number of threads, and each
+order rounds differently.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from companion.layers.cache import KVCache
 from companion.transformer import Transformer
 
 ROUNDING = 1e-5
-"""Largest difference between float32 results around 1 when the order of a sum changes; errors are far larger."""
+"""Largest difference between float32 results of about 1 that comes from the order of a sum; real errors are far
+larger."""
 UPDATES = 12
 MODEL = ModelConfig(
     vocab=23, d_model=24, layers=2, context=16, attention=AttentionConfig(4, 2), feed_forward=FeedForwardConfig(40)
@@ -32,7 +33,8 @@ MODEL = ModelConfig(
 """The model of the small training runs."""
 UNIFORM = [0.49625658988952637, 0.7682217955589294, 0.08847743272781372, 0.13203048706054688]
 NORMAL = [-1.1258398294448853, -1.152360200881958, -0.2505785822868347, -0.4338788092136383]
-"""The first four of sixteen normal numbers that PyTorch draws on a CPU with seed 0; `UNIFORM` holds uniform ones."""
+"""The first four of sixteen normally distributed numbers that PyTorch draws on a CPU with seed 0; `UNIFORM` holds four
+uniform numbers."""
 LAST_LOSS = 1.3772529363632202
 """Loss of the last update of the small training, in nats per token, on a Xeon with AVX-512."""
 
@@ -43,7 +45,7 @@ class Finding(NamedTuple):
     Attributes:
         claim: A description of the comparison.
         found: The outcome, in a few words.
-        same: True if both sides agree; for comparisons that may differ, they must agree bit for bit.
+        same: True if both sides agree (in comparisons that may differ: bit for bit).
     """
 
     claim: str
@@ -111,7 +113,7 @@ def written_and_read() -> Finding:
 
 
 def other_address() -> Finding:
-    """Compare products with a matrix and with a copy of it whose address is eight bytes higher.
+    """Compare the products of a matrix with those of a copy whose address is eight bytes higher.
 
     A matrix that is read from a file may start at any address.
     """
@@ -129,7 +131,7 @@ def other_address() -> Finding:
 
 
 def other_rows() -> Finding:
-    """Compare the products of single rows with those of a batch, as if a text were processed alone or in a batch."""
+    """Compare the products of single rows with those of a batch: a text may be processed alone or in a batch."""
     x, weight = _matrices(5, 33, 64, 48)
     alone = torch.cat([F.linear(row, weight) for row in x.split(1)])
     return _may_differ("the product of a row, alone and among 33 rows", alone, F.linear(x, weight))

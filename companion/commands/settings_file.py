@@ -13,7 +13,7 @@ from companion.ground.reading import read_text
 
 
 class _Plain(yaml.SafeLoader):
-    """A YAML loader that rejects duplicate keys, because otherwise all but the last of them would be lost silently."""
+    """A YAML loader that rejects duplicate keys; otherwise, all but the last value of a key would be lost silently."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]

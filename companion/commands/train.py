@@ -21,13 +21,13 @@ from companion.training.settings import GROUPS, TASKS, RunSettings, TextSettings
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as in shells."""
 ALIKE = {f.name for f in fields(Learning)}
-"""Settings of every trainer, whose flags come after the others of their group."""
+"""Settings that all trainers have; their flags come last in their group."""
 
 
 def task_asked_for(arguments: Sequence[str]) -> str:
     """Return the task named by the flags or the --config file of `companion train`; it determines the other flags.
 
-    The default is "text". An unknown task is returned as well, and the parser then rejects it.
+    The default is "text". It is also returned instead of an unknown task, which the parser rejects afterwards.
 
     Raises:
         ValueError: If the --config file is not a valid settings file.

@@ -27,7 +27,7 @@ SEVERAL = (
     "      each process holds two experts of every layer, and tokens are sent to\n"
     "      their experts"
 )
-"""How several processes train together; only `--help-all` shows it."""
+"""Explanation of training with several processes, which only `--help-all` shows."""
 TEXT = {
     TextSettings.task: (
         "Train a decoder on text and print its bits per byte on held-out text, next to what xz and n-gram models need "

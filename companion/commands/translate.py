@@ -1,4 +1,5 @@
-"""`companion translate`: translate number names with a model, and show the numbers that both names mean."""
+"""`companion translate`: translate number names with a model, and show which number each name and its translation
+mean."""
 
 from __future__ import annotations
 
@@ -120,7 +121,8 @@ def show(
     beams: int = 1,
     draft: Draft | None = None,
 ) -> None:
-    """Print each name, the model's translation, the numbers that the two mean, and whether these agree."""
+    """Print each name and the model's translation, the number that each of the two means, and whether the numbers
+    agree."""
     from companion.training.tasks.number_words import translate
 
     texts = translate(model, words, numbers, beams=beams, draft=draft)

@@ -69,12 +69,12 @@ class Writer:
         model: The model that generates text.
         says: The generation settings: special tokens, sampling, logit rules and stopping.
         encode: Function from a prompt to token ids, including the special tokens that the model expects.
-        parts: Function that takes the ids before a text and returns an incremental decoder for the ids of the text.
+        parts: Function that takes the ids before a text and returns an incremental decoder for the text.
         spell: Function from ids to text, including special tokens, or `None` without a tokenizer.
         flag: The flag that supplies the prompts, for messages.
         chat: The chat template, if the model has one.
-        marked: Function from a text that already contains special tokens, such as a conversation, to ids, or `None` if
-            the tokenizer cannot encode such a text.
+        marked: Function that encodes a text that already contains special tokens, such as a conversation, or `None` if
+            the tokenizer cannot do this.
         answers: Whether to print only the generated text, without the prompt.
     """
 
@@ -113,10 +113,10 @@ class Writer:
         return ids
 
     def most(self, rows: Sequence[Sequence[int]], tokens: int | None) -> int:
-        """Return the maximum number of new tokens, which is `tokens`, or else the folder's setting, or else `TOKENS`.
+        """Return the maximum number of new tokens: `tokens` if given, otherwise the folder's setting or `TOKENS`.
 
         Raises:
-            ValueError: If a prompt already has the maximum length that the folder allows for a text.
+            ValueError: If a prompt is already as long as the folder allows a whole text to be.
         """
         if tokens is not None:
             return tokens
@@ -140,7 +140,7 @@ class Writer:
     def options(self, rows: Sequence[Sequence[int]]) -> Options:
         """Return the model's settings for texts that follow these prompts, as keyword arguments of `generate`.
 
-        For a translation, they include the rows as `source`.
+        For a translation model, the prompts are the `source`.
         """
         special = self.says.special
         options: Options = {"stop": special.stop, "rules": self.says.rules, "until": self._until(rows)}
@@ -155,7 +155,8 @@ class Writer:
         if not strings:
             return None
         assert spell is not None
-        # Every token has at least one byte of text, except for tokens that have no text at all.
+        # A token with text has at least one byte, so this many tokens hold the longest string; 16 more may have no
+        # text.
         reach = max(len(text.encode()) for text in strings) + 16
         prompts: list[Sequence[int]] = [() if self.translates else ids[-reach:] for ids in rows]
 
@@ -182,7 +183,7 @@ def from_run(
     best: bool = False,
     dtype: torch.dtype | None = None,
 ) -> Writer:
-    """Return a writer for a run; if the run was fine-tuned, its adapters are merged and there is a chat template.
+    """Return a writer for a run. For a fine-tuned run, the adapters are merged and the writer has a chat template.
 
     Args:
         folder: The folder of the run.
@@ -308,11 +309,11 @@ def from_checkpoint(
 
 
 def answering(writer: Writer, turns: Sequence[str], system: str | None = None) -> tuple[Writer, str]:
-    """Return a writer for answers, and a conversation in the format of the model's chat template.
+    """Return a writer that prints only answers, and the conversation formatted with the model's chat template.
 
     Args:
         writer: The writer of the model that answers.
-        turns: The messages of the user and of the model, alternating; the user's are the first and the last.
+        turns: The messages of the user and of the model, alternating; the first and the last are the user's.
         system: The system message.
 
     Raises:
@@ -336,7 +337,7 @@ def _by_ids(writer: Writer) -> Writer:
 
 
 def read_ids(text: str) -> list[int]:
-    """Return the token ids in a text such as "5 17 3". Raises `ValueError` for any other text."""
+    """Return the token ids in a text like "5 17 3". Raises `ValueError` for text of another form."""
     words = text.replace(",", " ").split()
     if not words or not all(word.isascii() and word.isdigit() and len(word) < 19 for word in words):
         raise ValueError(f'--prompt-ids {shortened(text)}: expected token ids such as "5 17 3"')
@@ -344,7 +345,7 @@ def read_ids(text: str) -> list[int]:
 
 
 def shortened(text: str) -> str:
-    """Return a text for a message, in quotes and shortened to 40 characters."""
+    """Return a text in quotes, shortened to 40 characters, for use in a message."""
     return repr(text if len(text) <= 40 else text[:37] + "...")
 
 
@@ -409,7 +410,7 @@ def write(
 
 
 def _say_form(model: Transformer, most: int, tokens: int, *, compile: bool) -> None:
-    """Print a note to standard error if decoding needs a copy of the weights, because the copy takes memory."""
+    """Print a note to standard error if decoding needs a copy of the weights, which takes additional memory."""
     from companion.ground.display import readable_bytes
     from companion.quantization.weights import fast_form, form_bytes
 

@@ -58,22 +58,23 @@ class RotaryScaling:
                  make `fast` and `slow` rotations; cosines and sines are multiplied by `magnitude` (Peng et al. 2023).
     `"llama3"`   yarn's frequencies with g_j = (r_j - slow) / (fast - slow), clamped to [0, 1] (Grattafiori et al.
                  2024, and the code released with Llama 3.1).
-    `"longrope"` omega_j / long_j in a text of more than C tokens, omega_j / short_j in others, where the divisors were
-                 found by a search; cosines and sines are multiplied by `magnitude` (Ding et al. 2024; Phi-3). As with
-                 `"dynamic"`, the length is computed from the largest position of the row in the call; generation reads
-                 the text again when it grows beyond C.
+    `"longrope"` omega_j / long_j in a text of more than C tokens, otherwise omega_j / short_j; the divisors were found
+                 by a search; cosines and sines are multiplied by `magnitude` (Ding et al. 2024; Phi-3). As with
+                 `"dynamic"`, the length is computed from the largest position of the row in the call; a text that grows
+                 beyond C during generation is read again.
 
     Args:
         kind: One of the five methods above.
         factor: s, at least 1. For longrope it only determines the default magnitude.
         original: C in tokens. All kinds but `"linear"` need it.
-        slow: For yarn and llama3: pairs that make fewer rotations in C are slowed down by the whole factor. `None`
-            means 1.
-        fast: For yarn and llama3: pairs that make more rotations in C are left unchanged. `None` means 32 for yarn, 4
-            for llama3.
-        magnitude: For yarn and longrope. `None` means 0.1 ln(s) + 1 for yarn, sqrt(1 + ln(s) / ln(C)) for longrope.
-        whole: For yarn: round the two indices between which g falls outward to whole pairs.
-        short: For longrope: one divisor above 0 for each rotated pair, starting with the fastest pair.
+        slow: For yarn and llama3: pairs that make fewer rotations within C tokens are slowed down by the full factor.
+            `None` means 1.
+        fast: For yarn and llama3: pairs that make more rotations within C tokens are left unchanged. `None` means 32
+            for yarn, 4 for llama3.
+        magnitude: For yarn and longrope: factor of the cosines and sines. `None` means 0.1 ln(s) + 1 for yarn, sqrt(1 +
+            ln(s) / ln(C)) for longrope.
+        whole: For yarn: widen the range over which g falls, so that it begins and ends at whole pairs.
+        short: For longrope: one positive divisor for each rotated pair, starting with the fastest pair.
         long: As `short`, but for texts of more than C tokens.
 
     Raises:
@@ -175,9 +176,9 @@ class LatentConfig:
     Args:
         rank: Width of the latent (d_c), called `kv_lora_rank` in released configurations.
         d_rope: Width of the shared key, and of the part of each query that is compared with it. Rotary positions rotate
-            only these components. The width may be 0 with other kinds of positions.
+            only these components. With other kinds of positions, the width may be 0.
         query_rank: Width (d'_c, `q_lora_rank`) of the small vector from which queries are computed. If `None`, they are
-            computed from the stream.
+            computed directly from the stream.
         eps: Epsilon of the norms of these vectors. `None` means the same as for the model's norms.
 
     Raises:
@@ -402,8 +403,8 @@ class PositionConfig:
         layout: Which two components form a pair: with `"half"`, i and i + width/2 (NeoX style, as in LLaMA as published
             by Hugging Face and in Marian's sinusoids); with `"interleaved"`, 2i and 2i + 1 (GPT-J style, as in both
             papers). `None` means `"half"` for rotary, otherwise `"interleaved"`.
-        share: Only for rotary: the fraction of each head's width that is rotated (`partial_rotary_factor`). This means
-            its first int(share d_head) components, which must be an even number. The other components are left
+        share: Only for rotary: the fraction of each head's width that is rotated (`partial_rotary_factor`). The first
+            int(share d_head) components are rotated, and their number must be even. The other components are left
             unchanged, and frequencies are computed from the rotated width (Black et al. 2022, GPT-NeoX).
         scaling: Only for rotary: scaling of the frequencies for longer texts. `None` means none.
         pattern: Only for rotary: which layers rotate queries and keys, starting with the first; the pattern repeats.
@@ -637,8 +638,8 @@ class EmbeddingConfig:
             (Marian); `"masked"`, BERT's dense layer, activation and norm, then the table and a bias.
         pooled: Compute a vector for the sequence from the first token's last state, using a dense layer and a tanh
             (BERT).
-        classes: Number of outputs of a classifier that reads this vector (BERT has 2 for next-sentence prediction); 0
-            means no classifier.
+        classes: Number of outputs of a classifier that reads the pooled vector (BERT has 2 for next-sentence
+            prediction); 0 means no classifier.
         rounded: Round the factor of `scaled` to the dtype of the table first, as in Gemma's training: in bf16, the
             square root of 640 becomes 25.25 instead of 25.298. It makes no difference in fp32.
         logit_cap: Final logit softcapping: logits z become cap tanh(z / cap) (Bello et al. 2017, section 5.1; Gemma 2).
@@ -784,7 +785,7 @@ class ModelConfig:
 
     @property
     def sizes(self) -> ResolvedAttention:
-        """Sizes of attention: heads, kv_heads, d_head and d_v, with all defaults filled in, and the latents."""
+        """Sizes of the attention layers (heads, kv_heads, d_head, d_v and latents), with all defaults filled in."""
         return self.attention.resolved(self.d_model)
 
     def local(self, layer: int) -> bool:

@@ -12,7 +12,7 @@ from companion.ground.fields import require, shown
 from companion.ground.memory import check_room
 
 OBJECTS = 30_000
-"""Minimum number of bytes that Python needs for the modules of a layer, whatever the device of their parameters."""
+"""Minimum number of bytes that Python needs for the modules of one layer, on any device."""
 
 
 @dataclass(frozen=True)

@@ -103,8 +103,8 @@ def forward_flops(
             already.
         logits: the tokens that the head is applied to.
         causal: count only the pairs in decoder self-attention that the causal mask (and in local layers the window)
-            allows. Otherwise local layers count the pairs that are computed: all pairs of new tokens, and all pairs of
-            new tokens with the cached tokens that at least one of them sees.
+            allows. Otherwise local layers count the pairs that are computed: all pairs of new tokens, and every pair of
+            a new token with a cached token that at least one new token sees.
 
     Raises:
         ValueError: if `logits` is unknown, `source` does not match the stack, or `cached` is set for an encoder.
@@ -191,9 +191,9 @@ def weights_bytes(config: ModelConfig, dtype: torch.dtype = torch.float32) -> in
 
 
 def train_bytes(config: ModelConfig, dtype: torch.dtype = torch.float32) -> int:
-    """Return the number of bytes that training with Adam needs at all times.
+    """Return the memory in bytes that training with Adam occupies throughout.
 
-    They hold the weights, the gradients, two moments and, if the weights are in half precision, an fp32 master copy
+    It holds the weights, the gradients, two moments and, if the weights are in half precision, an fp32 master copy
     (Rajbhandari et al. 2020, section 3.1). This takes 16 bytes per parameter in both fp32 and bf16. Activations, which
     depend on the batch, are not included.
     """
@@ -248,7 +248,7 @@ def serve_bytes(
     dtype: torch.dtype = torch.float32,
     cache_dtype: torch.dtype | None = None,
 ) -> int:
-    """Return the bytes needed to serve `batch` rows: the weights, and a cache with room for `tokens` tokens in each.
+    """Return the bytes needed to serve `batch` rows: the weights, and a cache with room for `tokens` tokens per row.
 
     For an encoder-decoder, the cache includes a source of the same length. An encoder has no cache.
 

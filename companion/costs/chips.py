@@ -1,6 +1,6 @@
 """Limits of chips: the manufacturers' figures for some of them, and a measurement for this machine (lessons 10 and 13).
 
-A decoding step of one row reads the cache and every weight that is used once, so its speed is limited by the memory.
+To decode one token for a single row, the cache and all weights in use must be read, so the memory limits the speed.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def training_peak(device: torch.device, precision: str, devices: int = 1) -> Pea
 
 
 def measure_chip(dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> Chip:
-    """Measure the best rate of this machine over several matrix products, and over several copies of a large tensor.
+    """Measure this machine's best rates over several matrix products and over several copies of a large tensor.
 
     A copy reads each byte once and writes it once. This takes one to two seconds; the result varies with what else is
     running.
@@ -150,8 +150,7 @@ def measure_reading(device: torch.device | str = "cpu") -> float:
     halves. It takes less than a second; the result varies with what else is running.
     """
     device = torch.device(device)
-    # As large as the tensor that is copied above. Servers have caches of 256 MB, which were twice as fast as their
-    # memory.
+    # As large as the tensor that is copied above. Some servers have caches of 256 MB that read twice as fast as memory.
     numbers = torch.ones((512 if device.type == "cpu" else 1024) * 2**18, device=device)
     halves = numbers.chunk(2)
     adding = _best_seconds(numbers.sum, device, 0.3)

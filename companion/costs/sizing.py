@@ -26,8 +26,9 @@ from companion.layers.moe import MoE
 from companion.transformer import Transformer
 
 Way = Literal["data", "shard", "experts", "experts+shard"]
-"""How `companion train` distributes a model over devices: each device has all of it; `--shard`; `--expert-parallel`
-with one expert per group and the rest on every device; the same with the rest sharded.
+"""How `companion train` distributes a model over devices: each device holds the whole model; `--shard`;
+`--expert-parallel`, where a device holds one expert of each layer and everything else; the same with everything else
+sharded.
 """
 
 LONGEST_ROW = 4096
@@ -72,8 +73,8 @@ class Kept:
     def activations(self, rows: int = 1, *, recompute: bool = False) -> int:
         """Return the size of the activations of `rows` rows in bytes.
 
-        With `recompute`, the activations of one layer at a time are computed again from its input (Chen et al. 2016),
-        which takes a third more arithmetic.
+        With `recompute`, the activations of one layer at a time are computed again from the layer's input (Chen et al.
+        2016), which takes a third more arithmetic.
         """
         layers = self.layers * self.entry + self.layer if recompute else self.layers * self.layer
         return rows * (layers + self.rest)

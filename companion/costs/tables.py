@@ -328,8 +328,8 @@ def account_table(config: ModelConfig, width: int = WIDTH) -> str:
 def decoding_data(config: ModelConfig, chip: Chip) -> dict[str, Any]:
     """Return the maximum decoding speed of one row on a chip, in tokens per second, as a dictionary.
 
-    The memory bandwidth sets this limit. It is given for an empty and for a full context. The result also contains the
-    number of chips that can hold the weights and the cache (`None` for a machine whose memory is not known). In the
+    The memory bandwidth sets this limit, which is given for an empty and for a full context. The result also contains
+    the number of chips that can hold the weights and the cache (`None` for a machine whose memory is not known). In the
     int8 column, the weights take one byte each, and the cache two bytes per element.
 
     Raises:
@@ -375,5 +375,5 @@ def _cache_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def _readable(rate: float) -> str:
-    """Format a rate with few digits, because the limit is not more precise than that."""
+    """Format a rate with few digits, because the limit is only an approximation."""
     return f"{rate:,.0f}" if rate >= 100 else f"{rate:.1f}" if rate >= 1 else f"{rate:.2g}"

@@ -59,8 +59,8 @@ class TrainingBatches:
 
     The documents form a ring, in which each document follows its separator and the first document follows the last. An
     epoch starts at a random position of the ring, cuts it into windows that do not overlap, and shuffles them. In one
-    epoch, each token is therefore a target at most once. A remainder of less than one window is left out, at a
-    different position in each epoch.
+    epoch, each token is therefore a target at most once. A remainder shorter than a window is left out; its position
+    differs from epoch to epoch.
 
     Args:
         documents: ids of each document, beginning with its separator.
@@ -110,9 +110,9 @@ class EvaluationBatches:
     """Evaluation windows, which together score every token of every document exactly once.
 
     Each document is scored separately, starting with its separator. If the document is longer than the context, the
-    window moves on by `stride` tokens at a time and only its new tokens are scored, so that every later token is
-    predicted from at least `context - stride` tokens before it. A smaller stride gives tokens more context, but costs
-    `context / stride` times as much.
+    window advances by `stride` tokens at a time and only its new tokens are scored, so that every later token is
+    predicted from at least `context - stride` tokens before it. A smaller stride gives tokens more context, but
+    multiplies the cost by `context / stride`.
 
     Args:
         documents: ids of each document, with its separator.

@@ -43,7 +43,7 @@ class Message(TypedDict):
 
 
 def conversation(turns: Sequence[str], system: str | None = None) -> list[Message]:
-    """Return the messages of alternating user and assistant turns, of which the user has the first and the last.
+    """Return messages for alternating user and assistant turns. The user has the first and the last turn.
 
     Raises:
         ValueError: if the number of turns is even.
@@ -149,8 +149,8 @@ _NAMED = {"name", "template"}
 def special_tokens(folder: str | Path) -> dict[str, str]:
     """Return the special tokens that a folder's files define, under the names in `SPECIAL`.
 
-    Older folders list them in special_tokens_map.json. If tokenizer_config.json does not list all added tokens, that
-    file is read and takes precedence, as in the released code.
+    Older folders list them in special_tokens_map.json. If tokenizer_config.json does not list the added tokens,
+    special_tokens_map.json takes precedence, as in the released code.
     """
     folder = Path(folder)
     settings = dict(_settings(folder / SETTINGS)) if (folder / SETTINGS).is_file() else {}

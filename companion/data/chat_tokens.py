@@ -29,7 +29,8 @@ PLAIN = """\
     {{- 'Assistant:' -}}
 {%- endif -%}
 """
-"""Template for a model whose folder has none: turns in plain words, and the end-of-text token after each answer."""
+"""Template for a model whose folder has none. It labels the turns in plain words and ends each answer with the
+end-of-text token."""
 TEXT_FILES = (
     "tokenizer.json", SETTINGS, "special_tokens_map.json", GENERATION, TEMPLATE, "vocab.json", "merges.txt",
     "added_tokens.json",
@@ -64,7 +65,7 @@ class Dialect:
 
     @classmethod
     def of(cls, folder: str | Path) -> Dialect:
-        """Load the conversation format from the folder of a published model or a fine-tuning run that has `TEXT_FILES`.
+        """Load the conversation format from a folder with `TEXT_FILES`: a published model's or a fine-tuning run's.
 
         Raises:
             ValueError: if the template or the tokenizer of a decoder is missing or damaged, or if no file defines the
@@ -92,7 +93,7 @@ class Dialect:
     def answer(self, ids: Iterable[int]) -> str:
         """Return the text of an answer's ids, without the token that ends it.
 
-        Ids outside the tokenizer's vocabulary, which only the model's embedding table has rows for, add nothing.
+        Ids outside the tokenizer's vocabulary, which a model with a larger embedding table may generate, add nothing.
         """
         return self.tokenizer.decode(id for id in ids if id < self.tokenizer.vocab).strip()
 
@@ -195,7 +196,8 @@ _END = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
 def dialect_in(files: Mapping[str, str]) -> Dialect:
-    """Return the format of `TEXT_FILES` that are not in a folder yet. Raises the same errors as `Dialect.of`."""
+    """Return the conversation format that the contents of `TEXT_FILES` define, before they are written to a folder.
+    Raises the same errors as `Dialect.of`."""
     with TemporaryDirectory() as folder:
         for name, text in files.items():
             Path(folder, name).write_text(text, "utf-8")

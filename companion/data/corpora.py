@@ -29,9 +29,9 @@ from companion.ground.reading import read_text
 
 Read = TypeVar("Read")
 SECTION = re.compile(r"^(?=\S.*\n([*=~^-])\1{2,}$)", re.MULTILINE)
-"""Beginning of a section in the reference: a line that is underlined."""
+"""Beginning of a section in the Python reference: an underlined line."""
 MOST_HELD_OUT = 1_000_000
-"""Sufficient size of held-out text in bytes: it determines bits per byte to about a hundredth."""
+"""Maximum size of held-out text in bytes; this is enough to determine bits per byte to about a hundredth."""
 FIRST_EDITION = "texts/first_edition.json.xz"
 FIRST_EDITION_SHA256 = "ba2b8c03f7b0f3e5f1b31689557114aa545a329a5d6bcae9f5ac1f911e56637e"
 """Hash of the text in the file; `texts/make.py` documents its origin."""
@@ -83,8 +83,8 @@ def first_edition() -> Corpus:
 
     It contains 550 kB of English and LaTeX, with one document per section of a lesson.
 
-    The text is frozen, comes with the package and needs nothing else, so measurements on it can be repeated on any
-    machine, with any Python version and after any change to the lessons.
+    The text never changes and comes with the package, so measurements on it can be repeated on any machine, with any
+    Python version and after any change to the lessons.
 
     Raises:
         ValueError: if the file is missing from the installation, or damaged.
@@ -138,8 +138,8 @@ def python_reference() -> Corpus:
 
 
 NAMED_TEXTS: Mapping[str, Callable[[], Corpus]] = {"course": first_edition, "python": python_reference}
-"""Texts that have a name instead of a path; a file with the same name is `./course`. `TextSettings` in
-`companion.training.settings` has the default."""
+"""Texts that are requested by name instead of by path. For a file that has the same name, write `./course`.
+`TextSettings` in `companion.training.settings` has the default."""
 
 
 def read_corpus(paths: Sequence[str | Path], *, keep_repeats: bool = False) -> Corpus:

@@ -184,7 +184,8 @@ def _digest(name: str, of_text: bytes) -> str:
 
 
 def sample(documents: Sequence[Document], most: int) -> list[Document]:
-    """Return all documents or every n-th, for a total of about `most` bytes; a document longer than that is cut."""
+    """Return every n-th document, or all, with a total of about `most` bytes; cut any document that is longer than
+    this."""
     total = sum(document.bytes for document in documents)
     if total <= most:
         return list(documents)
@@ -272,7 +273,7 @@ class StreamedBatches:
         seed: seed of the order.
 
     Attributes:
-        total: number of windows in an epoch, extrapolated from the first part by the number of bytes.
+        total: number of windows in an epoch, estimated from the first part, in proportion to the bytes of all parts.
     """
 
     def __init__(self, parts: Parts, make: Callable[[Sequence[Tensor]], Windows], *, batch: int, seed: int) -> None:

@@ -1,10 +1,11 @@
-"""Find near-duplicates, texts that share most of their wording, by MinHash signatures cut into bands.
+"""Find near-duplicates, texts that share most of their wording, using MinHash signatures divided into bands.
 
 A text is represented by the set of its shingles, which are runs of a few words. The similarity of two texts is the
 fraction of their shingles that they have in common (Jaccard similarity). If all shingles are put in a random order, the
-first shingles of two texts are the same with exactly this probability (Broder 1997). So a signature of many such minima
-estimates the similarity, and texts that agree in all `rows` minima of one of `bands` bands become candidates
-(locality-sensitive hashing, Leskovec et al., "Mining of Massive Datasets", chapter 3).
+first shingles of two texts are the same with exactly this probability (Broder 1997). A signature contains the first
+shingles of many random orders. Two signatures therefore estimate the similarity of their texts, and texts that agree in
+all `rows` entries of one of `bands` bands become candidates (locality-sensitive hashing, Leskovec et al., "Mining of
+Massive Datasets", chapter 3).
 """
 
 from __future__ import annotations

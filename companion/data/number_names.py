@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple, get_args
 MOST = 1_000_000
 """Names are known for 0 to MOST - 1."""
 PieceKind = Literal["parts", "characters"]
-"""How a name is divided: into its parts (the morphemes of a German compound, the words of other languages), or
+"""How a name is divided: into its parts (the morphemes of a German compound, the words of other languages), or into
 letters.
 """
 
@@ -28,8 +28,8 @@ _GERMAN = (
     "null|eins|zehn|elf|zwölf|dreizehn|vierzehn|fünfzehn|sechzehn|siebzehn|achtzehn|neunzehn|zwanzig|dreißig|vierzig|"
     "fünfzig|sechzig|siebzig|achtzig|neunzig|ein|zwei|drei|vier|fünf|sechs|sieben|acht|neun|und|hundert|tausend"
 )
-"""Longer parts come before shorter ones that they begin with. Byte-pair encoding would not find these parts, because
-its pieces are not morphemes.
+"""A part comes before any shorter part that it begins with. Byte-pair encoding would not find these parts, because its
+pieces are not morphemes.
 """
 _GERMAN_VARIANTS = (
     ("^(?=hundert|tausend)", "ein"),

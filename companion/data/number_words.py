@@ -77,7 +77,7 @@ def held_out(count: int, *, seed: int = 0, digits: Sequence[int] = DIGITS) -> li
     require_whole("count", count)
     random = np.random.default_rng(seed)
     chosen: list[int] = []
-    for i, length in enumerate(sorted(digits)):  # longer lengths make up for missing short ones
+    for i, length in enumerate(sorted(digits)):  # longer numbers make up for missing short ones
         there = one_side(length, held_out=True)
         share = -(-(count - len(chosen)) // (len(digits) - i))
         chosen += random.permutation(there)[:share].tolist()

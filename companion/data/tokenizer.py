@@ -21,15 +21,17 @@ from companion.ground.fields import why
 from companion.ground.reading import read_text
 
 SEPARATOR = "<|document|>"
-"""Precedes every document. The text "<|document|>" in a document is ordinary text, never this token."""
+"""The token that precedes every document. If a document contains the text "<|document|>", it is encoded as ordinary
+text."""
 SEPARATORS = (SEPARATOR, "<|endoftext|>", "<|end_of_text|>", "<|begin_of_text|>", "</s>", "<s>")
 """Names of the separator in published tokenizers; the first one that a tokenizer has is used."""
 _PROBE = " The naïve\n\tcafé, 東京 1,234 \U0001f40d!  " + "".join(map(chr, range(32, 383)))
-"""Test text with many kinds of characters: a tokenizer that does not restore it is unsuitable for a run."""
+"""Test text with many kinds of characters. A tokenizer is unsuitable for a run if encoding and decoding change this
+text."""
 SMALLEST_VOCAB = 257
 """256 bytes and the separator."""
 LONGEST_WORD = 10_000
-"""Maximum length in characters of a word that training does not cut."""
+"""Maximum word length in characters; training cuts longer words into pieces."""
 _LONG = re.compile(rf"\S{{{LONGEST_WORD + 1},}}")
 
 
@@ -42,7 +44,7 @@ class BytePairTokenizer:
         separator: id of the token that precedes every document.
 
     Raises:
-        ValueError: if the tokenizer is not byte-level, has no separator, or does not restore every text.
+        ValueError: if the tokenizer is not byte-level, has no separator, or cannot restore every text from its ids.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:

@@ -63,7 +63,7 @@ def main(path: str, folder: str = "own-model", updates: str = "200") -> None:
     save_model(folder, train(ids, tokenizer.vocab, int(updates)))
     tokenizer.save(Path(folder) / "tokenizer.json")
 
-    model, tokenizer = load_model(folder), BytePairTokenizer.load(Path(folder) / "tokenizer.json")  # any time later
+    model, tokenizer = load_model(folder), BytePairTokenizer.load(Path(folder) / "tokenizer.json")  # in a later program
     [new] = complete(model, [tokenizer.encode(text[:20])], max_new_tokens=40, sampling=Sampling(temperature=0.8))
     print(text[:20] + tokenizer.decode(new))
 

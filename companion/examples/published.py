@@ -2,10 +2,10 @@
 
     python -m companion.examples.published SmolLM2-135M/ ["The sea is"]
 
-The folder is used as it was released, with config.json, model.safetensors and a tokenizer, for example of GPT-2, LLaMA,
-Mistral, Qwen, Gemma, OLMo or SmolLM. `companion inspect FOLDER` shows how each field is used. To download a model
-first, call `load_pretrained("HuggingFaceTB/SmolLM2-135M", download=True)`; this needs pip install
-"executable-transformer[published]".
+The folder must contain the released files: config.json, model.safetensors and a tokenizer. The model can be GPT-2,
+LLaMA, Mistral, Qwen, Gemma, OLMo, SmolLM or one of many others. `companion inspect FOLDER` shows how each field is
+used. To download a model first, call `load_pretrained("HuggingFaceTB/SmolLM2-135M", download=True)`; this needs pip
+install "executable-transformer[published]".
 """
 
 from __future__ import annotations

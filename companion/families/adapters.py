@@ -145,7 +145,7 @@ def adapt(
             model that no layout can represent, each layer has its own `down` matrix, and the adapters cannot be saved.
 
     Raises:
-        ValueError: If the rank is below 1, alpha is not above 0, the targets are unknown, or the model already has
+        ValueError: If the rank is below 1, alpha is not positive, the targets are unknown, or the model already has
             adapters.
     """
     if low_rank_layers(model):
@@ -328,7 +328,7 @@ def _published(model: Transformer, kind: str | None = None) -> dict[str, list[Pa
 
 
 def _layout_of(model: Transformer, names: Collection[str], kind: str | None) -> tuple[str, dict[str, list[Part]]]:
-    """Return the first layout that has all of these layer names (or else the first layout that was tried) and its
+    """Return the first layout that has all of these layer names, or else the first one tried, together with its
     layers."""
     first = kind or simplest_kind(model.config, model.published_kind)
     for one in [first] if kind else dict.fromkeys((first, simplest_kind(model.config), *families())):

@@ -119,7 +119,7 @@ def with_latents(fields: Fields) -> ModelConfig:
 
 
 def _score_width(attention: AttentionConfig, sharper: float) -> float | None:
-    """Return the width whose square root the scores are divided by, chosen so that they grow by the factor `sharper`.
+    """Return the width whose square root the scores are divided by, chosen so that scores grow by the factor `sharper`.
 
     `None` means the default, d_head + d_rope.
     """
@@ -193,7 +193,8 @@ def _v3(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
 
 
 FURTHER = 4
-"""Number of layers after the last that may be in a file for multi-token prediction (MTP). V3 has one."""
+"""Maximum number of layers for multi-token prediction (MTP) that a file may have after the last ordinary layer. V3 has
+one."""
 
 
 def place(places: Places, config: ModelConfig, **named: Any) -> None:
@@ -224,7 +225,8 @@ def _preset(
     mscale: float = 0.707,
     vocab: int = 102400,
 ) -> ModelConfig:
-    """Return a DeepSeek (DeepSeek-AI 2024). `widths` has d_ff of the first `plain` layers, and of an expert."""
+    """Return a configuration of DeepSeek (DeepSeek-AI 2024). `widths`: d_ff of the first `plain` layers and of an
+    expert."""
     attention = AttentionConfig(heads, d_head=128, d_v=128, latent=LatentConfig(512, 64, query_rank))
     sharper = (0.1 * mscale * math.log(40) + 1) ** 2
     moe = replace(moe, pattern=(False,) * plain + (True,) * (layers - plain), plain_d_ff=widths[0])

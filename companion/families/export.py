@@ -2,7 +2,7 @@
 
 A model can also be written as a GGUF file, for llama.cpp and the programs built on it.
 
-Fields and tensors go through the family's own tables in reverse. Before anything is written, the family reads the
+The family's own tables convert the fields and tensors, in reverse. Before anything is written, the family reads the
 result back, which shows whether it can represent every part of the model. If the family cannot represent a part, the
 error names that part.
 """
@@ -36,7 +36,8 @@ ALIKE = 1e-9
 """Relative difference allowed between a number and its value after being exported and read back."""
 
 REFUSED = [""] * 99
-"""Empty faults, added when a family could not even read the exported fields, so that every other family is nearer."""
+"""Empty faults that are added if a family could not even read the exported fields. They make every other family count
+as closer."""
 
 
 def export_model(
@@ -56,7 +57,7 @@ def export_model(
 
     Raises:
         ValueError: If `kind` is unknown, or if the family (by default, every family) lacks a part of the model. The
-            message names the missing parts; by default, these are the parts that the nearest family lacks. Nothing is
+            message names the missing parts; by default, these are the parts that the closest family lacks. Nothing is
             written then.
     """
     simplest, fields = _simplest(model.config, kind)
@@ -64,7 +65,7 @@ def export_model(
     tensors = _published(model, family, Path(folder))
     dtype = plain_dtype(model.embedding.weight.dtype)
     about: dict[str, Any] = {"architectures": [family.architecture], "dtype": dtype, "torch_dtype": dtype}
-    about |= dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))  # else readers use a release's ids
+    about |= dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))  # otherwise readers use a release's ids
     if not model.config.attending:
         about["use_cache"] = False  # `transformers` has no cache for models with only linear layers
     told = json.dumps(about | fields | dict(further or {}), indent=2) + "\n"

@@ -154,7 +154,8 @@ def _of_nine_billion(placement: str, *, context: int, eps: float) -> ModelConfig
 def _with_experts(
     d_model: int, layers: int, widths: tuple[int, int], moe: MoEConfig, *, plain: int, normed: bool
 ) -> ModelConfig:
-    """Return a GLM with experts (GLM Team 2025). `widths` has d_ff of the first `plain` layers, and of an expert."""
+    """Return a configuration of GLM with experts (GLM Team 2025). `widths`: d_ff of the first `plain` layers and of an
+    expert."""
     moe = replace(moe, pattern=(False,) * plain + (True,) * (layers - plain), plain_d_ff=widths[0])
     return changed(
         decoder(

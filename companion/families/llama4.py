@@ -2,8 +2,8 @@
 router scales the inputs of the experts (lesson 16).
 
 Its local layers see only a chunk of the text, and its layers without positional encoding sharpen their scores after a
-certain number of tokens. Neither feature is implemented here. Neither feature has an effect within the first chunk, so
-a configuration can be read if its context ends there.
+certain number of tokens. Neither feature is implemented here. But neither has an effect within the first chunk, so a
+configuration is accepted if its context ends there.
 """
 
 from __future__ import annotations

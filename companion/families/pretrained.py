@@ -41,7 +41,7 @@ OTHERS = {
     "max_seq_length": "the settings of sentence-transformers; the model's config.json is in the same folder",
     "bits": "a quantization configuration, which is not supported; use a release in bf16 or a GGUF file",
 }
-"""Descriptions of the other JSON files of a published model, by a field that only they have."""
+"""Descriptions of the other JSON files of a published model, each keyed by a field that only this file has."""
 
 
 def load_pretrained(

@@ -109,8 +109,8 @@ def load_tensors(
 
 
 PART = 1 << 28
-"""Bytes of a file that are in memory beside the converted tensors. The file is opened again for each part, because the
-pages that were read count as memory while any of its tensors exists."""
+"""Maximum bytes of a file in memory, in addition to the converted tensors. The file is opened again for each part,
+because pages that were read count as used memory as long as any tensor of the file exists."""
 
 
 def _converted(path: Path, device: str, dtype: torch.dtype) -> dict[str, Tensor]:

@@ -2,9 +2,9 @@
 
 A program is an AOTInductor package, which contains a library of machine code. It is a function of tensors only: the
 weights, the tensors of the cache and the inputs of a step. Therefore one program works for every checkpoint of the same
-shape, texts of any length and all buckets. Its name encodes everything that it depends on (see `_name`). If there is no
-program with the required name yet, one is compiled. Steps that PyTorch cannot export, and those on devices other than a
-CPU, are compiled by `torch.compile` as usual.
+shape, texts of any length and caches of any size. Its name encodes everything that it depends on (see `_name`). If
+there is no program with the required name yet, one is compiled. Steps that PyTorch cannot export, and those on devices
+other than a CPU, are compiled by `torch.compile` as usual.
 
 The folder must belong to the user, because anyone who can write to it can run programs as that user.
 """
@@ -42,7 +42,8 @@ KEPT_BYTES = 2**30
 KEPT_DAYS = 90.0
 
 Program = Callable[[list[Tensor]], list[Tensor]]
-"""A function from the list of `program_inputs` to logits (batch, vocab), which writes to the tensors of the cache."""
+"""A function that takes the list of `program_inputs`, writes to the tensors of the cache, and returns logits (batch,
+vocab)."""
 
 _kept: Path | None = None
 """Folder set by `keep_programs`."""
@@ -92,7 +93,7 @@ def programs_of(model: Transformer) -> Programs | None:
 
 
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Return every parameter and buffer of the model by name, where a shared one appears only under its first name."""
+    """Return the model's parameters and buffers, keyed by name; a shared tensor appears only under its first name."""
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
@@ -116,7 +117,7 @@ def program_inputs(
 
 
 def situation(cache: KVCache, memory: Memory | None) -> tuple[object, ...]:
-    """Return all values, apart from its inputs, that determine the operations of a step with a `rounded` cache."""
+    """Return everything apart from the inputs that determines the operations of a step with a `rounded` cache."""
     local, near = cache.local, None
     if local is not None:
         visible = min(cache.slots, -(-(cache.filled + 1) // cache.bucket) * cache.bucket)
@@ -189,7 +190,7 @@ class Programs:
             return None
 
     def _find(self, tokens: Tensor, cache: KVCache, memory: Memory | None) -> Program | None:
-        """Load the program for this step and all similar ones, or compile it."""
+        """Load the program for this step (and all similar steps), or compile it."""
         given = program_inputs(self.weights, tokens, cache, memory)
         free = _free(len(self.weights), given, cache, memory)
         if not _usual(self.model) or not all(x.device.type == "cpu" and _is_dense(x) for x in given):

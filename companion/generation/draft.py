@@ -32,9 +32,9 @@ AHEAD = 4
 class Lookup:
     """Prompt lookup: propose the tokens that followed an earlier occurrence of the text's last tokens.
 
-    It finds the longest run of up to `longest` last tokens that occurred before, and continues from its latest
-    occurrence. If that occurrence is so recent that its continuation reaches the end of the text, the continuation
-    repeats in a cycle.
+    It finds the longest run of tokens at the end of the text, up to `longest`, that also occurs earlier in the text,
+    and proposes what followed its latest earlier occurrence. If that occurrence is so recent that what followed it
+    reaches the end of the text, the proposal repeats in a cycle.
 
     An instance remembers where runs occur, so a call takes no longer for a longer text. Use one instance per growing
     text.

@@ -49,8 +49,7 @@ def generate(
         source: for an encoder-decoder, the token ids of each row's source, also of unequal lengths. They are encoded
             once, in one batch; each row depends only on its own source.
         start: for an encoder-decoder, the id that begins every target, in place of `prompts`.
-        max_new_tokens: maximum number of steps. `None` means as many as it takes for the longest row to fill
-            `model.config.context`.
+        max_new_tokens: maximum number of steps. `None` means until the longest row fills `model.config.context`.
         sampling: how to choose the next token. `None` means `Sampling()`, the model's own distribution.
         stop: ids that end a row. The stop id itself is still yielded; after that the row yields `None`.
         rules: which tokens are forbidden or forced. `None` means that all tokens are allowed.
@@ -75,8 +74,9 @@ def generate(
             with the original weights, so the first new token is the same as with `None`.
         draft: the source of proposed tokens, several of which the model verifies at a time. It is `"ngram"`, `"own"`
             for the model's own multi-token-prediction heads, a smaller model with the same vocabulary, or a `Draft`,
-            which also sets the number of draft tokens and counts how many were accepted. The text does not change. If a
-            model samples the proposals, the text may change, but its distribution does not.
+            which also sets the number of draft tokens and counts how many were accepted. A draft does not change the
+            text, with one exception: if a model samples the proposals, the text may differ, but its distribution stays
+            the same.
 
     Yields:
         A list with one entry per prompt for each step, until every row has stopped.
@@ -85,9 +85,9 @@ def generate(
         NotFinite: while running, if the model's logits are not finite.
         ValueError: before anything runs, for a call without prompts, an empty prompt or source, an id outside the
             vocabulary, a prompt that does not fit in the context together with `max_new_tokens`, a source for a model
-            without an encoder or a missing source for a model with one, a model that cannot write text, a weight format
-            that this processor cannot compute, a draft with another vocabulary or too short a context, or a draft
-            combined with `compile`.
+            without an encoder or a missing source for a model with one, a model that cannot generate text, a weight
+            format that this processor cannot compute, a draft with another vocabulary or too short a context, or a
+            draft combined with `compile`.
     """
     request = Request(model, prompts, max_new_tokens, **options)
     return _generate(request, request.texts())

@@ -2,8 +2,8 @@
 
     python companion/data/texts/make.py [--check]
 
-It is made from the lessons in one particular commit, so that later editions change neither the text nor the results
-measured on it. `--check` writes nothing and says whether the stored file matches the commit.
+The text is taken from the lessons in one particular commit, so that later editions change neither the text nor the
+results measured on it. `--check` writes nothing and says whether the stored file matches the commit.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from companion.files.gguf.container import GGUFFile
 
 ROPE_FREQS, ROPE_LONG, ROPE_SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
-"""Tensors that belong to the configuration, with the divisors of rotary frequencies."""
+"""Tensors that hold the divisors of rotary frequencies, which belong to the configuration."""
 _NAMES = {
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",
@@ -38,7 +38,8 @@ _NAMES = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-"""Published names of tensors by their names in GGUF files, in a layer without `model.layers.0.` and `blk.0.`."""
+"""Published names of tensors, keyed by their names in GGUF files; for a layer's tensors, without `model.layers.0.` and
+`blk.0.`."""
 _QK_NORMS = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
 _AROUND = {
     "post_attention_norm": "post_attention_layernorm",
@@ -318,7 +319,7 @@ def _llama(said: Said, shared: dict[str, Any]) -> dict[str, Any]:
 
 
 def _by_factors(factors: list[float], shared: dict[str, Any]) -> dict[str, Any]:
-    """Return the scaling that divides frequencies by these factors, which is llama3 if they match it, else longrope."""
+    """Return the scaling that divides frequencies by these factors: llama3 if they match it, otherwise longrope."""
     head, most = shared["head_dim"], max(factors)
     if len(factors) == head // 2 and most > 1:
         known = llama3_factors(shared["rope_theta"], head, most, *_LLAMA3.values())  # type: ignore[arg-type]

@@ -26,7 +26,7 @@ from companion.files.gguf.tokenizers import UNREADABLE, Vocabulary
 from companion.files.models import CONFIG
 
 ORIGIN = "gguf.json"
-"""The file in such a folder that has the path of the GGUF file."""
+"""The file in such a folder that contains the path of the GGUF file."""
 
 
 def is_gguf(path: str | Path) -> bool:

@@ -52,7 +52,7 @@ PRE_TOKENIZERS: dict[str, dict[str, Any]] = {
     "tekken": _split(_TEKKEN),
     **dict.fromkeys(("gpt-4o", "llama4"), _split(_GPT4O)),
 }
-"""Pre-tokenizers of tokenizer.json, which split a text before merging, by the names in `tokenizer.ggml.pre`."""
+"""Pre-tokenizers of tokenizer.json, which split a text before merging, keyed by the names in `tokenizer.ggml.pre`."""
 _WHOLE_WORDS = {"llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "tekken"}
 """Pre-tokenizers whose words are not split if they are tokens, and whose texts begin with a BOS token by default."""
 _ENDS = (

@@ -1,7 +1,7 @@
 """Read the folder of a published checkpoint: the fields of its configuration, and its tensors.
 
-This module does not depend on any layout. The modules in `companion/families` define the layouts. Each has a table with
-a row for each field, which gives the policy for it.
+This module does not depend on any layout. The modules in `companion/families` define the layouts. Each has a table that
+gives the policy for each field, one per row.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
-"""Our names of activations by their published names."""
+"""Our names for activations, keyed by their published names."""
 
 
 @dataclass(frozen=True)

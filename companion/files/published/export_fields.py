@@ -19,7 +19,7 @@ from companion.files.published.config_fields import Policy
 from companion.files.published.rope import GLOBAL, LINEAR, LOCAL, scaled
 
 GATES = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_pytorch_tanh", "swiglu_clamped": "silu"}
-"""Published names of activations by our names of the gated networks that use them."""
+"""Published names of activations, keyed by our names for the gated networks that use them."""
 _PLAIN = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
 _PART = re.compile(r"[a-z_]+(\.[a-z_]+)*(?=$|[,;:])")
 
@@ -68,7 +68,8 @@ VALUES: dict[str, Callable[[ModelConfig], Any]] = {
     "moe.plain_d_ff": _plain_width,
     "moe.shared_d_ff": _shared_width,
 }
-"""Functions from a configuration to the value of a field, by the part of the configuration in the field's note."""
+"""Functions from a configuration to the value of a field, keyed by the part of the configuration that the field
+sets."""
 
 NAMED: dict[str, Callable[[ModelConfig], Any]] = {
     "do_layer_norm_before": lambda config: config.norm.placement == "pre",
@@ -83,7 +84,7 @@ NAMED: dict[str, Callable[[ModelConfig], Any]] = {
     "topk_method": lambda config: "greedy" if config.moe is None or config.moe.groups == 1 else "group_limited_greedy",
     "query_pre_attn_scalar": lambda config: round(config.attention.score_width or config.sizes.d_head),
 }
-"""The same functions by the field's name, for fields that express a part in a way of their own."""
+"""Similar functions, keyed by field name, for fields that express a part of the configuration in their own way."""
 
 LEFT_OUT = {
     "decoder_sparse_step",

@@ -44,11 +44,11 @@ class Family:
         writes: Whether these models generate text.
         architecture: The class in `transformers` that reads such a folder.
         spelled: Adds the parts that `rename` removes to a tensor's name.
-        says: Returns those fields for one of our configurations that do not follow from the notes in the table.
+        says: Takes one of our configurations, and returns the fields that do not follow from the notes in the table.
         ends: Returns the tensors, on the device "meta", from which `config` infers which parts a model has.
         pieces: Parts of names and their replacements, applied in this order before `rename` and undone after `spelled`.
         unread: Whether embedding tables have rows that no token reads, which are written as zeros. `export_model`
-            prefers other families that have all parts of a model.
+            prefers any other family that has all parts of a model.
     """
 
     kind: str

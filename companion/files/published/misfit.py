@@ -21,10 +21,10 @@ from companion.files.published.state_dict import Places, WayBack
 
 Shapes = Mapping[str, tuple[int, ...]]
 LARGEST, MOST = 20_000, 5000
-"""Limits: the largest product of layers and experts for which shapes are computed, and the largest number of tensors
-for which the responsible field is searched. The search computes all shapes at least once for each field."""
+"""Limits of the search for a responsible field: the largest product of layers and experts, and the largest number of
+tensors. The search computes all shapes at least once for each field."""
 TOLD = 4
-"""The number of tensors that a message names. The first one of each cause comes before a second one of any."""
+"""The number of tensors that a message names. Every cause is represented once before any cause is represented twice."""
 
 
 class Layout(Protocol):
@@ -60,7 +60,7 @@ def explained(
         config: The configuration built from them.
         there: The tensors on the device "meta", keyed by the names that `places` received.
         places: The tensors that were moved, and those that were missing.
-        called: The name in the file of each tensor in `there`.
+        called: For each tensor in `there`, its name in the file.
     """
     others = _Others(family, fields, there)
     counts = re.search(r": (missing|unexpected) (\S+?)(?=[ ;]|$)", error)

@@ -40,7 +40,7 @@ _NEEDED = {
     "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
     "longrope": ("short_factor", "long_factor"),
 }
-"""The keys that a kind of scaling must have. For kinds not listed, that is the factor."""
+"""The keys that a kind of scaling must have. Kinds that are not listed need only the factor."""
 _PICTURES = ("mrope_section", "mrope_interleaved")
 """Keys that assign frequencies to time, rows and columns of an image. They are ignored, because a text token has the
 same position in all three."""

@@ -17,7 +17,7 @@ class Places:
     """Published tensors that are moved to our names, each exactly once.
 
     Args:
-        given: The tensors, keyed by their published names. Each tensor is removed from it when it is moved.
+        given: The tensors, keyed by their published names. When a tensor is moved, it is removed from this mapping.
         folder: The folder that error messages name.
     """
 
