@@ -16,14 +16,15 @@ def names_of(lesson: str, *cells: str, **given: Any) -> dict[str, Any]:
     As in the lesson, the cells may change PyTorch's seed, number of threads and default dtype. These are not restored.
 
     Args:
-        lesson: The lesson's number, such as "04".
+        lesson: The lesson's number, such as "04"; "deeper/04" means its deeper notebook.
         cells: Names of the cells.
         given: Values of names to define before the first cell runs.
 
     Raises:
         ValueError: If the lesson has no cell with one of the given names.
     """
-    [path] = SOURCES.glob(f"{lesson}_*.md")
+    folder, _, number = lesson.rpartition("/")
+    [path] = (SOURCES.parent / (folder or SOURCES.name)).glob(f"{number}_*.md")
     code = {cell.metadata["name"]: cell.source for cell in read_source(path).cells if "name" in cell.metadata}
     missing = [cell for cell in cells if cell not in code]
     if missing:

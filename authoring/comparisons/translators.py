@@ -1,23 +1,17 @@
-"""The training of lesson 09's translator, for comparisons that change one aspect of it."""
+"""The training of lesson 09's translator, for comparisons."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from companion.data.number_words import PAD, NumberWords, PairBatches
-from companion.layers.stack import Memory
 from companion.transformer import Transformer
 
-Reads = Callable[[int, Tensor, Memory], Tensor]
 
-
-def learning(
-    model: Transformer, words: NumberWords, start: int, updates: int, reads: Reads | None = None
-) -> Iterator[tuple[int, float]]:
+def learning(model: Transformer, words: NumberWords, start: int, updates: int) -> Iterator[tuple[int, float]]:
     """Train a translator of number names, and yield the number and the loss of each update.
 
     The learning rate rises to 0.003 during the first 50 updates, and then falls linearly until update `updates`.
@@ -27,16 +21,12 @@ def learning(
         words: The languages and their vocabulary.
         start: Seed for the batches.
         updates: The planned number of updates.
-        reads: Function that returns the decoder's inputs, given the update, the right inputs and the encoder's output
-            (default: teacher forcing).
     """
     batches = PairBatches(words, batch=48, seed=start)
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.1, fused=True)
     for update in range(1, updates + 1):
         source, inputs, targets = batches(update)
         memory = model.encode(source, real=source != PAD)
-        if reads is not None:
-            inputs = reads(update, inputs, memory)
         loss = F.cross_entropy(model(inputs, source=memory).logits.flatten(0, 1), targets.flatten())
         optimizer.zero_grad()
         loss.backward()
