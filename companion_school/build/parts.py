@@ -144,8 +144,7 @@ class Part:
         return answer
 
     def program(self, sources: Mapping[str, str]) -> str:
-        """Return the source of a module that defines the function of `Part.answer` as `answer` and needs only
-        PyTorch."""
+        """Return a module's source that defines the function of `Part.answer` as `answer` and needs only PyTorch."""
         probe = re.sub(r"\A.*?^def \w+", "def probe", inspect.getsource(self.probe), count=1, flags=re.S | re.M)
         return (
             f"{inspect.getsource(isolated_modules)}\n\n{_without_future(inspect.getsource(simulated_device))}\n\n"

@@ -334,7 +334,7 @@ def _name(axes: Any, rows: Sequence[tuple[float, str, str]]) -> None:
     for at in range(1, len(heights)):  # move each name at least one line above the previous one
         heights[at] = max(heights[at], heights[at - 1] + step)
     limit = 1.0
-    for at in reversed(range(len(heights))):  # Move names that would stick out of the figure back down
+    for at in reversed(range(len(heights))):  # move names that would stick out of the figure back down
         heights[at] = limit = min(heights[at], limit)
         limit -= step
     for (bits, name, color), height in zip(rows, heights, strict=True):

@@ -1,9 +1,9 @@
-"""The reference of each stage as a file, and the stub that learners start from.
+"""The reference file of each stage, and the stub that learners start from.
 
 The references of stages 2 to 9 are sections of the one-page model (`companion/page.py`), separated by comments of the
 form `# --- stage N, file.py: lessons ...`. The references of the other stages are files in `references/`. References
-and stubs are ordinary Python files with only the imports that they need. They import names of another stage from that
-stage's file.
+and stubs are ordinary Python files with only the imports that they need. They import names defined in another stage
+from that stage's file.
 
 A definition whose first line ends in `# given` is not part of the exercise: the stub contains it in full, marked as
 given. A definition that is not given and whose name begins with an underscore is private to the reference: no stub
@@ -58,7 +58,7 @@ def due(stage: Stage) -> dict[int, tuple[str, ...]]:
 
 
 def given(number: int) -> tuple[str, ...]:
-    """Return the names of the definitions that a stage's stub contains in full."""
+    """Return the names of the given definitions, which a stage's stub contains in full."""
     source = reference(number)
     return tuple(node.name for node in _definitions(source) if _is_given(node, source.splitlines()))
 
@@ -115,7 +115,7 @@ def lines_written(source: str) -> int:
 
 
 def is_untouched(number: int, source: str) -> bool:
-    """Return True if the code of a file is still that of the stub, apart from docstrings and comments."""
+    """Return True if a file still contains the stub's code, apart from docstrings and comments."""
     try:
         return _code(source) == _code(stub(number))
     except (SyntaxError, ValueError):
@@ -169,7 +169,7 @@ def _home() -> dict[str, str]:
 
 
 def _imports(number: int, body: str) -> str:
-    """Return a section's imports: those of the page, and one line for each other stage that it uses."""
+    """Return the imports that a section needs: those of the page, and one line for each other stage that it uses."""
     own = {node.name for node in _definitions(body)}
     used = {node.id for node in ast.walk(ast.parse(body)) if isinstance(node, ast.Name)} - own
     head = ast.parse(_page()[: next(_MARK.finditer(_page())).start()])

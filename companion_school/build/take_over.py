@@ -1,4 +1,4 @@
-"""Copy the answer to an exercise into the learner's own transformer if a stage asks for the same function.
+"""Copy an exercise answer into the learner's own transformer if a stage asks for the same function.
 
 The learner's function is copied unchanged into the file of its stage. The stage's definition gets a body of a few
 lines, called a bridge, that calls this function with the right arguments. A definition that the learner has already
@@ -46,7 +46,7 @@ class Bridge:
 
     @property
     def told(self) -> str:
-        """The line that the exercise's check prints about the bridge."""
+        """The line about the bridge that the exercise's check prints."""
         where = f"`{self.definition}` of {self.stage.file}, stage {self.stage.number} of your own transformer"
         return f'It is also {where}. take_over("{self.exercise}") copies it there.'
 
@@ -114,7 +114,7 @@ BRIDGES = {
 
 
 def take_over(bridge: Bridge, answer: str, folder: Path) -> str:
-    """Copy an answer into the file of its stage, and return a sentence that says what was done.
+    """Copy an answer into its stage's file, and return a sentence that says what was done.
 
     Args:
         bridge: The bridge from the exercise to the stage.
@@ -123,7 +123,7 @@ def take_over(bridge: Bridge, answer: str, folder: Path) -> str:
 
     Raises:
         ValueError: If the learner has already begun the definition, or its check fails with this answer, for example
-            because the answer depends on other code in its notebook. In this case the answer is not copied.
+            because the answer depends on other code in its notebook. In that case, the answer is not copied.
     """
     lay_stubs(folder, [bridge.stage])
     file, sources = folder / bridge.stage.file, read_sources(folder)
@@ -152,7 +152,7 @@ def _definition(text: str, name: str) -> ast.FunctionDef | ast.ClassDef | None:
 
 
 def _is_untouched(bridge: Bridge, text: str) -> bool:
-    """Return True if the definition is still the stub's."""
+    """Return True if the definition is still as in the stub."""
     mine, handed_out = (_definition(one, bridge.definition) for one in (text, stub(bridge.stage.number)))
     return mine is not None and handed_out is not None and ast.dump(mine) == ast.dump(handed_out)
 

@@ -1,4 +1,4 @@
-"""Record a run: the result and source line of each operation, and the arguments and results of functions and modules.
+"""Record a run: each operation's result and source line, and the arguments and results of functions and modules.
 
 The recorded code needs no changes. Operations are intercepted with `TorchFunctionMode`, function calls with a Python
 profiler, and modules with forward hooks. Values are copied immediately, so later in-place writes do not change the
@@ -28,7 +28,7 @@ SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Place:
-    """A line of a recorded file, with its function, for example `attention.py`, `attend`, 23."""
+    """A line of a recorded file, with its function: for example, line 23 of `attention.py`, in `attend`."""
 
     file: str
     function: str
@@ -44,13 +44,13 @@ Stack = tuple[Place, ...]
 
 @dataclass(frozen=True)
 class Value:
-    """A value at one moment of a run.
+    """A value at one moment during a run.
 
     Attributes:
         content: A copy of the tensor, or the object itself if it is not a tensor.
         object: The `id` of the tensor, or 0.
         made: Number of the operation that computed the value, if that operation was recorded.
-        used: The caller's stack at the call where the value was found, if it was found as an argument.
+        used: If the value was passed as an argument, the caller's stack at that call.
         makers: If the value was assembled from several tensors, the numbers of the operations that computed them.
     """
 
@@ -95,8 +95,7 @@ class Call:
         line: First line of the function.
         file: File of the function.
         gave: The result, if the call returned.
-        end: Time when the call returned.
-        left: Line where the function returned.
+        end: Time when the call returned. left: Line from which the function returned.
     """
 
     function: str
@@ -111,7 +110,7 @@ class Call:
     left: int = 0
 
     def part(self, index: int) -> Value | None:
-        """Return one element of a tuple result, or None."""
+        """Return one element of the result if the result is a tuple, otherwise None."""
         parts = self.gave.content if self.gave else None
         return parts[index] if isinstance(parts, tuple) and index < len(parts) else None
 
@@ -138,7 +137,7 @@ class Log:
     error_at: Stack = ()
 
     def module(self, path: str, within: Call | None = None, turn: int = 0) -> Call | None:
-        """Return call number `turn` of the module with this name, counted from 0 within another call, or None."""
+        """Return call `turn` (counted from 0) of the module with this name, inside another call if given, or None."""
         return _nth((call for call in self.calls if call.path == path), within, turn)
 
     def function(self, name: str, within: Call | None = None, turn: int = 0) -> Call | None:
@@ -204,17 +203,17 @@ class Recorder(TorchFunctionMode):
             )
 
     def backward(self, name: str, value: Tensor) -> None:
-        """Record gradients under a name, as computed by the most recent call of `backward`."""
+        """Record gradients, computed by the most recent call to `backward`, under a name."""
         steps = [step.number for step in self.log.operations if step.kind == "backward"]
         self.log.marks[name] = Value(_copy(value), 0, steps[-1] if steps else None)
 
     def forget(self, model: nn.Module) -> None:
-        """Forget which operations computed a model's weights, because they have since been set from outside."""
+        """Forget which operations computed a model's weights, because the weights have since been set from outside."""
         for weight in model.parameters():
             self._makers.pop(id(weight), None)
 
     def when(self, function: str, moment: str, do: Callable[[], None]) -> None:
-        """Call `do` each time a recorded function begins (if `moment` is "call") or ends (if it is "return")."""
+        """Call `do` each time a recorded function is called (if `moment` is "call") or returns (if it is "return")."""
         self._watchers[function, moment] = do
 
     @contextmanager

@@ -26,7 +26,7 @@ _SECONDS = 20.0  # CPU time limit for one mutant on one part
 
 
 def faults(part: Part, seeds: Sequence[int] = SEEDS, naming: Sequence[int] = SEEDS) -> Iterator[str]:
-    """Yield a sentence for each fault in a part's check; yield nothing if the check works.
+    """Yield a sentence for each fault in a part's check, and nothing if the check works.
 
     Args:
         part: The part.
@@ -53,7 +53,7 @@ def faults(part: Part, seeds: Sequence[int] = SEEDS, naming: Sequence[int] = SEE
 
 
 def equivalent(number: int) -> dict[str, str]:
-    """Return the mutants of a stage that are declared equivalent, with the reason why each is still right."""
+    """Return the mutants of a stage that are declared equivalent, each with the reason why it is still right."""
     said = tomllib.loads(files("companion_school.build").joinpath("equivalent.toml").read_text("utf-8"))
     return dict(said.get(STAGES[number].module, {}))
 

@@ -1,6 +1,6 @@
-"""The learner's folder, `my/transformer`: stubs, references taken over from the course, and the state of each stage.
+"""The learner's folder, `my/transformer`, with stubs, references taken from the course, and the state of each stage.
 
-Code written by the learner is never overwritten. Instead, the new text goes into a separate file beside it, and a
+Code written by the learner is never overwritten. Instead, new text is written to a separate file beside it, and a
 message says so.
 """
 
@@ -32,7 +32,7 @@ _STUB, _WRITTEN, _PASSED, _TAKEN, _NONE = "to write", "not checked", "right", "t
 
 @dataclass(frozen=True)
 class _Kept:
-    """The record of a file: digests of its stub and of the text that passed the check, and the date of the check."""
+    """What is known about a file: digests of its stub and of the text that passed the check, and the check's date."""
 
     laid: str | None = None
     passed: str | None = None
@@ -54,7 +54,7 @@ def find_folder(named: str | os.PathLike[str] | None = None, start: Path | None 
         `notebooks`; otherwise, `my/transformer` in `start`.
 
     Raises:
-        ValueError: If the command line or the variable names a file instead of a folder.
+        ValueError: If the command line or the environment variable names a file instead of a folder.
     """
     chosen = named or os.environ.get(VARIABLE)
     if chosen:
@@ -141,7 +141,7 @@ def read_sources(folder: Path) -> dict[str, str]:
 
 
 def unfinished(folder: Path, stages: str, error: Exception) -> ValueError:
-    """Return the exception that says which stages must be finished first, including the message of `error`."""
+    """Return an exception that says which stages must be finished first and includes the message of `error`."""
     return ValueError(f"{folder}: expected {stages} to be finished" + (f"; {error}" if str(error) else ""))
 
 
@@ -168,7 +168,7 @@ def state(folder: Path, stage: Stage) -> str:
 
 
 def is_done(folder: Path, stage: Stage) -> bool:
-    """Return True if the current version of a stage's file has passed its check, or came from the course."""
+    """Return True if the current version of a stage's file has passed its check or was taken from the course."""
     return state(folder, stage).startswith((_PASSED, _TAKEN))
 
 

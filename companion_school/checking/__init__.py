@@ -2,18 +2,18 @@
 
 The modules, in reading order:
 
-exercise            definition of an exercise: statement, reference, cases and known mistakes
-derived_cases       cases and rejected inputs that are derived from an exercise's own cases
-call                one call of an answer and everything observed afterwards: result, error, gradients, memory
+exercise            define an exercise: its statement, reference, cases and known mistakes
+derived_cases       derive further cases and rejected inputs from an exercise's own cases
+call                call an answer once and observe its result, error, gradients and memory
 operator_watch      watch a call for forbidden operators and names, and measure its memory
 compare             compare a result with the expected one, and describe the difference
-examine             run an answer on all cases, collect its faults and give the verdict with its two marks
-credit              the same without stopping at the first fault, for partial credit
+examine             run an answer on all cases and return a verdict on its two marks
+credit              examine an answer without stopping at the first fault, for partial credit
 
-notebook_answer     an answer in a notebook: checks before it runs, and the messages afterwards
-problem_set_checks  the `check` of a problem set that was handed out
-sealed_keys         expected results that a student cannot read
-codec               values as bytes and back, without pickle
+notebook_answer     check an answer in a notebook and print messages about it
+problem_set_checks  the function `check` of a problem set
+sealed_keys         store an exercise's cases and expected results without its solution
+codec               serialize values without pickle
 
 A problem set contains a copy of this folder under another name (`from exercise_check import check`), and the grader
 loads it where companion is not installed. Its imports are therefore relative and never leave the folder.

@@ -1,7 +1,8 @@
 """Call an answer once on copies of a case's arguments, observe the call, and record its outcome.
 
-An `Outcome` holds the result or the error, the gradients, which arguments the call modified, and which of them share
-memory with the result. That is enough to judge the call, either in this process or in the grader's separate process.
+An `Outcome` holds the result or the error, the gradients, and the positions of the arguments that the call modified or
+that share memory with the result. That is enough to judge a call, whether it ran in this process or in the grader's
+separate process.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _LONGEST = 100_000  # maximum number of items taken from a generator, which may 
 
 
 class Result(Enum):
-    """The possible results of examining an answer."""
+    """Possible results of examining an answer."""
 
     RIGHT = "right"
     WRONG = "wrong"
@@ -92,7 +93,7 @@ def in_this_process(answer: Answer, forbidden: Collection[str] = (), watch: Watc
     Args:
         answer: The function to call.
         forbidden: Names that the answer must not use. Ignored if `watch` is given.
-        watch: The watch that notices forbidden operators (default: a new one for `forbidden`).
+        watch: The watch that detects forbidden operators (default: a new one for `forbidden`).
     """
     watch = watch or Watch(forbidden)
     # Each entry holds a returned value, a copy of it, and a flag that is True once the value has been overwritten here.
@@ -111,7 +112,7 @@ def in_this_process(answer: Answer, forbidden: Collection[str] = (), watch: Watc
         value, ended = _called(answer, arguments, case, watch)
         if ended is not None:
             return ended
-        given = _detached(value)  # before any gradient hooks of the answer can write into it
+        given = _detached(value)  # copy before the answer's gradient hooks can write to it
         pairs = enumerate(zip(arguments, case.arguments, strict=True))
         changed = tuple(i for i, (now, was) in pairs if not identical(now, was))
         try:
@@ -128,7 +129,7 @@ def in_this_process(answer: Answer, forbidden: Collection[str] = (), watch: Watc
 
 
 def _called(answer: Answer, arguments: Sequence[Any], case: Case, watch: Watch) -> tuple[Any, Outcome | None]:
-    """Return the answer's value and None, or None and the outcome if there is no value to examine."""
+    """Return the answer's value and None; if there is no value to examine, return None and the outcome."""
     try:
         with watch, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PyTorch's warnings about axes of size one do not concern the answer
@@ -184,7 +185,7 @@ def _without_plain_numbers(value: Any) -> str | None:
 
 
 def is_floating(value: Any) -> bool:
-    """Return True for a floating-point tensor."""
+    """Return True if the value is a floating-point tensor."""
     return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
@@ -273,7 +274,7 @@ def overwrite(value: Any) -> None:
 
 
 def listed(value: Any) -> Any:
-    """Convert a result to plain data, so that no method that the answer defines is called afterwards.
+    """Convert a result to plain data, so that no methods defined by the answer are called afterwards.
 
     Generators, ranges, `map`, `filter`, `zip` and the views of a dict become lists. Instances of subclasses of tensor,
     list, tuple and dict become instances of these types. Other mappings become dicts.
@@ -303,7 +304,7 @@ def listed(value: Any) -> Any:
 
 
 def with_python_numbers(value: Any) -> Any:
-    """Convert numpy scalars and fractions in a result, including those in lists and tuples, to Python numbers."""
+    """Convert numpy scalars and fractions in a result to Python numbers, including those in lists and tuples."""
     if isinstance(value, (int, float, torch.Tensor)):
         return value
     if isinstance(value, numbers.Real):
@@ -317,13 +318,12 @@ def with_python_numbers(value: Any) -> Any:
 
 
 def identical(now: Any, was: Any) -> bool:
-    """Return True if a value is unchanged; NaN counts as equal to NaN."""
+    """Return True if a value is unchanged. NaN counts as equal to NaN."""
     if now is was:  # the same object, because `copied` does not copy its type
         return True
     if isinstance(was, torch.Tensor):
         if not isinstance(now, torch.Tensor) or now.shape != was.shape or now.dtype != was.dtype:
             return False
-        # Treat NaN as equal to NaN
         return torch.equal(now, was) or difference(now.detach(), was, 0.0, told=False) is None
     if isinstance(was, (list, tuple)):
         return len(now) == len(was) and all(identical(a, b) for a, b in zip(now, was, strict=True))

@@ -1,7 +1,7 @@
 """Serialize cases and outcomes without pickle, for other processes and for the files of a course.
 
-A value (`exercise.Value`) is written as JSON text, which refers to tensors by number, followed by the tensors in
-safetensors format. Neither part is trusted when read, and invalid bytes raise `ValueError`.
+A value (`exercise.Value`) is stored as JSON text that refers to tensors by number, followed by the tensors in
+safetensors format. Neither part is trusted when it is read: invalid bytes raise `ValueError`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DTYPES = {
     torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
 }  # fmt: skip
 _LARGEST_KEY, _LONGEST_KEY = 2**32, 8
-# Types that JSON stores unchanged, which are those of most items in long lists
+# Types that JSON stores unchanged; most items of long lists have these types
 _PLAIN = frozenset({bool, int, str, type(None)})
 
 
@@ -42,7 +42,7 @@ def pack(value: Any) -> bytes:
 
 
 def _saved(tensors: dict[str, torch.Tensor]) -> bytes:
-    """Serialize tensors in safetensors format (five times as fast as `safetensors.torch.save` for small tensors)."""
+    """Serialize tensors in safetensors format, five times as fast as `safetensors.torch.save` for small tensors."""
     header, data = {}, bytearray()
     for name, tensor in tensors.items():
         begin = len(data)
@@ -66,12 +66,12 @@ def unpack(data: bytes) -> Any:
         texts, _ = _HEAD.unpack_from(data)
         text, rest = data[_HEAD.size : _HEAD.size + texts], data[_HEAD.size + texts :]
         return _read(json.loads(text), load(rest))
-    except Exception as error:  # the parsers may raise anything on unknown bytes
+    except Exception as error:  # the parsers may raise any exception on unknown bytes
         raise ValueError(f"expected a packed value: {error}") from None
 
 
 def same_as(value: Any) -> Hashable:
-    """Return a key that is equal for two values if and only if `pack` gives equal bytes (three times as fast)."""
+    """Return a key that is equal for two values exactly if `pack` returns equal bytes, but three times as fast."""
     tensors: dict[str, torch.Tensor] = {}
     text = json.dumps(_written(value, tensors))
     numbers = [tensor.reshape(-1).view(torch.uint8).numpy().tobytes() for tensor in tensors.values()]
@@ -82,7 +82,7 @@ def _written(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
     if isinstance(value, torch.Tensor):
         name, strides = str(len(tensors)), value.stride()
         order = sorted(range(len(strides)), key=lambda axis: -strides[axis])  # the order of the axes in memory
-        # Clone, because safetensors rejects tensors that share memory.
+        # Safetensors rejects tensors that share memory.
         tensors[name] = value.detach().permute(order).clone(memory_format=torch.contiguous_format)
         return {"tensor": name} if order == sorted(order) else {"tensor": [name, order]}
     if isinstance(value, float):
@@ -171,16 +171,16 @@ def outcome_of(value: Any) -> Outcome:
     """Restore an outcome from the value that `outcome_value` returned.
 
     Raises:
-        ValueError: The value is not an outcome, or claims that the call ended as right or wrong.
+        ValueError: The value is not an outcome, or its result claims to be right or wrong.
     """
     try:
         error = None if value["error"] is None else (str(value["error"][0]), str(value["error"][1]))
         gradients = None if value["gradients"] is None else tuple(value["gradients"])
         result = None if value["result"] is None else Result(value["result"])
-        if result in (Result.RIGHT, Result.WRONG):  # only an examination can decide that
+        if result in (Result.RIGHT, Result.WRONG):  # only an examination can decide between right and wrong
             raise ValueError(f"a call cannot end as {result.value}")
         changed = tuple(int(i) for i in value["changed"])
-        spoiled = bool(value.get("spoiled", False))  # missing in keys of earlier releases
+        spoiled = bool(value.get("spoiled", False))  # keys of earlier releases lack it
         shared = tuple(int(i) for i in value.get("shared", ()))
         peak = int(value.get("peak", 0))
         return Outcome(value["value"], error, gradients, changed, result, spoiled, shared, peak)

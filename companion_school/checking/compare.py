@@ -1,4 +1,4 @@
-"""Compare an answer's result with the expected one, shapes first, and describe a difference briefly."""
+"""Compare an answer's result with the expected one, beginning with shapes, and describe the difference briefly."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ENTRIES = 4  # maximum number of entries of a dict to describe
 _NUMBER = 1e-11  # tolerance for Python floats; ints must be equal
 _SINGLE = 1e-6  # errors below this suggest that the result was computed in float32
 SINGLE = 1e-5
-"""Absolute and relative tolerance for an answer whose idea is right: the error of `float32` for numbers around 1."""
+"""Absolute and relative tolerance for the mark *right*: the error of `float32` for numbers around 1."""
 _TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 1e-2}
 
 
@@ -38,7 +38,7 @@ def difference(
         expected: The expected result.
         tolerance: Absolute and relative tolerance; by default it depends on the dtype.
         exact_zero: If true, entries of a floating-point tensor that are expected to be 0 must be exactly 0.
-        told: If true, list the numbers that differ. If false, say only "other numbers", which is faster.
+        told: If true, list the numbers that differ. If false, only say "other numbers", which is faster.
         gone: If true, `exact_zero` also rejects an exact 0 where a small nonzero number is expected, and `tolerance`
             applies to ints as well. If false, a 0 within the tolerance is accepted, and ints must be equal.
 
@@ -94,7 +94,7 @@ def far_off(found: Any, expected: Any, tolerance: float | None = None, *, exact_
 
 
 def _held_as(found: Any, expected: Any) -> Any:
-    """Convert `found` to the types of `expected` if this changes no number; otherwise return it unchanged."""
+    """Convert `found` to the types of `expected` if this does not change any number; otherwise return it unchanged."""
     if isinstance(expected, torch.Tensor):
         if isinstance(found, (list, tuple, int, float)):
             found = _as_tensor(found)
@@ -183,7 +183,7 @@ def _tensor_difference(
 
 
 def _close(found: torch.Tensor, expected: torch.Tensor, allowed: float) -> bool:
-    if torch.equal(found, expected):  # the usual case, for which this test takes only a tenth of the time
+    if torch.equal(found, expected):  # in the usual case, this test takes only a tenth of the time
         return True
     if not expected.is_floating_point():
         return False

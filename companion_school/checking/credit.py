@@ -1,4 +1,4 @@
-"""Partial credit: find out which groups of an exercise's cases an answer passes, and whether it is robust.
+"""Partial credit: determine which groups of an exercise's cases an answer passes, and whether it is robust.
 
 An answer that fails the first group earns nothing. Without this rule, an answer could earn points by rejecting every
 input, or by handling only empty inputs.
@@ -19,8 +19,8 @@ ROBUST = -1
 def examine_groups(key: AnswerKey, call: Call) -> list[Verdict]:
     """Examine an answer on all cases, even after a fault, and return one verdict per group.
 
-    All verdicts are right if and only if the verdict of `examine` is right. A right verdict also contains the first
-    fault that costs only the robust mark, if there is one. A key without groups counts as one group.
+    All verdicts are right if and only if the verdict of `examine` is right. If there is a fault that costs only the
+    robust mark, the first such fault is part of a right verdict. A key without groups counts as one group.
     """
     groups = key.groups or (0,) * len(key.cases)
     failed: dict[int, Verdict] = {}
@@ -35,7 +35,7 @@ def examine_groups(key: AnswerKey, call: Call) -> list[Verdict]:
 
 
 def earned(verdicts: Sequence[Verdict]) -> list[bool]:
-    """Return, for each group, whether it earns its points: the group itself and the first group must both be right."""
+    """Return, for each group, whether it earns its points. The group and the first group must both be right."""
     return [verdict.is_right and verdicts[0].is_right for verdict in verdicts]
 
 

@@ -6,9 +6,8 @@ shapes (which exposes results cached by shape). The reference gives the expected
 reference rejects it or produces NaN from inputs without NaN, because the statement says nothing about such inputs. An
 exercise can opt out of a law by giving its name and a reason (`excused`).
 
-Rejected inputs are derived in the same way. A statement gives a condition once ("if the shapes differ"), but many
-different inputs meet this condition. A check that tried only one of them would accept an answer that overlooks the
-others.
+Inputs that must be rejected are derived in the same way. A statement gives a condition once ("if the shapes differ"),
+but many different inputs meet it. A check that tried only one of them would accept an answer that overlooks the others.
 
 The remaining laws need no cases of their own (see `examine`). Each case runs a second time after the others, with a
 different memory layout. The arguments and earlier results must stay unchanged, and a result must not share memory with
@@ -51,8 +50,8 @@ NAMES = {
     "one": ONE, "levels": LEVELS, "offset": OFFSET, "nan": NAN, "dtype": DTYPE, "other": OTHER, "tie": TIE,
     "scale": SCALE, "edge": EDGE, "large": LARGE,
 }  # fmt: skip
-"""Short names of the laws, used in `excused`, and the property that each law's cases show. `EXCUSES` adds "memory" and
-"layout", the laws of `examine`."""
+"""Short names of the laws, as used in `excused`, and the property that each law's cases test. `EXCUSES` adds "memory"
+and "layout", the laws that `examine` applies."""
 
 EXTREME = {
     "levels": "no lesson has numbers of such different sizes",
@@ -65,7 +64,7 @@ EXTREME = {
 
 EXCUSES = (*NAMES, "memory", "layout")
 _MOST = 6  # cases per law
-_MANY = 1000  # largest int to try as the value of another argument; a larger size could fill the memory
+_MANY = 1000  # largest integer to try as the value of another argument; a larger size could fill the memory
 _STEP, _FAR = 1000.0, 1e4
 _LONG = 33  # minimum length of a stretched axis, above the length of any axis that readers see
 _MOST_ENTRIES = 20_000  # Maximum number of tensor entries in a derived case
@@ -132,13 +131,13 @@ def _ordinary(cases: Sequence[Case]) -> list[Case]:
 
 
 def _robust(exercise: Exercise, name: str) -> str:
-    """Return why a law's cases count towards *robust* in this exercise, or "" if they count towards *right*."""
+    """Return the reason why a law's cases count towards *robust* here, or "" if they count towards *right*."""
     return exercise.robust.get(name, "" if name in exercise.right else EXTREME.get(name, ""))
 
 
 def _holds(case: Case, call: Callable[[Case], Any]) -> bool:
-    """Return True if the reference returns a result, which contains NaN if and only if the case asks for it."""
-    value = call(case).value  # None if the reference or PyTorch raised
+    """Return True if the reference returns a result that contains NaN exactly if the case expects NaN."""
+    value = call(case).value  # the value is None if the reference or PyTorch raised
     return value is not None and holds_nan(value) == case.only_nan
 
 
@@ -185,7 +184,7 @@ def _of_double(case: Case) -> bool:
 
 
 def _ones(case: Case) -> Iterator[Case]:
-    """Cut each axis to size one, wherever it occurs. Axes have different sizes, so a size identifies an axis."""
+    """Cut each axis to size one, wherever it occurs. No two axes have the same size, so a size identifies an axis."""
     for size in _sizes(case):
         for zeroed in (False, True):  # the only valid index into a table with one row is 0
             yield replace(case, arguments=tuple(_cut(value, size, zeroed) for value in case.arguments))
@@ -245,7 +244,7 @@ def _stretched(value: Any, size: int, times: int) -> Any:
         for axis, length in enumerate(value.shape):
             if length == size:
                 copies = [value * (1 + copy / 64) if value.is_floating_point() else value for copy in range(times)]
-                value = torch.cat(copies, dim=axis)  # scaled so that no two copies are equal
+                value = torch.cat(copies, dim=axis)  # scale the copies so that no two of them are equal
         return value.clone()
     if isinstance(value, dict):
         return {key: _stretched(part, size, times) for key, part in value.items()}
@@ -279,7 +278,7 @@ def _coarse(case: Case) -> Case:
 
 
 def _instead(value: Any, old: torch.Tensor, new: torch.Tensor) -> Any:
-    """Return the value with one tensor replaced by another."""
+    """Return the value with one of its tensors replaced by another tensor."""
     if value is old:
         return new
     if isinstance(value, dict):
@@ -348,7 +347,7 @@ def _others(case: Case) -> Iterator[Case]:
 
 
 def _ties(case: Case) -> Iterator[Case]:
-    """Make neighboring entries equal in pairs, or round all entries to integers so that many become equal."""
+    """Make pairs of neighboring entries equal, or round all entries to integers so that many become equal."""
 
     def change(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         paired = tensor.clone()
@@ -376,7 +375,7 @@ def _edges(case: Case) -> Iterator[Case]:
 
 
 def _limits(exercise: Exercise, case: Case, call: Callable[[Case], Any]) -> Iterator[Case]:
-    """Try each limit, and values just above and just below it. The reference decides which must be rejected.
+    """Try each limit, and values just above and just below it. The reference decides which values must be rejected.
 
     A float that misses a limit by a rounding error counts as an extreme; an integer next to a limit does not.
     """
@@ -412,11 +411,11 @@ def _with(case: Case, at: int, value: Any) -> Case:
 
 REFUSED = "invalid input is rejected in every argument"
 _MOST_REFUSALS, _MOST_BESIDE = 24, 8
-_UNPACKED = "to unpack"  # in Python's message about a tuple of the wrong length, which is not a deliberate rejection
+_UNPACKED = "to unpack"  # python's message about a tuple of the wrong length, which no answer raised deliberately
 
 
 class Gave(Protocol):
-    """The part of `call.Outcome` that is needed here: the exception's type and message, or None if none was raised."""
+    """The part of `call.Outcome` that is needed here: the type and message of the exception, if one was raised."""
 
     @property
     def error(self) -> tuple[str, str] | None: ...
@@ -462,7 +461,7 @@ def refusal_cases(cases: Sequence[Case], calls: Sequence[Callable[[Case], Gave]]
 
 
 def _beside(cases: Sequence[Case], taken: Sequence[Case]) -> Iterator[Case]:
-    """In each rejected case, replace each integer with the smallest that this argument has in accepted cases."""
+    """In each rejected case, replace each integer with the smallest value that this argument has in accepted cases."""
     for case in cases:
         if case.refuse:
             for at, value in enumerate(case.arguments):
@@ -473,7 +472,7 @@ def _beside(cases: Sequence[Case], taken: Sequence[Case]) -> Iterator[Case]:
 
 
 def _size(case: Case) -> tuple[int, int]:
-    """Return the number of tensor entries in a case, and the number of distinct ints above 1."""
+    """Return the number of tensor entries in a case, and the number of distinct integers above 1."""
     numbers = sum(value.numel() for value in case.arguments if isinstance(value, torch.Tensor))
     return numbers, len({value for value in case.arguments if type(value) is int and value > 1})
 

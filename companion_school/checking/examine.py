@@ -1,13 +1,13 @@
-"""The algorithm of a check: call an answer on every case of its exercise and report the faults that this reveals.
+"""The algorithm of a check, which calls an answer on every case of its exercise and reports the faults.
 
     key_of          collect the exercise's own cases, the derived cases and the rejected inputs
     examine         call every case once, then all once more in reverse order, and give the verdict
     call_faults     find the faults of one call: its value, or else its type, memory and gradients
     _known          find the known mistake that gives the same results
 
-Each fault costs one of an answer's two marks. A *right* answer implements the idea. The first fault that costs this
-mark ends the examination. A *robust* answer also copes with what a lesson does not mention: extreme values, NaN,
-invalid inputs, memory and types. If the answer is right, the first fault that prevents the robust mark is still
+An answer has two marks, and each fault costs one of them. A *right* answer implements the idea. The examination ends at
+the first fault that costs this mark. A *robust* answer also copes with what a lesson does not mention: extreme values,
+NaN, invalid inputs, memory and types. If the answer is right, the first fault that prevents the robust mark is still
 reported, but no points are deducted. A fault costs only the robust mark if its case counts as robust
 (`Case.is_robust`), or if its kind is not "value" (`exercise.KINDS`).
 
@@ -38,9 +38,9 @@ class Verdict:
 
     Attributes:
         result: The result for the first mark, such as right or wrong.
-        shows: The property that failed.
+        shows: The property that was violated.
         input: The smallest input that shows the failure, by argument name.
-        fault: Description of what was expected and what was returned; shapes come first.
+        fault: Description of what was expected and what was returned, beginning with shapes.
         mistake: Message of the known mistake that the answer makes, if any.
         robust: Verdict on the first fault of a right answer that costs the robust mark; None if there is none.
         printed: The first lines that the answer printed while it ran, and the number of further lines.
@@ -58,17 +58,17 @@ class Verdict:
 
     @property
     def is_right(self) -> bool:
-        """True if the answer has the first mark."""
+        """True if the answer earns the mark *right*."""
         return self.result is Result.RIGHT
 
     @property
     def is_robust(self) -> bool:
-        """True if the answer has both marks."""
+        """True if the answer earns both marks."""
         return self.is_right and self.robust is None
 
     @property
     def strict(self) -> Verdict:
-        """The verdict if only a robust answer counts as right."""
+        """The verdict if only robust answers count as right."""
         return self.robust if self.is_right and self.robust is not None else self
 
     def __str__(self) -> str:
@@ -122,7 +122,7 @@ class AnswerKey:
 
 @dataclass(frozen=True, eq=False)
 class KnownMistake:
-    """A known mistake, called like an answer. First calls return the outcome in the key without running it."""
+    """A known mistake, called like an answer. The first call on a case returns the outcome in the key."""
 
     key: AnswerKey
     answer: Answer
@@ -189,7 +189,7 @@ class _CalledOnce:
 
 
 def _apart(exercise: Exercise, cases: Iterable[Case]) -> Iterator[Case]:
-    """Yield all cases without gradients, and then the cases that ask for gradients again, as *robust* cases.
+    """Yield all cases without gradients, then repeat those that ask for gradients as *robust* cases.
 
     A tensor that requires gradients is special: numpy rejects it, and it cannot be modified in place. In an exercise
     about gradients, the cases stay as they are. If the answer takes no arguments, the tolerance is made absolute, so
@@ -242,7 +242,7 @@ def rounds(key: AnswerKey) -> Iterator[tuple[int, bool]]:
 
 
 def marked_faults(key: AnswerKey, index: int, again: bool, outcome: Outcome) -> Iterator[tuple[bool, str]]:
-    """Find the faults of a call on a case, and which mark each of them costs.
+    """Find the faults of a call on a case, and the mark that each of them costs.
 
     Args:
         key: The key of the exercise.
@@ -254,7 +254,7 @@ def marked_faults(key: AnswerKey, index: int, again: bool, outcome: Outcome) -> 
         A flag that is True if the fault costs only the robust mark, and a sentence that describes the fault.
     """
     for kind, fault in call_faults(key.cases[index], outcome, key.expected(index), key.names):
-        everywhere = outcome.result in (Result.REFUSED, Result.MISSING)  # an answer with this fault fails everywhere
+        everywhere = outcome.result in (Result.REFUSED, Result.MISSING)  # an answer with this fault fails on every case
         yield not everywhere and key.is_robust(index, "again" if again and kind == "value" else kind), fault
 
 
@@ -355,7 +355,7 @@ def _value_fault(case: Case, outcome: Outcome, expected: Outcome, told: bool) ->
     if far_off(value, wanted, case.tolerance, exact_zero=zero) is None:
         return None
     if not case.arguments and type(value) is type(wanted):
-        return f"{describe(value)} is not right"  # say no more, because the expected value would give the answer away
+        return f"{describe(value)} is not right"  # the expected value would give the answer away
     return difference(value, wanted, case.tolerance, exact_zero=zero) if told else fault
 
 
@@ -394,7 +394,7 @@ def _gradient_faults(
 def _known(key: AnswerKey, call: Call, index: int, outcome: Outcome) -> str | None:
     """Return the message of the known mistake that explains an answer's wrong outcome on a case, or None.
 
-    The mistake must have the same outcome as the answer on this case, with the same kind of fault. It must also agree
+    On this case, the mistake must have the same outcome as the answer, with the same kind of fault. It must also agree
     with the answer on at least half of the other cases that the answer fails, on half of those that the mistake fails,
     and on half of all other cases. Cases that must be rejected do not count here, because a mistake seldom rejects
     anything, but an answer may. If several mistakes qualify, the one that agrees on most of the cases that the answer
@@ -409,7 +409,7 @@ def _known(key: AnswerKey, call: Call, index: int, outcome: Outcome) -> str | No
     if not alike:
         return None
     if isinstance(call, KnownMistake) and all(gives is call.gives for _, gives, _ in alike):
-        return alike[0][0]  # the answer is this mistake itself, so it agrees everywhere
+        return alike[0][0]  # the answer is this mistake itself, so it agrees on every case
     others = [(at, case, call(case)) for at, case in enumerate(key.cases) if at != index]
     failed = [not case.refuse and _first_kind(key, at, gave) is not None for at, case, gave in others]
     best: tuple[int, int] | None = None

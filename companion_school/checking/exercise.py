@@ -38,13 +38,13 @@ import torch
 
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 STUB = "raise NotImplementedError"
-"""Line that replaces the solution in an exercise that is handed out."""
+"""Line that replaces the solution in the version of an exercise that students receive."""
 HINTS = 3
-LONGEST_TASK = 90  # in characters; a longer task would not fit on one line of the lesson's table
+LONGEST_TASK = 90  # characters; a longer task would not fit on one line of the lesson's table
 STAR = "★"
-"""Symbol of the mark *robust*. It begins the paragraph of a statement that says what makes an answer robust."""
+"""Symbol of the mark *robust*. In a statement, it begins the paragraph that says what makes an answer robust."""
 KINDS = ("value", "type", "memory", "room", "gradients", "again")
-"""Kinds of faults of a call. Only "value" costs points, unless an exercise says otherwise (`right`)."""
+"""Kinds of faults that a call may have. Only "value" costs points, unless an exercise says otherwise (`right`)."""
 DIFFICULTIES = {1: "read off", 2: "write", 3: "think"}
 
 Value = Any
@@ -75,7 +75,7 @@ class Case:
         alias: Whether the result may share memory with the arguments. Set by the `Exercise` for all its cases.
         layout: Whether the arguments may have any memory layout. Set by the `Exercise` for all its cases.
         room: Limit on the peak memory of the call in bytes, not counting its arguments; None for no limit.
-        says: Text that the error message must contain if the arguments must be rejected.
+        says: If the arguments must be rejected, text that the error message must contain.
         part: Index of the part of the result that is compared; None to compare the whole result.
         robust: Reason why the case counts towards *robust* although by default it would count towards *right*; or "".
         right: Reason why the case counts towards *right* although by default it would count towards *robust*; or "".
@@ -113,7 +113,7 @@ class Case:
 
 
 def as_given(value: Value) -> Value:
-    """Convert the strings in an answer to upper case and strip surrounding spaces; leave everything else unchanged."""
+    """Convert strings in an answer to upper case, strip surrounding spaces, and leave everything else unchanged."""
     if isinstance(value, str):
         return value.strip().upper()
     return type(value)(map(as_given, value)) if type(value) in (tuple, list) else value
@@ -180,7 +180,7 @@ class Draw:
 
 @dataclass(frozen=True)
 class Mistake:
-    """A typical wrong answer, and the message for readers who give it."""
+    """A typical wrong answer, and the message for readers whose answer makes the same mistake."""
 
     message: str
     answer: Answer
@@ -215,7 +215,7 @@ class Exercise:
         room: Function of all arguments that returns the memory limit in bytes; None if the statement sets no limit.
         groups: Groups of cases that earn points by themselves. An answer that fails the first group earns nothing. If
             there are no groups, the points are earned for all cases together.
-        offered: Choices of a question. If there are any, no other answer is accepted.
+        offered: Choices of a question. If there are choices, no other answer is accepted.
         mistakes: Known wrong answers.
         variants: Alternative solutions.
     """
@@ -258,7 +258,7 @@ class Exercise:
 
     @property
     def asks(self) -> tuple[str, ...]:
-        """The items of the list after the star in the statement, which says what makes an answer robust."""
+        """The items of the list after the star in the statement, which say what makes an answer robust."""
         listed = self.statement.partition(f"\n{STAR}")[2].partition("\n- ")[2]
         return tuple(" ".join(line.split()) for line in listed.split("\n- ") if line.strip())
 
@@ -268,7 +268,7 @@ class Exercise:
         return int(self.id.split(".")[0])
 
     def __call__(self, *arguments: Value) -> Value:
-        """Call the reference solution, so that the solution of one exercise can use that of another."""
+        """Call the reference solution. This allows the solution of one exercise to use that of another."""
         return self.reference(*arguments)
 
     def cases(self, make: Callable[[Draw], Iterable[Case]]) -> Callable[[Draw], Iterable[Case]]:
@@ -360,9 +360,9 @@ def exercise(
         hints: Three hints, each giving away a little more.
         forbidden: Names that an answer must not use.
         exact_zero: Whether an answer must give exactly 0 where the reference gives 0.
-        excused: Laws that do not hold for this exercise, each with the reason: "one", "levels", "offset", "nan",
-            "dtype", "other", "tie", "scale", "edge" and "large" (`derived_cases`), "memory" (the result may be an
-            argument or a view into one) and "layout" (the arguments are in memory in the order of their axes).
+        excused: Laws that do not hold for this exercise, each with a reason: "one", "levels", "offset", "nan", "dtype",
+            "other", "tie", "scale", "edge" and "large" (`derived_cases`), "memory" (the result may be an argument or a
+            view into one) and "layout" (the arguments are in memory in the order of their axes).
         right: Names of what counts towards *right* in this exercise although by default it counts towards *robust*,
             each with the reason. A name is "gradients" (if the exercise is about gradients, or if its answer is used in
             a model), "type", "memory", "again", "refusals", a law (see `derived_cases`), a property that cases show, or

@@ -1,4 +1,4 @@
-"""An attempt at an exercise in a notebook: find the reader's function, try it, and report the result."""
+"""Find a reader's answer in a notebook, try it, and report the result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .operator_watch import forbidden_fault, forbidden_uses
 PATIENCE = 10.0
 """Seconds until a message says how to stop an answer that is still running."""
 MOST_LINES, MOST_PRINTED = 20, 4_000
-"""Limits on the lines and characters shown of an answer's own output."""
+"""Maximum number of lines and characters that are shown of an answer's own output."""
 
 
 class NotYet(AssertionError):
@@ -43,7 +43,7 @@ class NotYet(AssertionError):
 
 
 def readers(name: str, frame: FrameType | None) -> Any:
-    """Look up the reader's object with this name in the globals of `frame` and then of its callers, nearest first.
+    """Look up the reader's object with this name in the globals of `frame`, then in those of its callers.
 
     Returns:
         The object, or None if it is not found.
@@ -71,7 +71,7 @@ def attempt(
         answer: The reader's object with that name, or None.
         forbidden: Names that the answer must not use.
         test: Function that examines the answer.
-        prints: Whether to report what the answer prints while it runs.
+        prints: Whether to show what the answer prints while it runs.
 
     Returns:
         The verdict on a right answer.
@@ -104,7 +104,7 @@ class Printed(io.TextIOBase):
         self._start, self._ends, self._size = "", 0, 0
 
     def writable(self) -> bool:
-        """Return True: text can be written to this stream."""
+        """Return True, because text can be written to this stream."""
         return True
 
     def write(self, text: str) -> int:
@@ -127,7 +127,7 @@ class Printed(io.TextIOBase):
 
 
 def not_run(name: str, answer: Any, cells: Sequence[str]) -> str:
-    """Explain why the latest cell that contains the definition of a function did not define it.
+    """Explain why the most recent cell with the definition of a function did not define it.
 
     Args:
         name: Name of the function.
@@ -156,7 +156,7 @@ def not_run(name: str, answer: Any, cells: Sequence[str]) -> str:
 
 
 def praise(verdict: Verdict, right: str) -> str:
-    """Return the message for a right answer, which says that it is right and what would make it robust.
+    """Return the message for a right answer, which also says what would make the answer robust.
 
     Args:
         verdict: The verdict on the answer.
@@ -173,7 +173,7 @@ def praise(verdict: Verdict, right: str) -> str:
 
 @contextmanager
 def _still_running(title: str) -> Iterator[None]:
-    """Say how to stop an answer that takes long, because an endless loop looks the same as a slow answer."""
+    """Say how to stop an answer that takes long, because a slow answer cannot be distinguished from an endless loop."""
     text = (
         f"{title}: still running after {PATIENCE:g} seconds. If your answer has a loop that does not end, stop it: the "
         "square above the notebook, or the menu Kernel, Interrupt Kernel."

@@ -5,7 +5,7 @@ under any name, methods, scripted and compiled code, ATen's fused kernels, and t
 student's own method called `softmax` passes, because it runs other operators.
 
 A few forbidden names are parts of PyTorch that are written in Python and run the same operators as a right answer
-(`_LIBRARY`). Calls of these parts are noticed when Python enters them, under whatever name the answer calls them.
+(`_LIBRARY`). Calls to these parts are detected when Python enters them, whatever name the answer uses for them.
 
 The watch runs in the same process as the answer, which can tamper with it, so it only warns readers who use a forbidden
 operator by mistake. Marks depend on the source text (`forbidden_uses`), which the grader examines in another process.
@@ -19,7 +19,7 @@ import sys
 import threading
 from collections.abc import Collection, Mapping
 from functools import lru_cache
-from inspect import CO_OPTIMIZED  # a flag of functions, which the bodies of modules and classes do not have
+from inspect import CO_OPTIMIZED  # A flag that code objects of functions have and those of modules and classes lack
 from itertools import accumulate
 from pathlib import Path
 from types import ModuleType
@@ -37,7 +37,7 @@ _LIBRARY = frozenset({
 """Modules, classes and functions of PyTorch that are written in Python."""
 
 UNWATCHED = frozenset({"decode", "codecs"})
-"""Names from Python's standard library, which are not watched for."""
+"""Names from Python's standard library that are not watched for."""
 
 _TORCH = str(Path(torch.__file__).parent)
 
@@ -55,7 +55,7 @@ class Watch:
     """Reusable context manager that records forbidden operators executed inside it.
 
     Args:
-        forbidden: Names to watch for.
+        forbidden: Names to detect.
 
     Attributes:
         seen: The forbidden operators and names noticed so far. The list is complete only after the context has ended.
@@ -108,13 +108,14 @@ class Watch:
         begun = (event.name() for events in threads for event in events if event.kind() == "push")
         if next(begun, None) != _MARK:
             self.seen.append("something that stops PyTorch's recording of operators")
-        # There are thousands of events, so read only their names. Events that mark the end of an operator have no name.
+        # Read only the names, because there are thousands of events. An event without a name marks the end of an
+        # operator.
         names = dict.fromkeys(name for events in threads for name in map(ProfilerEvent.name, events))
         self.seen += [_short(name) for name in names if self._is_forbidden(name)]
         self.peak = _peak(threads) if self.measures else 0
 
     def _begins(self, *event: Any) -> None:
-        """Start watching names in a new thread of the answer, in which PyTorch does not record operators."""
+        """Start watching for names in a new thread of the answer, in which PyTorch does not record operators."""
         sys.setprofile(self._hook if self._library else None)
         self._names.another().__enter__()
 
@@ -131,14 +132,14 @@ class Watch:
 
 
 class _Names(TorchFunctionMode):
-    """Notice calls of overridable PyTorch functions by name."""
+    """Detect calls to overridable PyTorch functions by name."""
 
     def __init__(self, watched: Collection[str], seen: list[str]) -> None:
         super().__init__()
         self._watched, self._seen = {*watched} - _AUTOGRAD, seen
 
     def another(self) -> _Names:
-        """Return a copy for another thread; the copy adds to the same list."""
+        """Return a copy for another thread that adds to the same list."""
         return _Names(self._watched, self._seen)
 
     def __torch_function__(self, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
@@ -171,7 +172,7 @@ def _short(event: str) -> str:
     return "autograd" if event.startswith(_ENGINE) else event.removeprefix("aten::")
 
 
-# Bound here, because an answer runs in the same process and could replace the functions of `re`
+# Look it up now, because an answer runs in the same process and could replace the functions of `re`
 _at_capitals = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])").sub
 _parts_of_words = re.compile(r"[a-z0-9]+").findall
 
@@ -183,7 +184,7 @@ def _words(name: str) -> list[str]:
 
 @lru_cache(maxsize=4096)
 def _said(event: str) -> frozenset[str]:
-    """Return all words in an operator's name, and all concatenations of consecutive words in it."""
+    """Return all words in an operator's name, and all concatenations of consecutive words."""
     words = _words(event.partition("::")[2] or event.partition("#")[0])
     ends = range(1, len(words) + 1)
     return frozenset("".join(words[start:end]) for end in ends for start in range(end))
@@ -203,7 +204,7 @@ _SAME: dict[str, frozenset[str]] = {
     "scaled_dot_product_attention": frozenset({"MultiheadAttention", "multi_head_attention_forward", *_TRANSFORMERS}),
     "backward": _AUTOGRAD - {"grad", "requires_grad", "requires_grad_"},
 }  # fmt: skip
-"""For a forbidden name, other names that do the same."""
+"""For each forbidden name, other names with the same effect."""
 
 _VEILS = frozenset({
     "__import__", "import_module", "getattr", "globals", "locals", "vars", "builtins", "ctypes", "gc", "importlib",
@@ -214,7 +215,7 @@ _VEILS = frozenset({
     "update_wrapper", "FunctionType", "LambdaType", "CodeType", "torch.load", "numpy.load", "singledispatch",
     "singledispatchmethod", "sys.modules",
 })  # fmt: skip
-"""Names through which code can reach the check itself, or a name that is not in its text."""
+"""Names through which code can reach the check itself or look up names that are not in its text."""
 _BUILT_IN = frozenset({"eval", "exec", "compile", "help", "breakpoint"})
 """Further such names, unless they are methods (`model.eval`, `re.compile`)."""
 _HIDING = _VEILS | _BUILT_IN | {"*", "modules"}
@@ -225,7 +226,7 @@ _DUNDERS = frozenset({
     "__neg__", "__abs__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__and__", "__or__", "__xor__",
     "__invert__", "__hash__", "__bool__", "__repr__", "__str__", "__slots__", "__all__",
 })  # fmt: skip
-"""Names with two underscores through which nothing else can be reached."""
+"""Names with double underscores that are harmless, because nothing else can be reached through them."""
 _MODULES = frozenset({
     "IPython.display", "__future__", "abc", "atexit", "bisect", "cmath", "collections", "collections.abc",
     "contextlib", "copy", "dataclasses", "decimal", "einops", "enum", "fractions", "functools", "heapq",
@@ -238,8 +239,8 @@ _MODULES = frozenset({
     "torch.optim.lr_scheduler", "torch.random", "torch.special", "torch.utils", "torch.utils.checkpoint",
     "torch.utils.data",
 })  # fmt: skip
-"""The modules that an answer may use where something is forbidden. In all others there are too many ways to look a
-name up: `pydoc.locate("torch.soft" + "max")`, `timeit`, tables of operators in PyTorch's private parts."""
+"""The modules that an answer may use if any name is forbidden. All other modules offer too many ways to look a name up:
+`pydoc.locate("torch.soft" + "max")`, `timeit`, tables of operators in PyTorch's private parts."""
 _ONLY = {
     "sys": frozenset({
         "argv", "exit", "stdout", "stderr", "stdin", "maxsize", "float_info", "int_info", "byteorder", "version",
@@ -247,12 +248,13 @@ _ONLY = {
     }),
     "dataclasses": frozenset({"dataclass", "field", "replace", "asdict", "is_dataclass", "KW_ONLY", "InitVar"}),
 }  # fmt: skip
-"""The parts of these modules that an answer may use there: `sys.meta_path` runs files of PyTorch again, and
+"""The only parts of these modules that such an answer may use: `sys.meta_path` runs files of PyTorch again, and
 `dataclasses.fields` reads attributes whose names were computed."""
 _PATTERNS = frozenset({
     "bool", "bytearray", "bytes", "dict", "float", "frozenset", "int", "list", "set", "str", "tuple",
 })  # fmt: skip
-"""The classes whose patterns in `match` may have a part without a name. Those of others read computed names."""
+"""The classes whose patterns in `match` may have positional parts. Such patterns of other classes read computed
+names."""
 
 
 def forbidden_uses(source: str, forbidden: Collection[str], beside: Collection[str] = ()) -> list[str]:
@@ -318,7 +320,7 @@ def forbidden_uses(source: str, forbidden: Collection[str], beside: Collection[s
 
 
 def _own_names(nodes: Collection[ast.AST]) -> tuple[set[str], set[str], set[str]]:
-    """Return the names that code sets, those of its functions and classes, and all names and attributes it sets."""
+    """Return the names that code assigns, those of its functions and classes, and all assigned names and attributes."""
     defined = {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
     own = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)} | defined
     own |= {node.arg for node in nodes if isinstance(node, ast.arg)}
@@ -379,7 +381,7 @@ def _bound_module(alias: ast.alias) -> str:
 
 
 def _path(node: ast.AST, known: Mapping[str, str]) -> str:
-    """Return the dotted name that an expression such as `nn.functional.relu` spells out, or "" if it is not a name."""
+    """Return the dotted name that an expression such as `nn.functional.relu` consists of, or "" if it is not a name."""
     names: list[str] = []
     while isinstance(node, ast.Attribute):
         names.append(node.attr)

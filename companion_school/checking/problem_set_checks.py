@@ -1,6 +1,6 @@
 """The checks in a problem set. Students can run `check("2.3")` as often as they like.
 
-The checks contain inputs and results but no solutions, and they accept any answer that gives the right results.
+The checks contain inputs and results but no solutions. They accept any answer that gives the right results.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def check_hidden(*texts: str, group: int | None = None) -> None:
     with _muted():
         tried_on = [*(key for key in public if key.knows_answers), *hidden]
         test = lambda tried: _discreet(tried_on, tried, group)  # noqa: E731
-        # Show no output, because an answer could reveal the hidden cases by printing its arguments.
+        # Discard all output, because an answer could reveal the hidden cases by printing its arguments.
         attempt(title, sealed.name, answer, sealed.forbidden, test, prints=False)
     print(f"{title}: right on the hidden cases.")
 
@@ -101,7 +101,7 @@ def from_text(text: str) -> Sealed:
 
 
 def _title(sealed: Sealed, group: int | None) -> str:
-    """Return the beginning of a message: the number and title of the exercise, and the group."""
+    """Return the first line of a message: the number and title of the exercise, and the group."""
     title = f"{sealed.id} {sealed.title}"
     if group is None:
         return title

@@ -1,8 +1,9 @@
-"""Files that hold an exercise's key, so that answers can be examined without the reference solution.
+"""Files with the keys of exercises, so that answers can be examined without the reference solutions.
 
 Each file holds the test cases and, for each case, the outcomes of a right answer and of every known mistake. It
 contains no code. If the answer is a single fixed result ("read off the weight"), the file for students holds only the
-known mistakes and the types and shapes of the result. Only the hidden check can then decide whether an answer is right.
+known mistakes and the types and shapes of the result. In this case, only the hidden check can decide whether an answer
+is right.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Sealed:
         title: Title of the exercise.
         name: Name of the function to write.
         forbidden: Names that an answer must not use.
-        knows_answers: Whether the key contains the right results or only their types and shapes.
+        knows_answers: True if the key contains the right results; False if it contains only their types and shapes.
         key: Cases and outcomes.
         groups: Names of the groups of cases that earn points by themselves; empty if there are none.
         offered: Choices of a question; empty if any answer is accepted.
@@ -47,8 +48,8 @@ class Sealed:
     offered: tuple[Any, ...] = ()
 
     def examine(self, call: Call) -> Verdict:
-        """Examine an answer. If the right results are not available, check only the type of the returned value and
-        whether it matches a known mistake."""
+        """Examine an answer. If the right results are not available, only check the type of the returned value and
+        compare it with the known mistakes."""
         return examine(self.key, call) if self.knows_answers else _examine_kind(self.key, call, self.offered)
 
     def examine_group(self, number: int, call: Call) -> Verdict:
@@ -139,7 +140,7 @@ def unseal(data: bytes) -> Sealed:
             tuple(Case(**value) for value in read["cases"]),
             gives(read["expected"]),
             tuple((message, gives(places)) for message, places in read["mistakes"]),
-            tuple(int(number) for number in read.get("group_of", ())),  # missing in keys of earlier releases
+            tuple(int(number) for number in read.get("group_of", ())),  # keys of earlier releases lack it
             tuple(str(kind) for kind in read.get("right", ())),
         )
         forbidden = tuple(read["forbidden"])
@@ -185,5 +186,5 @@ def _examine_kind(key: AnswerKey, call: Call, offered: Sequence[Any] = ()) -> Ve
 def _kind_or_none(value: Any) -> Any:
     try:
         return kind_of(value)
-    except TypeError:  # the type has no empty value, and no exercise expects such a result
+    except TypeError:  # no exercise expects a result of a type without an empty value
         return None

@@ -10,4 +10,4 @@ COMMANDS = {
     "grade": (grade, "grade a folder of submissions"),
     "course": (course, "problem sets, marks, and the proof that the checks work"),
 }
-"""Module of each command, with the functions `parser` and `run`, and its line of help."""
+"""For each command, the module with its functions `parser` and `run`, and its help text."""

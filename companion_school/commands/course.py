@@ -1,4 +1,4 @@
-"""The command `companion course`: problem sets, marks, and evidence that the checks work."""
+"""The command `companion course`, which makes problem sets, manages marks, and proves that the checks work."""
 
 from __future__ import annotations
 
@@ -360,7 +360,7 @@ def _settings(flags: Namespace) -> dict[str, str]:
 
 
 def _stages(flags: Namespace) -> tuple[Sequence[Stage], Path | None]:
-    """Return a project's stages and the folder with their guides; for a problem set, return no stages and None."""
+    """Return a project's stages and the folder with their guides, or no stages and None for a problem set."""
     from companion_school.build.stages import find_stages
 
     if flags.build is None:
@@ -386,8 +386,8 @@ def _secret_file(flags: Namespace, out: Path) -> tuple[Path, bool]:
 def _guides(named: str | None) -> Path | None:
     """Find the folder that holds the stages' notebooks.
 
-    If `named` is given, return its subfolder `build`; raise `ValueError` if that does not exist. Otherwise return
-    `notebooks/build` in the working directory or in the repository that contains the package, or None if neither
+    If `named` is given, return its subfolder `build`; raise `ValueError` if that does not exist. Otherwise, return
+    `notebooks/build` in the working directory or in the repository that contains the package. Return None if neither
     exists.
     """
     import companion
@@ -585,4 +585,4 @@ ACTIONS = {
     "slides": (slides.parser, slides.run, "make slides of lessons: figures, equations, questions"),
     "exam": (exam.parser, exam.run, "make an exam and its marking key from your seed"),
 }
-"""The parser of each action, the function that carries it out, and its line of help."""
+"""For each action, its parser, the function that performs it, and its help text."""

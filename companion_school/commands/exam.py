@@ -1,4 +1,4 @@
-"""The command `companion course exam`: a paper examination and its marking key, drawn with the teacher's seed."""
+"""The command `companion course exam`, which writes a paper examination and its marking key with the teacher's seed."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ TEXT = "Once upon a time"
 
 @dataclass(frozen=True)
 class _Words:
-    """Adapter that gives a published tokenizer the interface that the page needs."""
+    """Adapter that gives a published tokenizer the interface that the page requires."""
 
     encode: Callable[[str], list[int]]
     decode: Callable[[Sequence[int]], str]
@@ -114,7 +114,7 @@ def _serve(made: str, asked: Asked, port: int, talk: Talk | None) -> int:
 
 
 def _asked(folder: Path, text: str | None) -> tuple[Asked, str, Writer | None]:
-    """Load a run or a published model. Return it, the first text and, for a model that can chat, its writer."""
+    """Load a run or a published model. Return the model, the first text and, if the model can chat, its writer."""
     import torch
 
     from companion.commands.runs import run_folder

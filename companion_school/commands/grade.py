@@ -83,7 +83,7 @@ def parser() -> Parser:
 
 
 def _add_how(parser: Parser) -> None:
-    """Add the flags that control how, not what, to grade."""
+    """Add the flags that control how submissions are graded, as opposed to what is graded."""
     parser.add_argument("--jobs", type=Count, default=2, help="number of submissions graded in parallel")
     parser.add_argument("--out", default="marks", metavar="FOLDER", help="output folder for marks.csv and feedback/")
     parser.add_argument(
@@ -131,7 +131,7 @@ def run(flags: Namespace) -> int:
     wall = _wall(flags, folder, seed_file)
     task, name, handed = _what_and_who(flags, folder, seed_file, secret)
     first = first_results(out, [one.student for one in handed], again=flags.regrade)
-    try_to_write(out, "--out")  # fail now instead of after the last student
+    try_to_write(out, "--out")  # fail now rather than after grading the last student
     _tell_what_was_found(folder, handed)
     own = _own_numbers(task, handed, secret, out)
     graded = _graded(flags, task, handed, secret, limits, wall, own)
@@ -239,7 +239,7 @@ def _graded(
 
     from companion_school.course.grading.grade import grade
 
-    torch.set_num_threads(1)  # results are compared in this process; answers run in others
+    torch.set_num_threads(1)  # this process only compares results; answers run in other processes
     with tqdm(total=len(handed), desc="submissions", unit=" students", disable=None) as bar:
         return grade(
             handed,
@@ -269,7 +269,7 @@ def _tell(settled: Sequence[Settled], changes: Sequence[str] | None, task: Task,
         if one.record.fault:
             print(f"{one.record.student}: {one.record.submission}: {one.record.fault}")
     tried = [one.earned if one.score is None else one.score for one in settled if one.score is not None or one.waits]
-    if tried and (task.exercises or task.stages or task.numbers):  # no average if a person marks everything
+    if tried and (task.exercises or task.stages or task.numbers):  # no average for work that only people mark
         mean, most = number(round(sum(tried) / len(tried), 1)), number(settled[0].most)
         print(f"\n{len(tried)} of {len(settled)} submissions graded, {mean} of {most} points on average")
     if waiting := sum(bool(one.waits) for one in settled):

@@ -1,4 +1,4 @@
-"""The command `companion progress`, which shows which exercises you have done, how many, and what to do next."""
+"""The command `companion progress`, which shows the exercises that you have done, and what to do next."""
 
 from __future__ import annotations
 

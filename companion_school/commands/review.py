@@ -1,4 +1,4 @@
-"""The command `companion review`, which repeats the lessons' questions after 1, 3, 7 and 21 days."""
+"""The command `companion review`, which asks the lessons' questions again after 1, 3, 7 and 21 days."""
 
 from __future__ import annotations
 

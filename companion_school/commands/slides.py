@@ -11,7 +11,7 @@ from companion.ground.atomic import must_be_writable
 from companion.ground.waiting import waiting
 
 REVEAL = "https://unpkg.com/reveal.js@4.6.1"
-"""Default URL of reveal.js. nbconvert 7 writes pages for its version 4."""
+"""Default URL of reveal.js. nbconvert 7 writes pages for version 4 of reveal.js."""
 
 
 def parser() -> Parser:

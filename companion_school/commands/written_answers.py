@@ -1,4 +1,4 @@
-"""The commands `companion course collect` and `companion course mark`, which collect written answers and read marks."""
+"""The commands `companion course collect` and `companion course mark`, for written answers and their marks."""
 
 from __future__ import annotations
 

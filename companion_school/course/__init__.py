@@ -1,4 +1,4 @@
-"""Graded courses: problem sets for students, and the code that grades them.
+"""Problem sets for graded courses, and the code that grades students' answers.
 
 release        problem sets and projects: notebooks without answers, and the instructor's sealed keys
 written        written answers, their rubrics and marking sheets

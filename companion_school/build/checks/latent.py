@@ -10,8 +10,7 @@ from companion_school.checking.exercise import Case
 
 
 def _asked(draw, queries, keys, mask=None):
-    """Return random queries, latents, rotated keys, U_k and U_v, and the given mask. All sizes set here are
-    distinct."""
+    """Return random queries, latents, rotated keys, U_k and U_v of distinct sizes, and the given mask."""
     batch, heads, d_k, d_v, rank, d_rope = 2, 3, 5, 6, 7, 4
     return (draw.normal(batch, heads, queries, d_k + d_rope), draw.normal(batch, 1, keys, rank),
             draw.normal(batch, 1, keys, d_rope), draw.normal(heads, d_k, rank), draw.normal(heads, d_v, rank), mask)  # fmt: skip
@@ -200,8 +199,7 @@ LatentAttention.variant(
 
 @part(12, points=2, excused=USUAL)
 def LatentAttention_kept(code, x, weights, heads, rank, d_rope, pieces):
-    """The cache stores latents and rotated keys, a text can be read in pieces, and a one-token step computes no
-    keys."""
+    """The cache stores latents and rotated keys, texts can be read in pieces, and one-token steps compute no keys."""
     cache, rows = PlainCache(), []
     with default_dtype(x.dtype):
         layer = code.LatentAttention(x.shape[-1], heads, rank, d_rope)

@@ -1,5 +1,4 @@
-"""Stage 16, quantized: levels and scales, packing two levels into a byte, a linear layer, a whole model and its
-size."""
+"""Stage 16, quantized: levels and scales, two levels in a byte, a linear layer, a whole model and its size."""
 
 import torch
 

@@ -1,5 +1,4 @@
-"""Stage 11, the race: it must return in time, with a valid language model that predicts better than uniform
-guessing."""
+"""Stage 11, the race: it must return a valid language model in time that predicts better than uniform guessing."""
 
 import math
 

@@ -21,8 +21,7 @@ CUT = pre_tokenizers.Split(Regex(PIECE), "isolated")  # Python's own `re` has no
 
 
 def pieces(text: str) -> list[bytes]:  # given
-    """Split the text into pieces of bytes. Nothing is merged across pieces, and all pieces joined together are the
-    text.
+    """Split the text into pieces of bytes, across which nothing is merged. The pieces joined together are the text.
 
     Raises `ValueError` for text that UTF-8 cannot encode.
     """
@@ -91,7 +90,7 @@ def learn(text: str, most: int) -> list[Merge]:
     times = Counter(pieces(text))  # A piece that occurs a thousand times is processed once
     words, often = [list(piece) for piece in times], list(times.values())
     count: Counter[Merge] = Counter()
-    where = defaultdict(set)  # Words in which a pair occurs or has occurred
+    where = defaultdict(set)  # words in which a pair occurs or has occurred
     for number, word in enumerate(words):
         for pair in pairwise(word):
             count[pair] += often[number]
@@ -120,7 +119,7 @@ def encode(text: str, merges: list[Merge]) -> list[int]:
     Raises `ValueError` for text that UTF-8 cannot encode.
     """
     rank = {pair: number for number, pair in enumerate(merges)}
-    known: dict[bytes, list[int]] = {}  # The same words occur again and again in a text
+    known: dict[bytes, list[int]] = {}  # the same words occur again and again in a text
     tokens = []
     for piece in pieces(text):
         if piece not in known:

@@ -1,4 +1,4 @@
-"""Gradescope autograder for a problem set: the zip file that an instructor uploads.
+"""Gradescope autograder for a problem set, in the form of a zip file that an instructor uploads.
 
 The zip file holds:
 

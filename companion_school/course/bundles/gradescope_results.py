@@ -3,7 +3,7 @@
 The environment variable `AUTOGRADER` names the folder that Gradescope sets up (default: /autograder). In this folder,
 `source` holds the unpacked zip file, `submission` holds the student's files, and `submission_metadata.json` says who
 submitted and when. The result is written to `results/results.json`. Feedback on the hidden cases is the same as from
-`companion grade`, but students see it only after the marks are published.
+`companion grade`, but students only see it after the marks are published.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from companion_school.course.written.rubrics import add_items
 
 NO_SCORE = "Nothing could be graded, so the zero here is not a mark. Your instructor decides what this is worth:"
 HIDDEN = "after_published"
-"""Gradescope's visibility of the tests on hidden cases: students see them once the marks are published."""
+"""Gradescope's visibility setting for tests on hidden cases: students see them once the marks are published."""
 
 
 def main() -> int:
@@ -133,7 +133,7 @@ def _tests(mark: Mark) -> list[dict[str, Any]]:
     seen: set[str] = set()
     weak = f"What would make it robust {STAR}:\n{mark.unstood}" if mark.unstood else ""
     told = {"public": _said(mark.public, mark.notes), "hidden": _said(mark.hidden, () if mark.public else mark.notes)}
-    # A project's part has only hidden points, so its hidden test also reports a failure on the public cases
+    # A part of a project has only hidden points, so its hidden test also reports a failure on the public cases
     if mark.section:
         told["hidden"] = told["public"]
     for number, each in enumerate(mark.earned, 1):

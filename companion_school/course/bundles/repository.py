@@ -32,7 +32,7 @@ _MINUTES = 5
 
 
 def check_place(pset: ProblemSet, folder: Path) -> None:
-    """Check that a template repository of `pset` can be written to `folder`.
+    """Check that a template repository for `pset` can be written to `folder`.
 
     Raises:
         ValueError: No exercise has public cases, or `folder` is a file or a folder that is not empty.
@@ -98,7 +98,7 @@ def clone_all(table: Path, to: Path) -> Iterator[tuple[str, str]]:
 
     Raises:
         ValueError: A column is missing, a student is listed twice, or an entry is not a valid student id or repository
-            address. If so, nothing is cloned.
+            address. In these cases, nothing is cloned.
     """
     rows = read_table(table)
     if not rows or not {"student_id", "repository"} <= set(rows[0]):

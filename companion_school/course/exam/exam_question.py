@@ -1,4 +1,4 @@
-"""Examination questions, each with the numbers for one version of the paper and its entry in the marking key."""
+"""Examination questions, with numbers for one version of the paper and an entry in the marking key."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Question:
 
     Attributes:
         id: Lesson and name, as in "5.turn".
-        points: Maximum points, at about two minutes per point.
+        points: Maximum points; a point is worth about two minutes.
         make: Function that builds the question with numbers from a random generator.
     """
 

@@ -1,4 +1,4 @@
-"""Examination papers and their marking key. The instructor's secret determines both.
+"""Examination papers and their marking key. Both are determined by the instructor's secret.
 
 FOLDER/release/NAME/NAME_A.html  printable page for students, one for each version, with questions only
 FOLDER/release/NAME/NAME_A.md    the same in Markdown, to edit or to convert with pandoc
@@ -35,7 +35,7 @@ def chosen(lessons: Sequence[int], each: int, secret: bytes) -> list[Question]:
 
 
 def lessons_in(text: str, what: str = "--lessons") -> list[int]:
-    """Parse a list of lessons, such as "0-4", "2,3,5-7" or "all".
+    """Parse a list of lessons such as "0-4", "2,3,5-7" or "all".
 
     Args:
         text: The list.
@@ -71,7 +71,7 @@ def asked(question: Question, secret: bytes, version: str) -> Asked:
 
 
 def ordered(questions: Sequence[Question], secret: bytes, version: str) -> list[Question]:
-    """Return the questions in the order for one version: course order for A, a shuffled order for the others."""
+    """Return the questions in the order for one version: course order for version A, shuffled order for the others."""
     order = list(questions)
     if version != VERSIONS[0]:
         Random(keyed(secret, "exam order", version)).shuffle(order)
