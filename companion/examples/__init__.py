@@ -1,6 +1,6 @@
 """Example programs that run without changes. Copy any of them into your own code.
 
-python -m companion.examples.own_text letter.txt       a tokenizer and a decoder for a text of yours
-python -m companion.examples.published SmolLM2-135M/   a published model: likely next tokens, and a text
-python -m companion.examples.one_layer                 one layer of the package in a module of your own
+python -m companion.examples.own_text letter.txt       train a tokenizer and a decoder on a text of your own
+python -m companion.examples.published SmolLM2-135M/   load a published model, and let it continue a text
+python -m companion.examples.one_layer                 use one layer of the package in a module of your own
 """

@@ -160,13 +160,13 @@ def _within(rows: Sequence[_Row], counts: Sequence[int], scaling: RotaryScaling)
 
 
 class _Given:
-    """The steps yielded so far, for rows that grow at different speeds."""
+    """Tracks which steps have been yielded, because rows grow at different speeds."""
 
     def __init__(self, rows: Sequence[_Row]) -> None:
         self.rows, self.steps = rows, 0
 
     def ready(self) -> Iterator[list[int | None]]:
-        """Yield the next steps for which every row's token is known; `None` for a row that has already ended."""
+        """Yield the next steps for which every row's token is known. A row that has already ended gets `None`."""
         end = max(row.written for row in self.rows)
         for row in self.rows:
             end = end if row.done else min(end, row.written)
@@ -214,8 +214,8 @@ class _Reader:
         tokens, starts, at = [], [], ([], [])  # type: tuple[list, list, tuple[list[int], list[int]]]
         for i, (row, proposed) in enumerate(zip(rows, proposals, strict=True)):
             last = len(row.ids) - 1
-            # A row with fewer proposals reads some of its text again instead of padding, which would reach beyond the
-            # cache near its end. A text too short for this check cannot be near the limit.
+            # A row with fewer proposals reads some of its text again, because padding could extend beyond the end of
+            # the cache. Only a text too short to be near that end is padded.
             start = max(0, last + len(proposed) - most)
             read = [*row.ids[start:], *proposed]
             tokens.append(read + [0] * (most + 1 - len(read)))

@@ -20,7 +20,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class NotWritten(OSError):
-    """Raised when a file cannot be written. The message names the file, the reason and the size; no part remains."""
+    """Raised when a file cannot be written; no partial file remains. The message gives its name, size and the reason."""
 
 
 @contextmanager
@@ -46,7 +46,7 @@ def writing(path: str | Path, needed: int) -> Iterator[None]:
 
 
 def must_be_writable(place: str | Path, flag: str, given: str | None = None) -> None:
-    """Check, before any work is done, that a folder at `place` and files in it can be written.
+    """Check, before any work is done, that files can be written into a folder at `place`.
 
     Args:
         place: The path of the folder.

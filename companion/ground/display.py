@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Collection, Sequence
 
 WIDTH = 80
-"""Width of a line in columns that fits any terminal."""
+"""A line width, in columns, that fits any terminal."""
 
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 """The headings of the columns, and the rows, each with a cell for each heading."""
@@ -32,7 +32,7 @@ def table(
     Args:
         rows: The cells of each row; a row may end early.
         head: The headings, if there are any.
-        left: Indices of columns that contain words and are aligned left; the others contain figures and are aligned
+        left: Indices of the columns that contain words and are aligned left. The others contain figures and are aligned
             right.
         indent: Spaces before each line.
         width: Maximum length of a line. Columns that do not fit are printed in another block below, which repeats the

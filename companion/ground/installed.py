@@ -31,7 +31,7 @@ def installed(package: str) -> str | None:
 
 @cache
 def requirements() -> tuple[Requirement, ...]:
-    """Return the requirements of the installed package or of its checkout; without either, there are none."""
+    """Return the requirements of the installed package or of its checkout; without either, the result is empty."""
     asked = None
     try:
         asked = metadata.requires(NAME)

@@ -60,7 +60,7 @@ WORDS: dict[Any, str] = {
 
 
 def kind_of(hint: Any) -> Any:
-    """Return the type of a flag without its `None` or, for an annotated setting, the type with the limits."""
+    """Return a flag's type without `None`. If a setting is annotated with a type that has limits, return that type."""
     if get_origin(hint) in (types.UnionType, Union):
         kinds = [kind for kind in get_args(hint) if kind is not type(None)]
         return kind_of(kinds[0]) if len(kinds) == 1 else hint
@@ -76,7 +76,7 @@ def flag_type(hint: Any) -> Any:
 
 
 def choices(hint: Any) -> list[str]:
-    """Return the values of a `Literal` as the user types them; for any other type, there are none."""
+    """Return the values of a `Literal` as the user types them; the list is empty for any other type."""
     kind = kind_of(hint)
     return [str(value) for value in get_args(kind)] if get_origin(kind) is Literal else []
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return fp32 for half precision, and fp32 and fp64 unchanged."""
+    """Return fp32 for a half-precision dtype; return fp32 and fp64 unchanged."""
     return torch.promote_types(dtype, torch.float32)
 
 

@@ -63,13 +63,13 @@ def forget(folder: Path, *, keep: Path | None = None, most: int, days: float) ->
     """Remove subfolders of `folder` whose contents can be regenerated.
 
     First, folders that were last used more than `days` days ago are removed. Then the least recently used ones are
-    removed until at most `most` bytes are left besides `keep`. Folders that another process holds open, or that no
-    longer exist, are skipped.
+    removed until the folders other than `keep` have at most `most` bytes. Folders that another process holds open, or
+    that no longer exist, are skipped.
 
     Args:
         folder: The folder to clean up.
         keep: A folder that is never removed and counts as used now.
-        most: Maximum number of bytes left beside `keep`.
+        most: Maximum number of bytes left in folders other than `keep`.
         days: Maximum age in days since the last use.
 
     Returns:

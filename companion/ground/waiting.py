@@ -96,7 +96,7 @@ def meanwhile(report: Callable[[], Any], *, first: float = EVERY) -> Iterator[No
 
 
 def started(things: Iterable[T], what: str) -> Iterator[T]:
-    """Wait for the first item with `waiting`, and then return all of them."""
+    """Show `waiting` until the first item arrives, and then return an iterator over all items."""
     rest = iter(things)
     with waiting(what):
         first = [*islice(rest, 1)]

@@ -24,8 +24,8 @@ class LowRank(nn.Linear):
 
     W and b are the tensors of the replaced `layer`, and are frozen. `down` is A, (rank, in), initialized like the
     matrix of a linear layer. `up` is B, (out, rank), and starts at zero, so that h is unchanged, bit for bit, until
-    training starts. The rank of the update is at most `rank`, and only rank (in + out) parameters are trained instead
-    of in out.
+    training starts. The rank of the update is at most `rank`, and only rank * (in + out) parameters are trained instead
+    of in * out.
 
     Args:
         layer: The layer to replace.
@@ -34,7 +34,7 @@ class LowRank(nn.Linear):
         down: The A of another layer, to be shared with it; `None` means a new A.
 
     Raises:
-        ValueError: If the rank is below 1, or alpha is not above 0.
+        ValueError: If the rank is below 1, or alpha is not positive.
     """
 
     def __init__(self, layer: nn.Linear, rank: int, alpha: float, *, down: nn.Parameter | None = None) -> None:

@@ -24,8 +24,8 @@ def rms_norm(
 ) -> Float[Tensor, "... d_model"]:
     """Compute x / sqrt(mean(x^2) + eps) * gain over the last axis (Zhang and Sennrich 2019, eq. 4).
 
-    Half precision is squared in fp32, where it cannot overflow. The formula is written out for readers; `RMSNorm` calls
-    PyTorch's operator when it gives the same result.
+    Half-precision inputs are squared in fp32, so that the squares cannot overflow. The formula is written out for
+    readers; `RMSNorm` calls PyTorch's operator when it gives the same result.
     """
     w = wide(x)
     return (w * torch.rsqrt(w.square().mean(-1, keepdim=True) + eps)).to(x.dtype) * gain

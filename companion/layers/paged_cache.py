@@ -10,8 +10,8 @@ this module only holds the tensors.
 
 A token sees the same keys and values in the same order as in a `KVCache`, so attention gives the same result.
 
-A linear layer has no blocks. Instead its pool has one slot per text, which stores the text's matrices after its last
-token. Unlike in `companion.layers.recurrent_cache`, tokens are never removed, so no log is needed.
+A linear layer has no blocks. Instead, its part of the pool has one slot per text, which stores the text's matrices
+after its last token. Unlike in `companion.layers.recurrent_cache`, tokens are never removed, so no log is needed.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class PagedState(StateCache):
 class PagedCache(KVCache):
     """A pool of blocks, and the rows of one call that use it.
 
-    `pool` creates a pool, and `rows` adds the rows of a call. Layers with a window also have a slot for every token. A
+    `pool` creates a pool, and `rows` adds the rows of a call. Even layers with a window have a slot for every token. A
     handle is valid for one call, and the next call of `rows` describes what each row then contains.
 
     Attributes:
@@ -150,7 +150,7 @@ class PagedCache(KVCache):
         dtype: torch.dtype = torch.float32,
         device: torch.device | str | None = None,
     ) -> PagedCache:
-        """Make a pool without rows that has block 0 and `blocks` more blocks, each with room for `size` tokens.
+        """Make a pool of block 0 and `blocks` more blocks, each with room for `size` tokens. It has no rows yet.
 
         In memory, each layer takes d_head + d_v elements per kv_head and slot, or rank + d_rope per slot with latents.
         A linear layer takes `recurrent_cache.state_numbers` elements for each of its texts, without a log, in fp32 or

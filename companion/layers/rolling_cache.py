@@ -20,8 +20,8 @@ from companion.ground.replaced import replaced
 from companion.layers.masks import materialize, window
 
 BACK = 64
-"""Number of tokens before its window that a rolling layer always stores, so that they can be removed, and number of
-columns that are free after a move, so that moves are rare."""
+"""Number of tokens that a rolling layer stores in addition to its window, so that this many tokens can be removed from
+the end of a text. Also the number of columns that are free after a move, so that moves are rare."""
 
 
 def columns(width: int, slots: int) -> int:

@@ -110,7 +110,7 @@ def route(
 
         "topk_softmax"                exp(z_e) / sum over S of exp(z)     (Jiang et al. 2024, Mixtral)
         "softmax_topk"                exp(z_e) / sum over all of exp(z)   (Fedus et al. 2022, Switch; sums to < 1)
-        "softmax_topk_renormalised"   the second divided by its sum over S, which equals the first
+        "softmax_topk_renormalised"   "softmax_topk" divided by its sum over S, which equals "topk_softmax"
         "sigmoid"                     s(z_e) / sum over S of s(z)         (DeepSeek-AI 2024, DeepSeek-V3)
         "sigmoid_topk"                s(z_e)                              (Meta 2025, Llama 4)
 

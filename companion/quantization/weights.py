@@ -129,7 +129,7 @@ def prepared(model: Transformer, weights: Weights, *, together: bool = True) -> 
         together: whether layers that read the same x may be fused into one product.
 
     Raises:
-        ValueError: if the format is unknown or not supported by this processor, or if the model cannot write text.
+        ValueError: if the format is unknown or not supported by this processor, or if the model cannot generate text.
     """
     check_weights(model, weights)
     if weights == "auto":
@@ -198,7 +198,8 @@ def writer_of(
 
 
 _kept: WeakKeyDictionary[Transformer, dict[tuple[str, bool], dict[tuple[int, ...], Product]]] = WeakKeyDictionary()
-"""Products of each model by format and fusion, and by the ids of the layers whose weights they hold."""
+"""Products of each model, keyed by format and by whether they are fused, then by the ids of the layers whose weights
+they hold."""
 _chosen: WeakKeyDictionary[Transformer, Weights] = WeakKeyDictionary()
 
 

@@ -8,8 +8,9 @@ import math
 def pass_at_k(drawn: int, right: int, k: int) -> float:
     """Return the unbiased estimate of pass@k from one question's sampled answers (Chen et al. 2021).
 
-    It is the fraction of all ways to choose k of the drawn answers that contain a right answer. The simpler estimate
-    1 - (1 - right / drawn) ** k is too small on average. For a set of questions, take the mean of their estimates.
+    Among all ways to choose k of the drawn answers, it is the fraction that include a right answer. The simpler
+    estimate 1 - (1 - right / drawn) ** k is too small on average. For a set of questions, take the mean of their
+    estimates.
 
     Args:
         drawn: Number of sampled answers.

@@ -65,7 +65,7 @@ MACHINE_FIELDS = ("seconds", "tokens_per_second", "peak_share")
 """Fields of the log that depend on the machine, and differ between runs of the same command."""
 _LOCK, _TOKENIZER = ".lock", "tokenizer.json"
 _HEAD = 2**20
-"""Number of bytes that identify a file of weights: its header and more, without reading gigabytes."""
+"""Number of bytes at the start of a file of weights that identify it; they include the header and are read quickly."""
 
 
 class RunFolder:

@@ -22,7 +22,8 @@ from companion.training.precision import PRECISIONS
 
 DIGEST = "digest"
 SEAL = "seal"
-"""Field in the run.json of a run that was lengthened, with its previous digest, which its other files include."""
+"""Field in the run.json of an extended run. It holds the digest from before the extension, which the run's other files
+include."""
 _WHOLE = ("updates", "evaluations", "parameters")
 _TABLES = ("settings", "text", "versions", "sha256", "yardsticks", "model")
 

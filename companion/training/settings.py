@@ -471,7 +471,7 @@ class TextSettings(Settings):
         return AttentionConfig(self.heads, self.kv_heads, **parts)
 
     def model_config(self, vocab: int) -> ModelConfig:
-        """Return the configuration of the base class, with the multi-token-prediction heads added.
+        """Return the configuration that the base class returns, with the multi-token-prediction heads added.
 
         With `init_from`, the result is the configuration of the model that it names.
         """

@@ -1,8 +1,8 @@
 """Models in GGUF files, which llama.cpp, Ollama and LM Studio read.
 
-container      a file's metadata, and its tensors in floating point
-architectures  each architecture of llama.cpp as one of our published families: fields, names and layouts of tensors
-tokenizers     the tokenizer in a file's metadata as a tokenizer.json, and back
-folder         a file as a published folder, so that everything that reads folders reads GGUF files too
-writing        export of our models as GGUF files
+container      a file's metadata, and its tensors converted to floating point
+architectures  the family for each architecture of llama.cpp, with the fields and the names and layouts of tensors
+tokenizers     converting the tokenizer in a file's metadata to a tokenizer.json, and back
+folder         presenting a file as a published folder, so that code that reads folders reads GGUF files too
+writing        exporting our models as GGUF files
 """

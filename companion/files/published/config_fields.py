@@ -3,11 +3,11 @@
 A row contains a field, its policy, and a note that says where the value goes or who wrote the field:
 
     taken                the value becomes part of the model; the file must have it
-    taken = DEFAULT      likewise, but a file may leave it out, which means DEFAULT
-    must be VALUE        other values are rejected, because they mean another function; a file may leave it out
-    must equal FIELD     our models have one value for both
+    taken = DEFAULT      the same, but a file may leave it out, which means DEFAULT
+    must be VALUE        other values are rejected, as the model would compute something else; a file may leave it out
+    must equal FIELD     our models have a single value for both fields
     neutral              has no effect on logits or texts, so any value is accepted
-    writing              has no effect on logits, but on how text is generated from them (see `WRITING`)
+    writing              affects not the logits but how text is generated from them (see `WRITING`)
 
 The policy depends on how a field can affect the generated text. A field without a row may change the model, so it is
 rejected with an error that names it. The exceptions are fields that are null and fields that `left_behind` recognizes,

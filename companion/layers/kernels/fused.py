@@ -34,9 +34,9 @@ def fused(
 ) -> Float[Tensor, "batch head query d_v"]:
     """Compute `attend` without softcapping.
 
-    Causality that is not part of the mask's table never requires a table of all pairs. PyTorch needs no table if there
-    are as many queries as keys, and it has a GPU kernel for fewer queries than keys. Otherwise queries are computed in
-    chunks.
+    If causality is not already part of the mask's table, no table of all pairs is made for it. PyTorch needs no table
+    if there are as many queries as keys, and it has a GPU kernel for fewer queries than keys. Otherwise queries are
+    computed in chunks.
     """
     if sinks is not None:
         return _with_sinks(q, k, v, mask, sinks, partial(fused, dropout=dropout), score_width)

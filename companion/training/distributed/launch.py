@@ -36,7 +36,7 @@ def launched() -> bool:
 class Alone(ValueError):
     """Raised when this process cannot reach the others of its run.
 
-    Every process reports this error, because no process knows whether another one can.
+    Every process reports this error itself, because it cannot know whether another process does.
     """
 
 

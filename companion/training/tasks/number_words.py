@@ -36,7 +36,8 @@ MEASURED_BRIEFLY = 300
 AT_ONCE = 250
 """Batch size for translation."""
 UPDATES = {"parts": 400, "characters": 1000}
-"""Number of updates that the default model needs, by the smallest pieces in use."""
+"""Number of updates that the default model needs, keyed by the kind of pieces; the smaller pieces of the two languages
+decide."""
 
 
 def translate(

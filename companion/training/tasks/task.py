@@ -56,7 +56,7 @@ class Task(ABC):
 
     settings: RunSettings
     preparing: ClassVar[str] = ""
-    """Progress message for what takes a moment before training; `{title}` is the task's title."""
+    """Progress message for preparations that take a moment before training; `{title}` is the task's title."""
 
     # For the training loop
 

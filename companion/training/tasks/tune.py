@@ -59,9 +59,9 @@ MEASURED, MEASURED_BRIEFLY = 500, 100
 LEARNED = 0.5
 """Fraction of right answers below which a run is reported not to have learned its task."""
 PASSES = {"sft": 3, "dpo": 1}
-"""Passes through a file of conversations if the number of updates is not given."""
+"""Number of passes through a file of conversations by default."""
 USUAL = 200
-"""Number of updates on a checkable task if it is not given."""
+"""Default number of updates on a checkable task."""
 RATES = {"sft": 1e-3, "dpo": 1e-4, "grpo": 5e-5}
 
 
@@ -92,7 +92,8 @@ class Tuned:
 
 @dataclass(frozen=True)
 class TuneTask(Task):
-    """Base class of the fine-tuning tasks. `given` has the files that define an existing run's conversation format."""
+    """Base class of the fine-tuning tasks. `given` contains the files that define an existing run's conversation
+    format."""
 
     settings: TuneSettings
     start: Start
