@@ -20,7 +20,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class NotWritten(OSError):
-    """Raised when a file cannot be written; no partial file remains. The message gives its name, size and the reason."""
+    """Raised when a file cannot be written; no partial file remains. The message gives its name, its size and why."""
 
 
 @contextmanager
