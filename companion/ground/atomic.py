@@ -20,7 +20,10 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class NotWritten(OSError):
-    """Raised when a file cannot be written; no partial file remains. The message gives its name, its size and why."""
+    """Raised when a file cannot be written.
+
+    The message gives the file's name, its size and the reason. No partial file remains.
+    """
 
 
 @contextmanager

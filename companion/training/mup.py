@@ -90,7 +90,7 @@ def wide_model(config: ModelConfig, width_base: int) -> Transformer:
 
 
 def rate_shares(model: Transformer, config: TrainingConfig) -> dict[str, float]:
-    """Return the hidden matrices' learning-rate multipliers, keyed by name; there are none without `width_base`."""
+    """Return the learning-rate multipliers of the hidden matrices by name; the result is empty without `width_base`."""
     if config.width_base is None:
         return {}
     wider, shapes = model.config.d_model / config.width_base, dict(model.named_parameters())
