@@ -1,8 +1,8 @@
 """The instructor's secret, and the seeds for hidden cases that are derived from it.
 
 A problem set is graded twice: on the public cases, which students can run, and on hidden cases, which check the same
-properties but use seeds derived from the instructor's secret file. Each exercise has its own seeds, so a seed that
-leaks reveals nothing about the other exercises.
+properties but use seeds derived from the instructor's secret file. Each exercise has its own seeds, so a leaked seed
+reveals nothing about the other exercises.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from companion.ground.reading import read_file
 PUBLIC_SEED = 0
 HIDDEN_SEEDS = 2
 LEAST = 16
-"""Minimum size of a seed file in bytes. A shorter secret could be guessed."""
+"""Minimum size of a seed file in bytes, because a shorter secret could be guessed."""
 
 
 def read_secret(path: Path | str) -> bytes:
@@ -43,7 +43,7 @@ def hidden_seed(secret: bytes, id: str, number: int = 0) -> int:
 
 
 def keyed(secret: bytes, *what: str) -> bytes:
-    """Hash these words to 64 bytes that cannot be predicted without the secret (keyed BLAKE2b)."""
+    """Hash these words with keyed BLAKE2b to 64 bytes that cannot be predicted without the secret."""
     return hashlib.blake2b("\n".join(what).encode(), key=hashlib.sha256(secret).digest()).digest()
 
 

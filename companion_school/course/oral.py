@@ -1,6 +1,6 @@
 """Oral questions about students' own answers, about ten minutes per student.
 
-Each question refers to a line that the student wrote, and comes with a list of points that a good answer mentions. The
+Each question is about a line that the student wrote and comes with the points that a good answer mentions. The
 questions do not affect the marks.
 """
 
@@ -177,7 +177,7 @@ RULES: tuple[Callable[[ast.AST], Iterator[Found]], ...] = (_calls, _comparisons,
 
 
 def questions(exercise: str, program: str) -> list[Oral]:
-    """Return all questions that can be asked about an answer, ordered by line; empty if it cannot be parsed."""
+    """Return all questions that can be asked about an answer, ordered by line, or none if it cannot be parsed."""
     if len(program) > _LONGEST:
         return []
     try:
@@ -199,7 +199,7 @@ def _told(node: ast.AST) -> str:
 
 
 def _short(line: str) -> str:
-    """Return a student's code as one line that Markdown shows unchanged between backquotes."""
+    """Return a student's code as one line that Markdown shows unchanged between backticks."""
     text = plain(line.strip().replace("`", "'"))
     return text if len(text) <= _LONGEST_LINE else f"{text[:_LONGEST_LINE]} ..."
 
@@ -222,7 +222,7 @@ def drawn(answers: Sequence[Answers], student: str, secret: bytes, each: int) ->
 
 
 def page(students: Sequence[str], answers: Sequence[Answers], secret: bytes, each: int) -> str:
-    """Return the instructor's list in Markdown: each student's questions, with their lines and what to listen for."""
+    """Return the instructor's list in Markdown: each student's questions, their lines, and what to listen for."""
     pieces = [
         "# Questions about your students' own answers\n\nKeep the answer in view of both of you while you ask. "
         "Students who wrote a line can say what it does; students who copied it often cannot change it. Line numbers "

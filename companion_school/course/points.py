@@ -11,7 +11,7 @@ PUBLIC_SHARE = 0.5
 
 
 def is_constant(exercise: Exercise) -> bool:
-    """Return True if no case has arguments, which means that the answer is a single fixed result, such as a number."""
+    """Return True if no case has arguments, so that the answer is a single fixed result, such as a number."""
     return all(not case.arguments for case in exercise.inputs(PUBLIC_SEED))
 
 
@@ -34,7 +34,7 @@ def parts(exercise: Exercise) -> list[Part]:
     """Split an exercise's points among the groups of its cases.
 
     Half of each group's points are for its public cases and half for its hidden cases. If the answer is one fixed
-    result, the check that students run must not reveal it, so the hidden check carries all points.
+    result, the check that students run must not reveal it, so all points are for the hidden check.
     """
     share = 0.0 if is_constant(exercise) else PUBLIC_SHARE
     named = [(group.name, group.points) for group in exercise.groups] or [("", exercise.points)]
@@ -42,6 +42,6 @@ def parts(exercise: Exercise) -> list[Part]:
 
 
 def shares(exercise: Exercise) -> tuple[float, float]:
-    """Return an exercise's points for its public cases and for its hidden cases, summed over all groups."""
+    """Return an exercise's points for public cases and for hidden cases, summed over all groups."""
     earned = parts(exercise)
     return sum(part.public for part in earned), sum(part.hidden for part in earned)

@@ -1,9 +1,9 @@
 """Find answers in a student's submission.
 
-Code is found by the names that it defines, never by cell metadata, so it does not matter whether metadata is stripped
-or cells are duplicated, moved or deleted. Nothing in this module runs the code that it reads. Even so, the grader reads
-files in a sandboxed process with limits, because a file can be crafted so that parsing never ends or uses up all
-memory. `sandbox/child.py` loads this file on its own, so the file imports only the standard library.
+Code is found by the names that it defines, not by cell metadata. It therefore does not matter if metadata is stripped
+or if cells are duplicated, moved or deleted. Nothing in this module runs the code that it reads. The grader
+nevertheless reads files in a sandboxed process with limits, because a file can be crafted so that parsing it never ends
+or uses up all memory. This file imports only the standard library, because `sandbox/child.py` loads it on its own.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _SHELL = re.compile(r"[^=#'\"]*=[ \t]*[!%]")  # as in here = !pwd
 _LINES = re.compile("\r\n|\r|\n")  # Python's line endings; str.splitlines also splits at others
 _PERCENT = re.compile(r"^# %%.*$", re.MULTILINE)
 _IMPORTS = (ast.Import, ast.ImportFrom)
-_GIVEN = ("torch", "math", "__name__")  # names that every answer can use
+_GIVEN = ("torch", "math", "__name__")  # names that every answer may use
 _FAULTS = (SyntaxError, ValueError, RecursionError, MemoryError)  # deeply nested code raises the last two
 
 
 class Unreadable(ValueError):
-    """Raised for a file that is not a readable notebook or Python file; the message says why."""
+    """Raised for a file that is not a readable notebook or Python file. The message says why."""
 
 
 @dataclass(frozen=True)
@@ -92,11 +92,11 @@ class Submission:
         return not any(cell.strip() for cell in self.cells)
 
     def defines(self, name: str) -> bool:
-        """Return True if a cell defines this name, or starts to define it but has a syntax error."""
+        """Return True if a cell defines this name or tries to define it but has a syntax error."""
         return any(name in statement.binds for statement in self._statements) or self._unfinished(name) is not None
 
     def find(self, name: str) -> Answer:
-        """Find the answer with this name: its last definition that is not an untouched stub, or else its last one."""
+        """Find the answer with this name: its last definition, but not an untouched stub if there is another one."""
         found = [
             statement
             for statement in self._statements
@@ -116,7 +116,7 @@ class Submission:
         return Answer(self._program(chosen), None, tuple(notes))
 
     def nearly(self, name: str, asked: Collection[str]) -> Iterator[str]:
-        """Yield a remark for a function with almost this name, unless the function's own name is in `asked`."""
+        """Yield a remark on a function whose name is almost this one, unless its name is in `asked`."""
         others = {one.node.name for one in self._statements if isinstance(one.node, ast.FunctionDef)} - {*asked}
         for other in get_close_matches(name, sorted(others), 1, _NEAR):
             yield f"there is a function {other}; was it meant to be {name}?"
@@ -138,7 +138,7 @@ class Submission:
         return faults[-1] if faults else None
 
     def _program(self, answer: _Statement) -> str:
-        """Return the answer together with only the code that it needs, so that no other cell can change its mark.
+        """Return the answer with only the code that it needs, so that no other cell can change its mark.
 
         If a helper is defined several times, use the definition that is in force after the answer's cell has run.
         """
@@ -170,8 +170,8 @@ class Submission:
     def _definitions_before(self, name: str, cell: int) -> list[_Statement]:
         """Return the statements that determine the value of a name.
 
-        Only statements up to the end of `cell` count, unless none of them binds the name. The result starts at the last
-        statement that sets the name to a value independent of its earlier values.
+        Only statements up to the end of `cell` count, unless none of them binds the name. The result starts with the
+        last statement that sets the name to a value independent of its earlier values.
         """
         of_name = [statement for statement in self._statements if name in statement.binds or name in statement.touches]
         before = [statement for statement in of_name if statement.cell <= cell]
@@ -184,7 +184,7 @@ class Submission:
 def read_answers(
     files: Sequence[tuple[str, bytes]], asked: Mapping[str, Sequence[str]], uses: Callable[..., Sequence[str]]
 ) -> dict[str, Any]:
-    """Read a student's files and return everything that the grader needs from them as a JSON value.
+    """Read a student's files and return what the grader needs from them as a JSON value.
 
     Args:
         files: Names and contents.
@@ -193,8 +193,8 @@ def read_answers(
 
     Returns:
         Either `{"unreadable": reason}`, or a dictionary with "empty" (True if there is no code) and "answers". For each
-        function, "answers" contains "defined", the fields of its `Answer`, and "used": the forbidden names in its code,
-        or None if the code cannot be parsed as a whole.
+        function, "answers" contains "defined", the fields of its `Answer`, and "used", which lists the forbidden names
+        in its code or is None if the code cannot be parsed as a whole.
     """
     try:
         submission = Submission([cell for name, data in files for cell in cells_of(name, data)])
@@ -209,7 +209,7 @@ def read_answers(
         if found.program is not None:
             try:
                 used = list(uses(found.program, forbidden))
-            except _FAULTS:  # the parts can be parsed on their own but not together
+            except _FAULTS:  # each part can be parsed on its own, but not all of them together
                 used = None
         told = {"program": found.program, "broken": found.broken, "notes": list(found.notes), "used": used}
         answers[name] = {"defined": submission.defines(name), **told}
@@ -222,7 +222,7 @@ def survey(
     known: Sequence[str],
     uses: Callable[..., Sequence[str]],
 ) -> dict[str, Any]:
-    """Report the syntax error, the imports and the forbidden names of each Python file.
+    """Report any syntax error, the imports and the forbidden names of each Python file.
 
     Args:
         files: Names and contents.
@@ -259,7 +259,7 @@ def read_texts(files: Sequence[tuple[str, bytes]], wanted: Sequence[str]) -> dic
     heading of an exercise or another wanted line. If the student deleted the line, its cell is recognized by its name
     in the problem set. If the cell is unchanged, the text comes from cells that the student added just above or below
     it. If there are no such cells, or if the cell was deleted, the text comes from cells added anywhere. If there are
-    several texts under the same line, the last one that is not empty counts.
+    several texts under the same line, the last non-empty one counts.
 
     Args:
         files: Names and contents; Python files are skipped.
@@ -294,7 +294,7 @@ def _places(cells: Sequence[_Cell], wanted: Sequence[str]) -> dict[int, str]:
 
 
 def _end(cells: Sequence[_Cell], at: int, begins: Collection[int]) -> int:
-    """Return the index of the first cell that does not belong to the text in cell `at`."""
+    """Return the index of the first cell after `at` that is not part of the text beginning there."""
     for after in range(at + 1, len(cells)):
         cell = cells[after]
         if cell.kind != "markdown" or after in begins or cell.name or _HEADING.match(cell.source):
@@ -303,7 +303,7 @@ def _end(cells: Sequence[_Cell], at: int, begins: Collection[int]) -> int:
 
 
 def _asked_in(cell: _Cell, wanted: Sequence[str]) -> str | None:
-    """Return the wanted line that a cell contains or, if there is none, the line that the cell's name refers to."""
+    """Return the wanted line that a cell contains or, if there is none, the line to which the cell's name refers."""
     names = {f"written_{re.sub('[.-]', '_', line.rpartition(' ')[2])}": line for line in wanted}
     return next((line for line in wanted if line in cell.source), names.get(cell.name))
 
@@ -339,12 +339,12 @@ def _elsewhere(cells: Sequence[_Cell], taken: Collection[int]) -> str:
 
 
 LARGEST_SHOWN = 400_000
-"""Maximum length of what `read_runs` returns for a line, in characters."""
+"""Maximum length, in characters, of the outputs that `read_runs` returns for a line."""
 PICTURES = ("image/png", "image/jpeg", "image/gif")
 
 
 def read_runs(files: Sequence[tuple[str, bytes]], wanted: Sequence[str]) -> dict[str, list[tuple[str, str]]]:
-    """Find the outputs to show a marker beside each text: its pictures, and what the code before it printed and drew.
+    """Find the outputs to show beside each text: its pictures, and what the code before it printed or drew.
 
     Args:
         files: Names and contents; Python files are skipped.
@@ -527,7 +527,7 @@ def _message_of(error: BaseException) -> str:
 
 
 def _text(lines: Sequence[str], node: ast.stmt) -> str:
-    """Return the source of a statement; if it has decorators, include them and their indentation."""
+    """Return the source of a statement, including any decorators and their indentation."""
     assert node.end_lineno is not None and node.end_col_offset is not None
     decorators = getattr(node, "decorator_list", [])
     first = min((decorator.lineno for decorator in decorators), default=node.lineno)
@@ -593,20 +593,20 @@ def _is_whole(node: ast.stmt) -> bool:
 
 
 def _may_bind(node: ast.stmt, names: Collection[str]) -> bool:
-    """Return True for `from x import *` if it may bind one of these names. The course's own packages never do."""
+    """Return True for `from x import *` if it may bind one of these names, which the course's packages never do."""
     if not isinstance(node, ast.ImportFrom) or all(alias.name != "*" for alias in node.names):
         return False
     if (node.module or "").split(".")[0] in ("companion", "companion_school"):
         return False
     module = sys.modules.get(node.module or "")
-    if module is None:  # unknown module, so it may bind anything
+    if module is None:  # an unknown module may bind anything
         return True
     public = getattr(module, "__all__", None) or [name for name in vars(module) if not name.startswith("_")]
     return not {*names}.isdisjoint(public)
 
 
 def _import(node: ast.Import | ast.ImportFrom, needed: frozenset[str]) -> str:
-    """Return an import of only the needed names, so that an unused forbidden name on the same line is not penalized."""
+    """Return an import of only the needed names, so that unused forbidden names on the same line are not penalized."""
     kept = [alias for alias in node.names if _bound(alias) in needed]
     if isinstance(node, ast.Import):
         return ast.unparse(ast.Import(kept))

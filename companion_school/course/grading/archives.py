@@ -1,4 +1,4 @@
-"""Unpack students' zip files safely: unpack only files of the wanted types, and only up to a maximum total size."""
+"""Unpack students' zip files safely: only files of the wanted types, and only up to a maximum total size."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def unpack(archive: Path, into: Path, kinds: Sequence[str], *, inner_zips: bool 
             raise ValueError("it lists too many files")
         with zipfile.ZipFile(archive) as opened:
             wanted = [(one, parts) for one in opened.infolist() if (parts := _parts(one, kinds))]
-            # If the archive includes a virtual environment, its files lie deeper than the student's own.
+            # If the archive includes a virtual environment, its files are nested deeper than the student's own.
             wanted.sort(key=lambda one: 0 if inner_zips else len(one[1]))
             for entry, parts in wanted if inner_zips else wanted[:_MOST_FILES]:
                 with suppress(FileExistsError, NotADirectoryError, IsADirectoryError):  # a folder already has this name

@@ -5,8 +5,8 @@ separate process (`sandbox/`).
 
 `points.parts` splits the points of an exercise. An answer that passes all public cases earns the public points; if it
 also passes all cases of two hidden seeds, it earns the hidden points. If an exercise has groups of cases, each group
-has both kinds of points (`checking/credit.py`). The same runs show whether a correct answer is robust. Robustness cases
-never affect these points: if such a case ends the process, the answer is run again without the robustness cases.
+has public and hidden points (`checking/credit.py`). The same runs show whether a correct answer is robust. Robustness
+cases never affect these points: if a robustness case ends the process, the answer is run again without any of them.
 
 Public cases run in their own order, smallest first, so a crash or a timeout is reported for the smallest input that
 causes it. The order of hidden cases depends on the secret and the student, so the index of a call reveals nothing about
@@ -47,7 +47,7 @@ from companion_school.course.written.rubrics import Written
 
 UNREADABLE = "unreadable"
 OUTCOMES = (*(result.value for result in Result), UNREADABLE)
-"""Possible outcomes of an exercise, in marks.csv and in the feedback."""
+"""Possible outcomes of an exercise, as shown in marks.csv and in the feedback."""
 
 NOT_IT = "it is not the right answer"
 DISCREET = {
@@ -63,7 +63,7 @@ _one_by_one = threading.RLock()  # references run in several threads but share P
 
 @dataclass(frozen=True)
 class Earned:
-    """A part of an exercise's points, with flags that say whether its public and its hidden points are earned."""
+    """A part of an exercise's points, with flags that tell whether its public and its hidden points are earned."""
 
     part: Part
     public: bool = False
@@ -92,8 +92,7 @@ class Mark:
             the student's code wrote.
         notes: Remarks for the student on how the answer was found.
         earned: Points for each group of cases; a single entry if the exercise has no groups.
-        robust: True if the answer is correct and neither public nor hidden cases show a fault that costs the robust
-            mark.
+        robust: True if the answer is correct and no public or hidden case shows a fault that costs the robust mark.
         share: Extra points for a robust answer, as a fraction of the exercise's points.
         section: For a part of a project, the heading above it.
         title: For a part of a project, its own heading.
@@ -139,7 +138,7 @@ class KeyRing:
 
     def __init__(self, secret: bytes) -> None:
         self.secret = secret
-        # The solution is part of the index because the individual versions of a question share one exercise id.
+        # The index includes the solution because all individual versions of a question share an exercise id.
         self._keys: dict[tuple[str, str, int], AnswerKey] = {}
         self._hidden: dict[str, list[AnswerKey]] = {}
 
@@ -166,7 +165,7 @@ class KeyRing:
             return self._keys[exercise.id, exercise.solution, seed]
 
     def order(self, *what: str) -> Callable[[int], list[int]]:
-        """Return a function that returns 0 ... count - 1 in an order that depends on the secret and these words."""
+        """Return a function that shuffles the numbers 0 ... count - 1, depending on the secret and these words."""
         seed = keyed(self.secret, *what)
         return lambda count: random.Random(seed).sample(range(count), count)
 
@@ -174,10 +173,10 @@ class KeyRing:
 def hidden_key(hidden: AnswerKey, public: AnswerKey, variants: Sequence[Answer]) -> AnswerKey:
     """Select the hidden cases to use.
 
-    Cases with the same arguments as a public case are left out, because a lookup table of public results would pass
-    them. About one seed in fifty yields a case that an answer known to be correct fails. Such cases are left out too.
-    Each remaining case takes its description from the public case at the same index, so that no number drawn from the
-    hidden seed is revealed.
+    Cases with the same arguments as a public case are left out, because an answer could look up their results in a
+    table. Cases that fail an answer known to be correct are left out too; about one seed in fifty yields one. Each
+    remaining case gets the description of the public case at the same index, so that descriptions reveal no numbers
+    drawn from the hidden seed.
 
     Args:
         hidden: The key of a hidden seed.
@@ -208,14 +207,14 @@ def _locked(gives: Callable[[int], Outcome]) -> Callable[[int], Outcome]:
 
 
 def mark(worker: Worker, exercise: Exercise, found: Found, keys: KeyRing, student: str, share: float = 0.0) -> Mark:
-    """Mark one exercise of one student.
+    """Mark a student's answer to one exercise.
 
     Args:
         worker: Runs the student's code.
         exercise: The exercise.
         found: What the submission contains under the exercise's function name.
         keys: The answer keys.
-        student: The student's name, which determines the order of the hidden cases.
+        student: The student's name, on which the order of the hidden cases depends.
         share: Extra points for a robust answer, as a fraction of the exercise's points.
     """
     return begin(worker, exercise, found, keys, student, share)()
@@ -253,7 +252,7 @@ def begin(
     nothing = [False] * len(book)
     public_key = keys.public(exercise)
     public, passed = try_answer(worker, program, [public_key], nothing)
-    if is_constant(exercise):  # there is only one case, and a public verdict would reveal whether the answer is right
+    if is_constant(exercise):  # with a single case, a public verdict would reveal whether the answer is right
         hidden = _discreet(public, public_key)
         if hidden.result is Result.WRONG:
             hidden = replace(hidden, fault=public.fault if public.fault.startswith(NOT_OFFERED) else NOT_IT)
@@ -279,7 +278,7 @@ def try_answer(
     failed: Sequence[bool],
     order: Callable[[int], Sequence[int]] = range,
 ) -> tuple[Verdict, list[bool]]:
-    """Run an answer on the cases of some keys, and find out which groups of cases it passes.
+    """Run an answer on the cases of some keys, and determine which groups of cases it passes.
 
     If a case ends the process or runs out of time, the answer is run again without that case's group, or without all
     robustness cases if it is one of them. If the case belongs to the first group, no group can earn points, and nothing
@@ -293,7 +292,7 @@ def try_answer(
         order: Function that takes the number of cases and returns the order in which to run them (default: as given).
 
     Returns:
-        The first verdict on the cases that decide the points, and a flag for each group that says whether it passed.
+        The first verdict on the cases that decide the points, and for each group a flag that tells whether it passed.
     """
     failed = [*failed]
     told: Verdict | None = None
@@ -317,12 +316,12 @@ def try_answer(
 
 
 def _outcome_of(tried: Sequence[AnswerKey], run: Run, groups: int) -> tuple[Verdict, list[bool], int | None]:
-    """Return the verdict, the groups that passed, and the group whose case stopped the run (None if no case did)."""
+    """Return the verdict, the groups that passed, and the group of the case that stopped the run, or None."""
     at = None
     try:
         verdict = _judged(tried, run)
         if not verdict.is_right and groups == 1:
-            with suppress(Exception):  # it compares results that `examine` never reached
+            with suppress(Exception):  # this compares results that `examine` never reached
                 verdict = replace(verdict, already=_already(tried[0], run))
         if run.stopped is not None:
             if run.at is not None and run.stopped.result is not Result.REFUSED:
@@ -333,13 +332,13 @@ def _outcome_of(tried: Sequence[AnswerKey], run: Run, groups: int) -> tuple[Verd
         call = _recorded(tried, run)
         by_key = [earned(_padded(examine_groups(key, call), groups)) for key in tried]
         return verdict, [all(oks) for oks in zip(*by_key, strict=True)], None
-    except Exception as error:  # an unforeseen kind of result must not stop the grading of the whole class
+    except Exception as error:  # unforeseen results must not stop the grading of the whole class
         fault = f"its result cannot be compared ({type(error).__name__})"
         return Verdict(Result.CRASHED, fault=fault), [False] * groups, None
 
 
 def _already(key: AnswerKey, run: Run) -> str:
-    """Say which kinds of cases, or which of its results, an answer already gets right; empty if there are none."""
+    """Say which kinds of cases or which results an answer already gets right. Empty if there are none."""
     derived = {*NAMES.values(), LIMIT, ROOM}
     asked = [
         index
@@ -369,7 +368,7 @@ def _already(key: AnswerKey, run: Run) -> str:
 
 
 def _padded(verdicts: Sequence[Verdict], groups: int) -> list[Verdict]:
-    """Append "right" verdicts for the last groups if none of their cases ran, so that each group has a verdict."""
+    """Append "right" verdicts for the last groups if none of their cases ran, so that every group has a verdict."""
     return [*verdicts, *[Verdict(Result.RIGHT)] * (groups - len(verdicts))]
 
 
@@ -404,7 +403,7 @@ def _judged(tried: Sequence[AnswerKey], run: Run) -> Verdict:
 
 
 def _discreet(found: Verdict, public: AnswerKey) -> Verdict:
-    """Reduce a verdict on hidden cases to what a student may see: the property as worded in public, and the mistake."""
+    """Reduce a verdict on hidden cases to what a student may see: the property's public wording, and the mistake."""
     if found.is_right:
         robust = found.robust and replace(_discreet(found.robust, public), input="")
         return Verdict(Result.RIGHT, robust=robust)
@@ -432,7 +431,7 @@ class Graded:
 
     Attributes:
         handed: The submission.
-        submission: State of the submission: "read", or one or two words that say why it could not be read.
+        submission: State of the submission: "read", or the reason in one or two words why it could not be read.
         fault: The reason as a sentence; None if there is no problem.
         marks: Marks of the exercises, or of the parts of a project.
         texts: Written answers.

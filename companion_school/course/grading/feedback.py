@@ -37,7 +37,7 @@ _RIGHT_BUT = "Not accepted: the result is right, but another requirement of the 
 def page(settled: Settled, assignment: str) -> str:
     """Render a student's feedback page for this assignment as HTML."""
     record = settled.record
-    # The name in the tables includes the platform's number, which means nothing to the student.
+    # The name in the tables includes the platform's number, which is meaningless to the student.
     name = re.sub(r"_\d+$", "", record.student) if platform_name(record.place) else record.student
     return _template().render(one=settled, record=record, name=name, assignment=assignment, choice=CHOICE, extra=EXTRA)
 
@@ -90,7 +90,7 @@ def _sentence(text: str) -> str:
 
 
 def _prose(text: str) -> Markup:
-    """Convert a line of the course's Markdown to HTML, marking up code and reducing links to their text."""
+    """Convert a line of the course's Markdown to HTML, with code marked up and links reduced to their text."""
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
     text = re.sub(r"\$([^$]+)\$", lambda found: found[1].replace("{", "").replace("}", ""), text)
     parts = re.split(r"`([^`]+)`", text)

@@ -73,7 +73,7 @@ def grade(
             if stages:
                 return project.grade_one(worker, one, stages, keys)
             return grade_one(worker, one, [*chosen, *own(one.student)], keys, written, robust, runs)
-        except OSError:  # no process can be started, so this would affect every student
+        except OSError:  # no process can be started, so grading would fail for every student
             raise
         except Exception as error:  # an unforeseen error must not stop the grading of the whole class
             fault = f"the grader failed ({type(error).__name__}: {error}); grade it again with --regrade"
@@ -143,7 +143,7 @@ def _nothing(
     fault: str,
     warning: str,
 ) -> Graded:
-    """Return the marks for a submission that was not graded, including the reason."""
+    """Return the marks for a submission that was not graded, with the reason."""
     texts = tuple(Text(item, "") for item in written)
     marks = tuple(Mark(exercise, UNREADABLE, share=robust) for exercise in chosen)
     return Graded(handed, submission, fault, marks, texts, warning)

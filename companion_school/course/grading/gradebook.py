@@ -26,7 +26,7 @@ COLUMNS = (
 NAMES = "names.csv"
 NAMES_COLUMNS = ("student_id", "roster_id")
 KEEP = "-"
-"""Entry in names.csv for a student who is not on the roster and keeps their name."""
+"""Entry in names.csv for students who are not on the roster and keep their names."""
 _NEEDED = frozenset({"assignment", "student_id", "score", "max_score"})
 _ROSTER = ("last_name", "first_name", "email")
 
@@ -37,7 +37,7 @@ def collect(folder: Path, roster: Path | None = None) -> list[Row]:
     Args:
         folder: Output folder of `companion grade`, or a folder that contains several of them.
         roster: CSV file with the column id and any of last_name, first_name and email. People on the roster who handed
-            in nothing get rows without a score, because the instructor decides their score.
+            in nothing get rows without a score, because the instructor decides it.
 
     Returns:
         The rows, sorted by problem set and student.
@@ -128,13 +128,13 @@ def _enrol(found: dict[tuple[str, str], Row], people: Mapping[str, Row]) -> None
             row.update({name: value for name, value in person.items() if value})
 
 
-# Match a learning platform's names with roster ids
+# Matching a learning platform's names with roster ids
 
 
 def ids_of(folder: Path, students: Iterable[str], people: Mapping[str, Row]) -> dict[str, str]:
     """Find the roster ids of the students whose names in the marks are not roster ids.
 
-    Look up each student in names.csv first, and then by a name or email that only one person on the roster has.
+    Look up each student in names.csv first, then by name or email if these belong to only one person on the roster.
     Students who were found by name, and those who were not found, are written to names.csv, where the instructor can
     correct the entries.
 
@@ -172,7 +172,7 @@ def ids_of(folder: Path, students: Iterable[str], people: Mapping[str, Row]) -> 
 
 
 def names_known(folder: Path) -> dict[str, str]:
-    """Read students' roster ids from names.csv in the folder of the marks or, if missing, in its parent folder."""
+    """Read students' roster ids from names.csv in the folder of the marks or, failing that, in its parent folder."""
     file = next((place / NAMES for place in (folder, folder.absolute().parent) if (place / NAMES).is_file()), None)
     rows = read_table(file) if file else []
     return {unquoted(row.get("student_id", "")): unquoted(row.get("roster_id", "")).strip() for row in rows}
@@ -189,12 +189,12 @@ def _read_names(file: Path, people: Mapping[str, Row]) -> dict[str, str]:
 
 
 def _spellings(person: Row) -> set[str]:
-    """Return the names by which platforms may identify a person: email, and first and last name in both orders."""
+    """Return the names by which platforms may identify a person: the email, and the full name in either order."""
     first, last, email = (_letters(person[name]) for name in ("first_name", "last_name", "email"))
     return {name for name in (email, first + last, last + first) if name and ((first and last) or name == email)}
 
 
-_WHOLE = str.maketrans({"ı": "i", "ø": "o", "ł": "l", "đ": "d", "æ": "ae", "œ": "oe"})  # NFKD does not decompose these
+_WHOLE = str.maketrans({"ı": "i", "ø": "o", "ł": "l", "đ": "d", "æ": "ae", "œ": "oe"})  # not decomposed by NFKD
 
 
 def _letters(name: str) -> str:

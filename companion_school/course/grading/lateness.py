@@ -58,9 +58,9 @@ class Late:
 
 @dataclass(frozen=True)
 class Extension:
-    """Extension for a student and a problem set; an empty name stands for all students or all problem sets.
+    """Extension for a student and a problem set; an empty name means all students or all problem sets.
 
-    The other fields are the row's cells in extensions.csv; an empty field leaves that term unchanged.
+    The other fields are the row's cells in extensions.csv. An empty field leaves the problem set's rule unchanged.
     """
 
     student: str = ""
@@ -77,7 +77,7 @@ class Lateness:
 
     Attributes:
         due: Due date in ISO 8601.
-        late: Share of the points deducted for each full or partial day or hour, such as "10% a day, at most 50%".
+        late: Share of the points that is deducted for each day or hour begun, such as "10% a day, at most 50%".
         grace: Period after the due date during which nothing is deducted, such as "15 minutes"; empty for none.
         extensions: Different terms for individual students or problem sets.
 
@@ -101,7 +101,7 @@ class Lateness:
         return moment(self.due, "due").isoformat()[-6:]
 
     def of(self, student: str, assignment: str, time: str, spent: int = 0, due: str = "") -> Late:
-        """Return how late a student's work is, and the penalty.
+        """Return how late a student's work is and the penalty for it.
 
         Args:
             student: Name of the student, as in the marks.
@@ -128,7 +128,7 @@ class Lateness:
         return self._terms_of(student, assignment).due
 
     def _terms_of(self, student: str, assignment: str) -> Extension:
-        """Return the terms that apply to a student, taking each term from the most specific row that sets it."""
+        """Return the rule for a student, with each term taken from the most specific row that sets it."""
         mine = [one for one in self.extensions if one.student in ("", student) and one.assignment in ("", assignment)]
         mine.sort(key=lambda one: (one.student != "", one.assignment != ""))
         found = {"due": self.due, "grace": self.grace, "late_days": ""}
@@ -147,14 +147,14 @@ def _told(time: str, ends: datetime, late: float, days: int, share: float) -> st
 
 
 def _span(seconds: float) -> str:
-    """Return a duration in words, in its two largest units, such as "1 day and 3 hours"."""
+    """Return a duration in words, using its two largest units, such as "1 day and 3 hours"."""
     minutes = math.ceil(seconds / 60)
     parts = [(minutes // 1440, "day"), (minutes % 1440 // 60, "hour"), (minutes % 60, "minute")]
     return " and ".join([count(many, unit) for many, unit in parts if many][:2])
 
 
 def _terms(rule: str) -> tuple[float, int, float]:
-    """Parse a rule into the share deducted per unit of time, that unit in seconds, and the maximum share deducted."""
+    """Parse a rule. Return the share deducted per unit of time, the unit in seconds, and the maximum share deducted."""
     found = _RULE.fullmatch(rule.strip())
     rate, most = (float(found[1]) / 100, float(found[3] or 100) / 100) if found else (math.inf, math.inf)
     if found is None or rate > 1 or most > 1:
@@ -163,7 +163,7 @@ def _terms(rule: str) -> tuple[float, int, float]:
 
 
 def _seconds(grace: str, what: str) -> float:
-    """Convert a grace period from text to seconds."""
+    """Convert a grace period such as "15 minutes" to seconds."""
     if not grace:
         return 0.0
     found = _GRACE.fullmatch(grace.strip())
@@ -237,5 +237,5 @@ def read_extensions(file: Path) -> tuple[Extension, ...]:
 
 
 def as_toml(settings: Mapping[str, str]) -> str:
-    """Return settings in the TOML form that `read_settings` reads; empty values are left out."""
+    """Return settings as TOML that `read_settings` can read, without empty values."""
     return "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items() if value)

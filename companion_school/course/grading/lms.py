@@ -1,8 +1,8 @@
 """Fill marks into a gradebook exported from Canvas or Moodle, and pack feedback pages for upload.
 
-Only the grades in the table change, so that the platform can import the table again. Students are matched by the
+Only the grades in the table are changed, so that the platform can import the table again. Students are matched by the
 platform's number, which is part of the file names of downloaded submissions, or by an id or email address in the table.
-Sites in other languages use other column names, which can be set with the option `--columns`.
+Sites in other languages use different column names, which can be set with the option `--columns`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from companion_school.course.grading.submissions import KINDS, platform_number
 from companion_school.course.grading.tables import Row, as_it_was, read_number, read_table
 
 _NUMBERED = re.compile(r" \(\d+\)$")  # column names in Canvas, such as "week2 (4711)"
-_PARTICIPANT = re.compile(r"\D*(\d+)")  # ids in Moodle, such as "Participant 4711", in the site's language
+_PARTICIPANT = re.compile(r"\D*(\d+)")  # ids in Moodle in the site's language, such as "Participant 4711"
 ROLES = ("Identifier", "Grade")
 _MOST = ("maximum grade", "höchste bewertung", "note maximale", "calificación máxima")
 
@@ -60,7 +60,7 @@ def filled(
 def _matched(
     file: Path, known: Mapping[str, Row], marks: Sequence[Row], unknown: list[str], ids: Mapping[str, str]
 ) -> Iterator[tuple[Row, Row]]:
-    """Yield each mark with its student's row, and append students without a row to `unknown`.
+    """Yield each mark with its student's row. Append students without a row to `unknown`.
 
     Raises:
         ValueError: If two students in the marks match the same row.

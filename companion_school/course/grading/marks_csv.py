@@ -38,10 +38,8 @@ from companion_school.course.grading.tables import Row, as_csv, number, quoted, 
 from companion_school.course.written.sheet import MARKS, read_sheet
 
 LONGEST_NAME = 150
-"""Maximum length of a page's name in bytes.
-
-With a hash, the suffix and the addition for a file that is still being written, it stays below the 255 bytes that file
-systems allow.
+"""Maximum length of a page's name in bytes. With a hash, the suffix and the ending of a temporary file, the name stays
+below the 255 bytes that file systems allow.
 """
 _OWN = ("submission", "file", "also_handed_in", "time_from", "late_days", "changed_by_hand")
 
@@ -85,7 +83,7 @@ def _row(one: Settled, assignment: str, rule: Lateness | None) -> Row:
 
 
 def _columns(item: Item) -> list[str]:
-    """Return an item's column names: outcome, points and, for an exercise, robustness and any groups."""
+    """Return an item's column names: outcome, points and, for exercises, robustness and any groups."""
     if item.written or item.section:
         return [item.id, f"{item.id} points"]
     return [item.id, f"{item.id} points", f"{item.id} robust", *[f"{item.id} groups"] * (len(item.groups) > 1)]
@@ -102,7 +100,7 @@ def _change(change: tuple[str, str, str]) -> str:
 
 
 def summary(settled: Sequence[Settled]) -> str:
-    """Return a table for the terminal that counts the outcomes and robust answers for each item.
+    """Return a table for the terminal with the number of times each outcome occurred and of robust answers, by item.
 
     Outcomes that do not occur are left out. Below the table, it lists the students whose work a platform marks as late
     without giving a time.
@@ -134,10 +132,10 @@ def _by_item(settled: Sequence[Settled]) -> dict[str, list[Line]]:
 
 
 def statistics(settled: Sequence[Settled]) -> str:
-    """Return CSV text that counts students by item, outcome and known mistake, most frequent first.
+    """Return CSV text with the number of students by item, outcome and known mistake, most frequent first.
 
-    Robust answers are counted in separate rows ("right and robust"). A mistake in a row for "right" answers costs only
-    the robust mark.
+    Robust answers are counted in separate rows ("right and robust"). In rows for "right" answers, the mistake costs
+    only the robust mark.
     """
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
@@ -170,8 +168,8 @@ def write(graded: Sequence[Graded], assignment: str, out: Path, course: Path | N
 def publish(results: Results, out: Path) -> tuple[list[Settled], list[str]]:
     """Write results.json, marks.csv, class.csv and feedback/STUDENT.html, each atomically.
 
-    The changes and marks that people have added (overrides.csv, written.csv), and the rules for late work, are read
-    anew. If one student's page cannot be written, the other pages are still written.
+    Before that, reread the changes and marks that people have added (overrides.csv, written.csv) and the rules for late
+    work. If a student's page cannot be written, the other pages are still written.
 
     Args:
         results: The results of the class.
@@ -295,9 +293,8 @@ def first_results(out: Path, students: Sequence[str], *, again: bool) -> Results
 
 
 def merged(first: Results, new: Results) -> tuple[Results, list[str]]:
-    """Replace earlier results with new ones.
-
-    A student whom the platform has renamed is recognized by the platform's number in the name of the downloaded file.
+    """Replace earlier results with new ones. Students whom the platform has renamed are recognized by the platform's
+    number in the name of the downloaded file.
 
     Returns:
         The merged results, and a line for each student whose marks changed.

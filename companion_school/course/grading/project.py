@@ -1,8 +1,9 @@
 """Grade a project: each student's own transformer, stage by stage.
 
-A part of a stage earns its points if it is correct on both the public and the hidden cases. It first runs with the
-student's own files for the stages that it builds on. If it fails, it runs with the reference solutions instead, so that
-a mistake in one stage does not cost points in another. Each part runs in a separate process in the grader's sandbox.
+A part of a stage earns its points if it is correct on both the public and the hidden cases. It is first run with the
+student's own files for the stages that it builds on. If it fails, it is run again with their reference solutions, so
+that a mistake in one stage does not cost points in another. Each part runs in a separate process in the grader's
+sandbox.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ from companion_school.course.grading.sandbox.parent import Limits, Program, Surv
 from companion_school.course.grading.submissions import Handed
 
 LARGEST = 2**18
-"""Maximum size of a file in bytes. All files of a student together may have four times as many."""
+"""Maximum size of a file in bytes. All of a student's files together may be four times as large."""
 TAKEN = "# taken:"
 _PATIENCE = 3
-"""Number of parts of a stage that may exceed their time limit before the remaining ones are not tried."""
+"""Once this many parts of a stage have exceeded their time limit, the remaining ones are not tried."""
 
 
 def sources_of(handed: Handed) -> tuple[dict[str, str], dict[str, str]]:
@@ -91,13 +92,13 @@ def grade_one(worker: Worker, handed: Handed, stages: Sequence[Stage], keys: Key
 
 
 def nothing(handed: Handed, stages: Sequence[Stage], submission: str, fault: str, warning: str) -> Graded:
-    """Return the marks for a project that was not graded, including the reason."""
+    """Return the marks for a project that was not graded, with the reason."""
     marks = tuple(_made(part, UNREADABLE) for stage in stages for part in parts(stage.number))
     return Graded(handed, submission, fault, marks, warning=warning)
 
 
 def _made(part: Part, outcome: str, verdict: Verdict | None = None, note: str = "") -> Mark:
-    """Build the mark for a part, which earns either all of its points or none."""
+    """Build the mark for a part. A part earns either all of its points or none."""
     earned = Earned(points.Part("", 0, part.points), hidden=outcome == Result.RIGHT.value)
     section = f"Stage {part.stage.number}, {part.stage.file}"
     notes = (note,) if note else ()

@@ -3,8 +3,8 @@
 A race trains in the grader's sandbox and returns the merges of its tokenizer. This process encodes the held-out text
 with those merges and the course's tokenizer. It sends windows of the text to the sandbox, one token longer each time,
 receives logits for the next token, and computes the bits itself. A race therefore cannot report its own score, read the
-text while it trains, or look ahead. Only one thing is taken on trust, as the leaderboard says: race.py itself must not
-contain the held-out text.
+text while it trains, or look ahead. As the leaderboard says, one thing is not checked: race.py itself must not contain
+the held-out text.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _BASELINE = "a baseline"
 
 @dataclass(frozen=True)
 class Raced:
-    """Result of one student's race.
+    """Result of a student's race.
 
     Attributes:
         student: The student's name.
@@ -121,7 +121,7 @@ def _value(outcome: Outcome) -> Any:
 
 
 def _runner(value: Any) -> tuple[list[tuple[int, int]], int]:
-    """Validate the merges and the context length that a race returned. Raises `ValueError` if they are malformed."""
+    """Validate the merges and the context length returned by a race. Raises `ValueError` if they are malformed."""
     match value:
         case [list() as merges, int(context)] if len(merges) <= _MOST_MERGES and 1 <= context <= _LONGEST_CONTEXT:
             pairs = [tuple(pair) for pair in merges if isinstance(pair, (list, tuple))]
@@ -159,7 +159,7 @@ def _groups(windows: list[torch.Tensor], most: int) -> Iterator[list[torch.Tenso
 
 
 def _bits_of(logits_of: Callable[[torch.Tensor], Any], windows: list[torch.Tensor], vocab: int) -> float:
-    """Sum the bits of all tokens except the first in each window, predicting one position at a time."""
+    """Return the sum of the bits of all tokens except the first in each window, predicting one position at a time."""
     bits = 0.0
     for length in range(1, len(windows[0])):
         windows = [window for window in windows if len(window) > length]
@@ -178,9 +178,8 @@ def _bits_of(logits_of: Callable[[torch.Tensor], Any], windows: list[torch.Tenso
 
 
 def _program(sources: Mapping[str, str]) -> str:
-    """Return source code that defines `answer` for a student's race.
-
-    Called with a text, `answer` trains and returns [merges, context]. Called with token ids (window, position), it
+    """Return source code that defines `answer` for a student's race. Called with a text, `answer` trains and
+    returns [merges, context]. Called with token ids (window, position), it
     returns the logits of the next token (window, vocabulary).
     """
     return (

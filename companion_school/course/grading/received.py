@@ -1,4 +1,4 @@
-"""Find out when work was handed in, from the instructor's table, nbgrader, a platform's manifest or file names, or git.
+"""Determine when work was handed in from the instructor's table, nbgrader, a platform's manifest or file names, or git.
 
 A file's modification time is not used, because cloning, copying and downloading reset it. If no source gives a time,
 the time is unknown, and there is no late penalty.
@@ -95,7 +95,7 @@ class Sources:
             place: Name of the student's file or folder among the submissions.
             home: Path of that file or folder.
             files: The files to grade.
-            stamp: File where nbgrader recorded the time; None if the folder was not collected by nbgrader.
+            stamp: File in which nbgrader recorded the time; None if nbgrader did not collect the folder.
             named: Time given in the name of the file or folder; empty if there is none.
             late: True if the name says that the submission was late.
 
@@ -185,8 +185,8 @@ def _submitters(about: Mapping[str, Any]) -> str:
 def _stamped(file: Path | None) -> str:
     """Read the time that nbgrader recorded; empty if there is none.
 
-    The caller passes a file only for a folder that nbgrader collected, because in any other folder the student could
-    have written the file.
+    The caller passes a file only if nbgrader collected the folder, because the student could have written the file in
+    any other folder.
     """
     if file is not None and file.exists():
         with contextlib.suppress(Unreadable, UnicodeError):
@@ -201,7 +201,7 @@ def last_commit(home: Path, files: Sequence[Path]) -> str:
     """Return the time of the last commit to the graded files in a clone of a student's repository.
 
     The clone is not trusted: its configuration is ignored, and only its references and objects are read. If the files
-    differ from the checked-out commit, the time is unknown. The committer sets this time and can forge it.
+    differ from the checked-out commit, the time is unknown. Committers set this time themselves and can forge it.
 
     Args:
         home: Folder of the clone.
@@ -221,7 +221,7 @@ def last_commit(home: Path, files: Sequence[Path]) -> str:
             return ""
         return _git(home, "rev-list", "-1", "--format=%cI", head, "--", *names).rpartition("\n")[2]
     except subprocess.SubprocessError:
-        _SLOW.add(home)  # if git fails or times out for one file, do not run it for any others
+        _SLOW.add(home)  # if git fails or times out for one file, it is not run for the others
         return ""
     except (Unreadable, ValueError, OSError):
         return ""
@@ -246,7 +246,7 @@ def _head(repository: Path) -> str:
 
 
 def _is_committed(home: Path, head: str, files: Sequence[Path], names: Sequence[str]) -> bool:
-    """Return True if the files have the same contents as in this commit."""
+    """Return True if the files are the same as in this commit."""
     listed = _git(home, "ls-tree", "-r", "-z", "--full-tree", head, "--", *names)
     there = {name: about.split()[2] for about, name in (line.split("\t", 1) for line in listed.split("\0") if line)}
     for file, name in zip(files, names, strict=True):

@@ -1,7 +1,7 @@
 """Stored results of grading: results.json, the source of all tables and feedback pages.
 
-`companion grade` writes results.json. Changes that people make later are stored in separate files beside it and applied
-whenever the tables and pages are generated:
+`companion grade` writes results.json. Changes that people make later are stored in separate files beside it. They are
+applied whenever the tables and pages are generated:
 
     overrides.csv   points changed by a person, with reason and author
     written.csv     marks of written answers, which `companion course mark` reads from a marking sheet
@@ -43,7 +43,7 @@ class Finding:
 
     Attributes:
         lead: Introduction to the finding.
-        shows: The property that failed.
+        shows: The property that was violated.
         input: The smallest input that shows the fault; empty for a hidden case.
         fault: The expected and the actual result.
         mistake: Message of the known mistake that the answer makes; empty if none.
@@ -200,10 +200,10 @@ def _findings(mark: Mark) -> list[Finding]:
 
 
 def _finding(lead: str, verdict: Verdict, question: bool = False) -> Finding:
-    if question and verdict.result is Result.WRONG:  # for a wrong choice, the only feedback is why it is wrong
+    if question and verdict.result is Result.WRONG:  # if a choice is wrong, the only feedback is the reason
         return Finding("", "", "", verdict.fault if verdict.fault != NOT_IT else "", verdict.mistake or "")
     if verdict.result is Result.MISSING and (question or verdict.shows):
-        return Finding("", "", "", "", "")  # for an untouched stub, the outcome says enough
+        return Finding("", "", "", "", "")  # the outcome of an untouched stub needs no explanation
     return Finding(lead, verdict.shows, verdict.input, verdict.fault, verdict.mistake or "")
 
 
@@ -259,7 +259,7 @@ class Override:
 
 @dataclass(frozen=True)
 class Line:
-    """An item together with its manual change and the mark given by a person, if any.
+    """An item with any manual change and any mark given by a person.
 
     Attributes:
         item: The item.
@@ -295,7 +295,7 @@ class Settled:
 
     Attributes:
         record: Results of grading.
-        lines: The items, with manual changes and with marks given by people.
+        lines: The items, including manual changes and marks given by people.
         changes: Manual changes to the total, and points added by hand.
         late: Consequences of submitting late.
         known_as: The student's roster id or, if there is none, the name in the record.
@@ -342,17 +342,17 @@ class Settled:
 
     @property
     def is_earned(self) -> bool:
-        """True if there are points to count, either from items or added by a person."""
+        """True if there are points to count, from items or from a person."""
         return self.has_items or any(change.item == EXTRA for change in self.changes)
 
     @property
     def has_items(self) -> bool:
-        """True if the items have marks, because the submission could be read or a person has changed a mark."""
+        """True if the items have marks because the submission could be read or a person has changed a mark."""
         return self.record.submission in TRIED or any(line.override for line in self.lines)
 
     @property
     def headline(self) -> str:
-        """Score in words, for the feedback page."""
+        """The score in words, for the feedback page."""
         most = points(self.most)
         if self.total:
             return f"{number(self.total.points)} of {most}"
@@ -376,7 +376,7 @@ def settle(
 
     Args:
         results: Results of grading.
-        given: Marks of written answers. A mark counts only while the text is still the one that was marked.
+        given: Marks of written answers. A mark counts only if the text is still the one that was marked.
         overrides: Manual changes.
         rule: Rule for late work; without a rule there is no penalty.
         spent: Late days used for other problem sets, by student.
@@ -403,7 +403,7 @@ def settle(
 def read_overrides(file: Path, results: Results) -> list[Override]:
     """Read the manual changes from overrides.csv; there are none if the file does not exist.
 
-    A row that names a mistake (as worded in class.csv) but no student applies to all students whose wrong answer to the
+    A row that names no student but a mistake (as worded in class.csv) applies to all students whose wrong answer to the
     item makes that mistake. A row for a single student takes precedence.
 
     Raises:
@@ -433,7 +433,7 @@ def read_overrides(file: Path, results: Results) -> list[Override]:
 
 
 def _who_made(results: Results, id: str, mistake: str) -> list[str]:
-    """Return the students whose wrong answer to an item makes this known mistake."""
+    """Return the students who make this known mistake in a wrong answer to an item."""
     items = [(record.student, item) for record in results.records for item in record.items if item.id == id]
     return [student for student, item in items if item.outcome != Result.RIGHT.value and item.mistake == mistake]
 

@@ -1,8 +1,8 @@
-"""Find answers in a class that are equal or nearly equal once all names that the students chose are replaced.
+"""Find answers in a class that are equal or nearly equal, apart from the names that the students chose.
 
 Answers to exercises and files of a project are compared in the same way, with each other and with the course's own
-answers. Similarity proves nothing. Short exercises in particular have few correct answers, so very short answers are
-left out, as are answers equal to the stub.
+answers. Similarity proves nothing. Very short answers are left out, because short exercises have only a few correct
+answers. Answers equal to the stub are left out too.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from companion_school.course.grading.submissions import Handed
 from companion_school.course.proof.verify import as_answer
 
 LEAST = 40
-"""Minimum length of a compared answer in tokens (see `words`). Shorter answers are often alike by chance."""
+"""Minimum length in tokens (see `words`) of answers that are compared. Shorter answers are often alike by chance."""
 
 MOST = 5000
-"""Maximum length of a compared answer in tokens."""
+"""Maximum length in tokens of answers that are compared."""
 
 ALIKE = 0.92
 """Minimum similarity for two answers to count as alike: the ratio of `difflib.SequenceMatcher` over their tokens."""
 
 LONG = 200
-"""Minimum length in tokens of an answer whose similarity to the course's own is not attributed to chance."""
+"""Minimum length in tokens of an answer whose similarity to the course's own answer cannot be due to chance."""
 
 COURSE = "(the course's own answer)"
 _LONGEST = 100_000  # characters; longer programs are not parsed
@@ -76,7 +76,7 @@ class Alike:
 
 
 def programs(handed: Sequence[Handed], chosen: Sequence[Exercise]) -> list[Answers]:
-    """Collect the answers to exercises, each with the code from its notebook that it needs. No code is run.
+    """Collect the answers to exercises, each with the code that it needs from its notebook. No code is run.
 
     Students whose files cannot be read are left out.
 
@@ -118,8 +118,9 @@ def modules(handed: Sequence[Handed], stages: Sequence[Stage]) -> list[Answers]:
 def alike(answers: Answers) -> list[Alike]:
     """Find the answers that match the course's own, and groups of students whose answers are alike.
 
-    An answer of at least `LONG` tokens matches one of the course's answers if it is similar. A shorter answer must be
-    equal, because there are few correct short answers. Answers that match the course's own are not in any other group.
+    An answer of at least `LONG` tokens matches one of the course's answers if the two are similar. A shorter answer
+    must be equal to it, because there are few correct short answers. Answers that match the course's own are not in any
+    other group.
 
     Returns:
         The groups, most similar first.
@@ -225,5 +226,5 @@ def _walk(node: ast.AST, own: set[str], numbers: dict[str, int]) -> Iterator[str
 
 
 def as_text(found: Sequence[Alike]) -> str:
-    """Format the groups as text, one per line. Only equal answers show as 100% alike; others are rounded down."""
+    """Format the groups as text, one per line. Percentages are rounded down, so only equal answers show 100%."""
     return "\n".join(f"{one.id}  {int(100 * one.share):3}%  {', '.join(one.students)}" for one in found)

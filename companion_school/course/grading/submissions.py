@@ -36,13 +36,13 @@ CHOICE = (
 _SEVERAL = "several problem sets: "
 _COPY = re.compile(r"[ _-]*(?:\((\d{1,6})\)|copy(?:[ _-]?(\d{1,6}))?|-(\d{1,3}))$", re.IGNORECASE)
 _NBGRADER = ("source", "release", "submitted", "autograded", "feedback", "exchange", "marks")
-"""Folders of an nbgrader course, and the one that `companion grade` writes."""
+"""Folders of an nbgrader course, and the folder that `companion grade` writes."""
 _DEEPEST, _MOST_FILES, _MOST_ZIPS = 4, 2000, 10
 
 
 @dataclass(frozen=True)
 class Platform:
-    """Information from the name of a file or folder downloaded from a learning platform.
+    """Information in the name of a file or folder downloaded from a learning platform.
 
     Attributes:
         student: Name of the student, including the platform's number, such as "lovelaceada_1234".
@@ -69,9 +69,9 @@ _NAMES = (
 
 
 def platform_name(name: str) -> Platform | None:
-    """Parse the name of a file or folder downloaded from a learning platform; None for any other name."""
+    """Parse the name of a file or folder downloaded from a learning platform. Return None for any other name."""
     found = next((match.groupdict() for one in _NAMES if (match := one.fullmatch(name))), None)
-    if found is None or name.count("_assignsubmission_") > 1:  # ambiguous: could be another student's name
+    if found is None or name.count("_assignsubmission_") > 1:  # this could be another student's name
         return None
     student = f"{found['who']}_{found['id']}" if found.get("id") else found["who"]
     upload = found.get("upload") or "0"
@@ -81,7 +81,7 @@ def platform_name(name: str) -> Platform | None:
 
 
 def platform_number(student: str) -> str | None:
-    """Return the platform's number at the end of a student's name; None if there is none."""
+    """Return the platform's number at the end of a student's name, or None if there is none."""
     match = re.search(r"_(\d+)$", student)
     return match[1] if match else None
 
@@ -116,7 +116,7 @@ class _Entries:
     paths: list[tuple[Path, Platform]] = field(default_factory=list)
 
     def said(self) -> tuple[str, bool]:
-        """Return the latest time in the names, and True if any name is marked as late."""
+        """Return the latest time in the names, and whether any name is marked as late."""
         return max(one.time for _, one in self.paths), any(one.late for _, one in self.paths)
 
 
@@ -136,7 +136,7 @@ def handed_in(
         folder: Folder that contains a notebook, a folder or a zip file for each student, possibly in a subfolder
             `submitted`.
         assignment: Name of the problem set, which selects a folder if students' folders hold several problem sets.
-        project: Look for the files of *Your own transformer* instead of a notebook.
+        project: Whether to look for the files of *Your own transformer* instead of a notebook.
         times: The instructor's table of submission times, by student.
         zone: UTC offset to assume for times without one.
 
@@ -174,7 +174,7 @@ def handed_by(student: str, folder: Path, assignment: str | None = None, *, proj
     """Find the submission in one student's folder, and record any problem with it in `fault`."""
     entries = _Entries([(folder, Platform(plain(student)))])
     found = _one(plain(student), entries, assignment, received.Sources({}, {}, "UTC"), project=project, collected=False)
-    assert found is not None  # only single files can give None
+    assert found is not None  # only single files return None
     return found
 
 
@@ -200,7 +200,7 @@ def left_out(folder: Path) -> list[str]:
 
 
 def _inner(folder: Path) -> Path:
-    """Return an nbgrader course's folder `submitted`, or the given folder if `submitted` may be a student's name."""
+    """Return an nbgrader course's folder `submitted`, or the given folder if `submitted` could be a student."""
     if not (folder / "submitted").is_dir():
         return folder
     others = {path.name for path in folder.iterdir() if path.is_dir() or path.suffix in (*KINDS, ".zip")}
@@ -251,7 +251,7 @@ def _one(
     project: bool,
     collected: bool,
 ) -> Handed | None:
-    """Build a student's submission; None if a project is graded and the entry is a file outside any project."""
+    """Build a student's submission. Return None if a project is graded and the entry is a file outside any project."""
     place = plain(entries.paths[0][0].name)
     try:
         found: list[tuple[Path, Platform]] = []
@@ -276,7 +276,7 @@ def _one(
 
 
 def _files_of(path: Path, assignment: str | None) -> list[Path]:
-    """List the files in one entry of a student, or only those in the problem set's folder if the entry has one."""
+    """List the files in a student's entry, or only those in the problem set's folder if there is one."""
     if path.is_symlink():
         raise ValueError(f"{plain(path.name)} is a link, not a file or a folder")
     if path.suffix.lower() == ".zip" and path.is_file():

@@ -1,4 +1,4 @@
-"""Read and write CSV tables of marks for spreadsheets in any language, escaping cells that could be run as formulas."""
+"""Read and write CSV tables of marks for spreadsheets in any language, escaping cells that look like formulas."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from companion.ground.reading import read_text
 
 Row = dict[str, str]
 _FORMULA = r"([\s\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff']*[=+\-@\uff1d\uff0b\uff0d\uff20]|[\t\r])"
-"""Start of a formula in a cell: a sign (full-width ones too) that invisible characters may precede, or a tab or CR."""
+"""Start of a formula in a cell: a sign, possibly full-width and after invisible characters, or a tab or CR."""
 _BEGINNING = re.compile(rf"(\A|[;\t\r\n]){_FORMULA}")
 _QUOTED = re.compile(rf"(\A|[;\t\r\n])'{_FORMULA}")
 
@@ -31,7 +31,7 @@ def points(value: float) -> str:
 
 
 def read_number(text: str, where: str) -> float | None:
-    """Parse the number in a cell, which may have a decimal point or comma; None for an empty cell.
+    """Parse the number in a cell, with a decimal point or comma. Return None for an empty cell.
 
     Args:
         text: Contents of the cell.
@@ -81,7 +81,7 @@ def read_table(path: Path) -> list[Row]:
 
 
 def separator(text: str) -> str:
-    """Detect the separator of a table: whichever of comma, semicolon and tab is most frequent in its header line."""
+    """Return the separator of a table: the comma, semicolon or tab, whichever occurs most often in the header line."""
     head = re.sub(r'"[^"]*"', "", text.lstrip("\r\n").partition("\n")[0])
     return max(",;\t", key=head.count)
 

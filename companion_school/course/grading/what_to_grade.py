@@ -92,7 +92,7 @@ def _named(ids: Sequence[str], secret: bytes) -> Task:
 
 
 def _asked_as(item: Asked, id: str) -> Asked:
-    """Return an item with the number under which it was handed out, which identifies a student's answer."""
+    """Return an item under the number with which it was handed out, because that number identifies answers."""
     return replace(item, id=id) if id in MOVED else item
 
 

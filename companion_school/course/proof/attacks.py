@@ -1,8 +1,8 @@
-"""Hostile answers to exercise 2.3. Each attack must earn no points and end in one of the outcomes listed for it.
+"""Hostile answers to exercise 2.3. Each attack must earn no points and have one of the outcomes listed for it.
 
-An attack is the body of `visible_softmax(scores, may_look)`. If it runs at all, it runs in the grader's sandbox.
-`ATTACKS` are graded with no operators forbidden, so that they can get as far as possible. `BREACHES` break the rules of
-the exercise, most of them by calling a forbidden operator.
+An attack is the body of `visible_softmax(scores, may_look)`. Any attack that runs, runs in the grader's sandbox. For
+`ATTACKS`, no operators are forbidden, so that they can get as far as possible. `BREACHES` break the rules of the
+exercise, most of them by calling a forbidden operator.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ ATTACKS: dict[str, tuple[str, tuple[str, ...]]] = {
     "imports the companion by another name": (
         "import importlib\ntheirs = importlib.import_module('compa' + 'nion.layers.attention')\n"
         "return theirs.softmax(scores)",
-        ("refused", "crashed"),  # blocked by the import hook, or because the sandbox has no such module
+        ("refused", "crashed"),  # blocked by the import hook, or by the sandbox, which has no such module
     ),
     "looks for it among the modules": (
         "import sys\nfound = [one for name, one in sys.modules.items() if 'lesson' in name or 'compan' in name]\n"
@@ -235,7 +235,7 @@ ATTACKS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "sends replies in advance": (
         f"{_FRAMES}\nfor _ in range(50): send(codec.pack_outcome(outcome(scores)))\nreturn scores",
-        ("wrong", "timeout"),  # nobody reads the replies, so sending eventually blocks
+        ("wrong", "timeout"),  # no process reads the replies, so sending eventually blocks
     ),
 }
 

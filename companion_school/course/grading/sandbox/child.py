@@ -1,10 +1,10 @@
 """The process that runs students' code behind a wall. It never imports companion and never decides marks.
 
 `wall.Wall.command` starts it as python -I child.py WALL ANSWERS ENGINE SOCKET NAME FOLDER. It loads torch once. From
-the folder ENGINE it loads the modules that call an answer and pack its result (`companion_school/checking`). For each
-request on its socket, it forks; the request contains the limits and the channel to use. The fork drops its privileges
-(`wall.py`), defines the student's program, and answers the cases on the channel, one at a time. The first message names
-the program. All replies are packed with `codec.py`.
+the folder ENGINE it loads the modules that call an answer and pack its result (`companion_school/checking`). It forks
+for each request on its socket, which contains the limits and the channel to use. The new process drops its privileges
+(`wall.py`), defines the student's program, and answers the cases on the channel, one at a time. The first message on
+the channel contains the program. All replies are packed with `codec.py`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import Any, Protocol, runtime_checkable
 
 LENGTH = struct.Struct("<q")
 LARGEST = 2**20
-"""Bytes of a message from a student's process; results of exercises are far smaller."""
+"""Maximum size of a message from a student's process in bytes; results of exercises are far smaller."""
 NOTEBOOK = "your notebook"
 """Name of the file that contains an answer, as shown in error messages."""
 
@@ -73,7 +73,7 @@ def receive(channel: Channel, most: int = LARGEST) -> bytes:
 
 
 def send(channel: Channel, data: bytes) -> None:
-    """Send one message: its length in eight bytes, then its bytes."""
+    """Send one message: its length as eight bytes, then its contents."""
     channel.sendall(LENGTH.pack(len(data)) + data)
 
 
@@ -88,7 +88,7 @@ def _exactly(channel: Channel, length: int) -> bytes:
 
 
 def main() -> None:
-    """Load everything that answers need, report readiness, and fork for each request until the socket is closed."""
+    """Load everything that answers need, report readiness, and fork for each request until the socket closes."""
     wall_file, answers_file, engine_folder, descriptor, name, folder = sys.argv[1:]
     control = socket.socket(fileno=int(descriptor))
     os.chdir(folder)  # an empty folder that is not writable
@@ -149,15 +149,15 @@ def main() -> None:
 
 
 def _as_it_is(model: Any = None, **_: Any) -> Any:
-    """Replacement for `torch.compile` that compiles nothing, because compiling exceeds the time limit of an answer."""
+    """Replacement for `torch.compile` that does not compile, because compiling would exceed the time limit."""
     return (lambda function: function) if model is None else model
 
 
 def _pretend_a_place(folder: str) -> Callable[..., None]:
     """Make PyTorch believe that the folder for its files exists, and return the real `os.makedirs`.
 
-    Some parts of PyTorch create such a folder when they are imported. Most answers that import them never use the
-    folder, and the sandbox does not allow writing.
+    Some parts of PyTorch create such a folder when they are imported. Most answers that import these parts never use
+    the folder, and the sandbox does not allow writing.
     """
     tempfile.tempdir = folder
     make = os.makedirs
@@ -185,7 +185,7 @@ def _end(child: int, children: dict[int, int], wall: Any) -> int:
 
 
 def _address_space() -> int:
-    """Return the number of bytes already mapped, which is added to every memory limit; 0 if it cannot be read."""
+    """Return the number of bytes already mapped, which is added to all memory limits, or 0 if it is unknown."""
     try:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[0]) * resource.getpagesize()
@@ -235,14 +235,14 @@ def _serve_part(descriptor: int, order: dict[str, Any], tools: _Tools) -> None:
 def _limit(cpu_seconds: int, memory: int, writes: int) -> None:
     """Set the resource limits: `memory` in mapped bytes, and `writes` in bytes per file.
 
-    Limits that the system does not support are omitted (memory, on macOS).
+    Limits that the system does not support, such as memory on macOS, are omitted.
     """
     wanted = {
         "RLIMIT_CPU": (cpu_seconds, cpu_seconds + 1),
         "RLIMIT_AS": (memory, memory),
         "RLIMIT_FSIZE": (writes, writes),
         "RLIMIT_NOFILE": (64, 64),
-        "RLIMIT_NPROC": (0, 0),  # this forbids threads too; root is exempt but never runs code behind a wall
+        "RLIMIT_NPROC": (0, 0),  # this also forbids threads; root is exempt, but code behind a wall never runs as root
         "RLIMIT_CORE": (0, 0),
         "RLIMIT_MSGQUEUE": (0, 0),
     }
@@ -253,7 +253,7 @@ def _limit(cpu_seconds: int, memory: int, writes: int) -> None:
 
 
 def _read(channel: socket.socket, tools: _Tools) -> None:
-    """Find the answers in a student's files, which are untrusted: reading them may never end."""
+    """Find the answers in a student's files. The files are untrusted, and reading them may never end."""
     order = json.loads(receive(channel))
     files = [(name, receive(channel, tools.reading.LARGEST)) for name in order["files"]]
     found: dict[str, Any] = {}
@@ -276,7 +276,7 @@ def _serve(channel: socket.socket, program: dict[str, Any], engine: dict[str, An
     case, in_this_process = engine["exercise"].Case, engine["call"].in_this_process
 
     def attempt(action: Any) -> Any:
-        """Return the outcome of an action; if it raises an exception, that is the outcome."""
+        """Return the outcome of an action. If the action raises an exception, the exception is the outcome."""
         try:
             return action()
         except BaseException as error:  # SystemExit and KeyboardInterrupt, too
@@ -298,7 +298,7 @@ def _serve(channel: socket.socket, program: dict[str, Any], engine: dict[str, An
     def define() -> Any:
         code = compile(program["source"], NOTEBOOK, "exec")
         lines = program["source"].splitlines(keepends=True)
-        # so that tracebacks and `inspect` find the source
+        # allows tracebacks and `inspect` to find the source
         linecache.cache[NOTEBOOK] = (len(program["source"]), None, lines, NOTEBOOK)
         with watch:
             exec(code, names)

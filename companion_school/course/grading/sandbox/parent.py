@@ -1,4 +1,4 @@
-"""Run an answer in another process, and accept only values from it.
+"""Run an answer in another process, and accept nothing but values from it.
 
 A `Worker` owns a process that has loaded torch (`child.py`) and forks one process per part of an exercise. Messages are
 packed (`codec.py`). A reply that is too long, malformed or out of range ends the part, which counts as a crash.
@@ -33,17 +33,17 @@ from companion_school.course.grading.sandbox import child, wall
 
 MOST_TEXT, MOST_PARTS, MOST_DEPTH, MOST_WHOLE = 500, 100_000, 20, 2**63
 MOST_BYTES = 16 * 2**20
-"""Maximum size of all results of a part together, because they are all in memory at the same time."""
+"""Maximum total size of a part's results, which are all in memory at the same time."""
 
 T = TypeVar("T")
 _START_SECONDS = 120.0
 _MOST_READY = 2000
 _ROOM = 4 * 2**20
-"""Bytes of the files that a program may write, if it may."""
+"""Maximum total size in bytes of the files written by a program that may write files."""
 
 
 def _ids() -> Iterator[int]:
-    """Yield user ids for students' processes, a new id for each process. Each grader starts at a different id."""
+    """Yield user ids for students' processes, with a new id for each process. Each grader starts at a different id."""
     with contextlib.suppress(OSError):
         users = wall.spare_users(Path("/proc/self/uid_map").read_text())
         begin = os.getpid() * 2**15 % len(users)
@@ -79,8 +79,8 @@ class Limits:
 def busy() -> float:
     """Return the factor, from 1 to 4, by which time limits are extended while other processes use this machine.
 
-    Limits are in wall-clock seconds, so that they also stop an answer that sleeps. If there are more runnable processes
-    than processors, a correct answer takes longer than on an idle machine.
+    Limits are in wall-clock seconds so that they also stop an answer that sleeps, but a correct answer takes longer if
+    there are more runnable processes than processors.
     """
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     return min(4.0, max(1.0, load / (os.cpu_count() or 1)))
@@ -120,7 +120,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Surveyed:
-    """What the grader needs to know about a Python file.
+    """The information that the grader needs about a Python file.
 
     Attributes:
         fault: The reason why the file is not valid Python, or an empty string.
@@ -169,7 +169,7 @@ class Worker:
     def read(
         self, files: Sequence[tuple[str, bytes]], asked: Mapping[str, Sequence[str]]
     ) -> tuple[bool, dict[str, Found]]:
-        """Find the answers in a student's files, in a separate process. The flag returned is True if there is no code.
+        """Find the answers in a student's files, in a separate process. The flag is True if there is no code.
 
         Args:
             files: The name and contents of each file.
@@ -190,9 +190,9 @@ class Worker:
     def read_texts(
         self, files: Sequence[tuple[str, bytes]], lines: Sequence[str], *, runs: bool = False
     ) -> tuple[dict[str, str], dict[str, list[tuple[str, str]]]]:
-        """Return a student's text below each of these lines and, with `runs`, the outputs and pictures beside it.
+        """Return a student's text below each of these lines and, if `runs` is true, the outputs and pictures beside it.
 
-        The files are read in a separate process, which raises the same errors as `read`.
+        The files are read in a separate process. The exceptions are those of `read`.
         """
         found = self._read(files, {"written": list(lines), "runs": runs})
         shown = {
@@ -271,7 +271,7 @@ class Worker:
         return run
 
     def talk(self, program: Program, use: Callable[[Callable[..., Outcome]], T]) -> T:
-        """Run a program in a separate process, and pass `use` a function that calls the program on a case.
+        """Run a program in a separate process, and pass a function that calls the program on a case to `use`.
 
         Every call returns an outcome, no matter how it ends. Afterwards, `self.seconds` and `self.received` hold the
         duration of the call and the number of bytes received.
@@ -288,7 +288,7 @@ class Worker:
         return self._in_a_fork(lambda channel: self._converse(channel, program, use), writes=room)
 
     def _in_a_fork(self, converse: Callable[[socket.socket], T], *, reads: bool = False, writes: int = 0) -> T:
-        """Exchange messages with a separate process, end that process in any case, and return the result."""
+        """Exchange messages with a separate process, always end that process, and return the result."""
         ours, theirs = socket.socketpair()
         part = None
         try:
@@ -380,7 +380,7 @@ class Worker:
             "reads": reads,
             "writes": writes,
             "cpu": 2 * int(self.limits.seconds * busy())
-            + 2,  # higher than the wall-clock limit, for programs that use several processors
+            + 2,  # higher than the wall-clock limit, because programs may use several processors
             "memory": int(self.limits.memory_gib * 2**30),
             "user": next(_users),
         }
@@ -388,7 +388,7 @@ class Worker:
         return int(self._hear()["child"])
 
     def _end(self, part: int | None) -> None:
-        """Stop all processes that a part left running. Replace a worker that a student may have tampered with."""
+        """Stop all processes that a part left running. Replace a worker with which a student may have tampered."""
         try:
             if part is None:
                 raise EOFError
@@ -418,7 +418,7 @@ _ready: dict[int, tuple[Case, bytes]] = {}
 
 
 def _packed(case: Case) -> bytes:
-    """Return the message that requests a call on a case. It is packed once for all students and both calls."""
+    """Return the message that requests a call on a case. It is packed only once for all students and both calls."""
     known = _ready.get(id(case))
     if known is None or known[0] is not case:
         if len(_ready) >= _MOST_READY:
@@ -458,10 +458,10 @@ class _Timed:
 
 
 def believable(outcome: Outcome, case: Case | None) -> Outcome:
-    """Return an outcome unchanged if a process that runs a student's code may report it; otherwise raise `ValueError`.
+    """Return an outcome if a process that runs a student's code may report it; otherwise raise `ValueError`.
 
-    Such a process can report the result of its call, that nothing was written, and that something was denied. It cannot
-    know whether an answer is right.
+    Such a process may report the result of a call, an answer that is not written yet, or a use of something forbidden.
+    It cannot know whether an answer is right.
     """
     if outcome.result not in (None, Result.MISSING, Result.REFUSED):
         raise ValueError("a student's process cannot know that")
@@ -512,6 +512,6 @@ def _check_size(value: Any) -> None:
         elif isinstance(item, (list, tuple)):
             waiting += [(part, depth + 1) for part in item]
         elif isinstance(item, torch.Tensor) and math.prod(size or 1 for size in item.shape) > child.LARGEST:
-            raise ValueError("a result has an empty axis, and its other axes are too large")  # so it uses no memory
+            raise ValueError("a result has an empty axis, and its other axes are too large")  # uses no memory
         elif isinstance(item, int) and abs(item) > MOST_WHOLE:
             raise ValueError("a result contains a number that is too large")

@@ -1,16 +1,16 @@
-"""The wall between a student's code and everything else: the grader, its secret, other students' work and the machine.
+"""The wall that keeps a student's code away from the grader, its secret, other students' work and the machine.
 
-There are three implementations of the interface `Wall`; `choose` picks the first that works on this system:
+There are three walls. `choose` picks the first of them that works on this system:
 
 - `Bubblewrap`: the code runs under `bwrap` (Linux), without network or home folder, in its own process namespace, on a
   read-only file system that contains only Python and its libraries.
 - `AnotherUser`: the code runs as a user without files or capabilities. This wall is for graders that run as root where
   `bwrap` does not work, as in most containers. The code cannot read files that only root can read.
-- `NoWall`: only limits on time, memory, processes and files. It is used only on request.
+- `Wall` itself: the code is only subject to limits on time, memory, processes and files. It is used only on request.
 
-The instructor's process asks for the `command` that starts the worker (`child.py`). The worker calls `fork` for each
-part of an exercise, and the new process calls `give_up`. Because the worker runs this code, the file imports only the
-standard library. `python wall.py NAME` tests whether a wall works on this system.
+The instructor's process starts the worker (`child.py`) with the `command` that a wall returns. The worker calls `fork`
+for each part of an exercise, and the new process calls `give_up`. Because the worker runs this code, the file imports
+only the standard library. `python wall.py NAME` tests whether a wall works on this system.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Wall:
     `child.py`.
 
     Attributes:
-        name: The name that tells `child.py` which wall it is behind.
+        name: Name by which `child.py` selects the wall that it runs behind.
         warning: Warning to show on every page with marks that were computed behind this wall, or an empty string.
     """
 
@@ -53,7 +53,7 @@ class Wall:
     warning = "graded without a sandbox: the code could have read this machine's files, and its marks prove little"
 
     def command(self, program: Sequence[Path], arguments: Sequence[str]) -> list[str]:
-        """Return the command that runs the first of these Python files, passing it the paths of the others and then the
+        """Return the command that runs the first of these Python files with the paths of the other files and then the
         arguments."""
         return [sys.executable, "-I", *map(str, program), *arguments]
 
@@ -62,7 +62,7 @@ class Wall:
         return ""
 
     def fork(self) -> int:
-        """Fork. The new process, in which this returns 0, must then call `give_up`."""
+        """Fork. The new process, in which this method returns 0, must then call `give_up`."""
         return os.fork()
 
     def give_up(self, user: int, writes: int = 0) -> str:
@@ -85,7 +85,7 @@ class Bubblewrap(Wall):
     """A `bwrap` sandbox in which each part also has its own process and mount namespaces and its own shared memory.
 
     Root starts the sandbox without a user namespace, so that parts can run as different users. Other users start it in
-    a user namespace, and each part gets its own nested one.
+    a user namespace, and each part gets its own nested user namespace.
     """
 
     name, warning = "bubblewrap", ""
@@ -149,7 +149,7 @@ class Bubblewrap(Wall):
 
 
 class AnotherUser(Wall):
-    """A user with no account, groups or capabilities, and with no other processes running. Needs root."""
+    """A user without an account, groups or capabilities who runs no other processes. Needs root."""
 
     name, warning = "another user", ""
 
@@ -160,7 +160,7 @@ class AnotherUser(Wall):
     def give_up(self, user: int, writes: int = 0) -> str:
         folder = os.getcwd()
         libc = ctypes.CDLL(None, use_errno=True)
-        is_apart = libc.unshare(_NEW_MOUNTS | _NEW_IPC | _NEW_NETWORK) == 0  # root may not do this in most containers
+        is_apart = libc.unshare(_NEW_MOUNTS | _NEW_IPC | _NEW_NETWORK) == 0  # forbidden in most containers
         if is_apart:
             _without_shared_memory()
             _kernel("mount", b"none", b"/", None, _PRIVATE, None)
@@ -249,7 +249,7 @@ def spare_users(mapped: str) -> range:
     """Return user ids that belong to no account, for students' processes.
 
     Args:
-        mapped: The text of /proc/self/uid_map, which lists the existing ids. A container may have only a few ids.
+        mapped: The text of /proc/self/uid_map, which lists the existing ids. There may be only a few in a container.
     """
     ends = [int(first) + int(many) for first, _, many in (line.split() for line in mapped.splitlines())]
     last = max(ends, default=2**32) - 2  # the last id belongs to "nobody"
