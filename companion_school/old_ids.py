@@ -1,8 +1,8 @@
 """Old ids of exercises, questions and other items that have moved to another lesson.
 
-Old ids still work wherever a reader or a course has stored them: in saved progress and answers, in `check(...)` in an
-old copy of a notebook, in the schedule of `companion review`, and in the lists of a problem set. The old lesson never
-reuses the number or letter of an item that has moved.
+Old ids still work wherever a reader or a course has stored them: in saved progress and answers, in calls of `check` in
+an old copy of a notebook, in the schedule of `companion review`, and in the lists of a problem set. The old lesson
+never reuses the number or letter of an item that has moved.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ MOVED: dict[str, str] = {
 }
 """Where each item has moved.
 
-The forms are "19.4": "22.1" for an exercise, "19.h": "22/after-five" for a question (its new lesson, and its name,
-which stays the same), and "19.muon": "22.muon" for a written answer or an examination question. Answers to a question
-stay under the key of its first lesson, here "19/after-five".
+An entry is "19.4": "22.1" for an exercise, "19.h": "22/after-five" for a question (the new lesson, and the question's
+name, which does not change), and "19.muon": "22.muon" for a written answer or an examination question. Saved answers to
+a question remain under the key of its first lesson, here "19/after-five".
 """
 
 
@@ -55,16 +55,16 @@ def old_id(id: str) -> str | None:
 
 
 def renamed(entries: Mapping[str, Entry]) -> dict[str, Entry]:
-    """Return saved entries under their current ids. If both ids have an entry, the one under the current id counts."""
+    """Return saved entries under their current ids. The entry under the current id takes precedence."""
     moved = {MOVED[id]: entry for id, entry in entries.items() if id in MOVED}
     return moved | {id: entry for id, entry in entries.items() if id not in MOVED}
 
 
 def numbers(lesson: int) -> Iterator[str]:
-    """Yield the ids of a lesson's exercises in order, without end, skipping those that have moved away."""
+    """Yield an endless sequence of ids for a lesson's exercises, skipping those that have moved away."""
     return (id for at in count(1) if (id := f"{lesson}.{at}") not in MOVED)
 
 
 def letters(lesson: int) -> list[str]:
-    """Return the possible ids of a lesson's questions in order, without those that have moved away."""
+    """Return the possible ids of a lesson's questions in order, except those that have moved away."""
     return [id for letter in "abcdefghijklmnopqrstuvwxyz" if (id := f"{lesson}.{letter}") not in MOVED]

@@ -1,8 +1,8 @@
-"""Compute all activations of a forward pass in Python, named as in the explorer's engine.
+"""Compute all activations of a forward pass in Python, using the names of the explorer's engine.
 
 The output of each module is stored under the module's name. Attention layers call a function `attend` with their
 queries, keys and values; wrapping that function gives access to the scores and weights. This works for every decoder
-and encoder-decoder in the package, and for your own model if it uses the build track's names.
+and encoder-decoder in the package, and for your own model if its modules have the build track's names.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from companion.layers.stack import Memory
 from companion.transformer import Transformer
 
 Rows = dict[str, list[Tensor]]
-"""For each name, the rows of a pass, one per token."""
+"""The rows of a pass, one per token, for each name."""
 ATTEND = "attend"
 WATCHED = (".attention", ".cross")
 ONE = threading.RLock()
-"""Lock that is held while a model runs, because watching a pass patches the layers' modules, which models share."""
+"""Lock that is held while a model runs, because recording a pass patches Python modules that models share."""
 
 
 @torch.no_grad()
@@ -58,7 +58,7 @@ def inside(model: nn.Module, tokens: Sequence[int], source: Sequence[int] = (), 
 
 
 def memory_of(model: Any, source: Sequence[int]) -> Any:
-    """Encode a source once for all tokens that an encoder-decoder generates; an empty source gives `None`."""
+    """Encode a source once for all tokens that an encoder-decoder generates. Return `None` for an empty source."""
     if not len(source):
         return None
     ids = torch.tensor([source])
@@ -122,7 +122,7 @@ def patched(
     first: int,
     off: Collection[str] = (),
 ) -> Float[Tensor, "column token vocab"]:
-    """Compute one pass for each state, with that state in place of the residual stream at one position.
+    """Compute one pass for each state, with the state in place of the residual stream at one position.
 
     Args:
         model: The model.
@@ -130,7 +130,7 @@ def patched(
         source: Ids that the encoder of an encoder-decoder reads; empty for a decoder.
         states: The states to insert.
         layer: Number of the block after which the stream is replaced; 0 for the input of the first block.
-        first: Position of the first state. Each of the following states goes one position further to the right.
+        first: Position of the first state. Each further state is inserted one position further to the right.
         off: Heads and experts to switch off (see `switched_off`).
 
     Returns:
@@ -155,7 +155,7 @@ def patched(
 
 
 def _for_each(memory: Any, rows: int) -> Any:
-    """Repeat the encoded source for a batch of this many rows."""
+    """Repeat the encoded source for a batch of this size."""
     if isinstance(memory, Memory):
         return memory.select(torch.zeros(rows, dtype=torch.long))
     return memory if memory is None else tuple(x.expand(rows, *x.shape[1:]) for x in memory)
@@ -214,7 +214,7 @@ def _leaves(within: list[str]) -> Any:
 
 
 def _keeps(name: str, found: Rows) -> Any:
-    """Return a hook that stores the output of the module with this name, and its input if that has a name."""
+    """Return a hook that stores the output of the module with this name, and its input if the input has a name."""
     block = name.rpartition(".")[0]
 
     def keep(module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
@@ -289,14 +289,14 @@ def _attention_watched(
 
 
 def _of_attention(name: str, q: Tensor, k: Tensor, v: Tensor, said: Mapping[str, Any]) -> Rows:
-    """Compute scores, weights and head outputs from the arguments of `attend`, concatenating all heads of a row.
+    """Compute scores, weights and head outputs from the arguments of `attend`, with all heads of a row concatenated.
 
     In a decoder's self-attention, row i contains only the i + 1 keys up to the query's position.
     """
     options = {
         key: said[key] for key in ("mask", "causal", "window", "score_cap", "sinks") if said.get(key) is not None
     }
-    if isinstance(mask := options.get("mask"), Tensor):  # the mask of your own model may have fewer axes
+    if isinstance(mask := options.get("mask"), Tensor):  # a mask from your own model may have fewer axes
         options["mask"] = mask[(None,) * (4 - mask.ndim)]
     width = said.get("score_width")
     weights = attention_weights(q, k, score_width=width, **options)

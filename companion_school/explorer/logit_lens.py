@@ -1,6 +1,6 @@
 """Logit lens (nostalgebraist 2020): the predictions that a model would make if it ended after a given layer.
 
-This module is for passes computed in Python; the page's own engine has its logit lens in `engine.js`.
+This module is for passes computed in Python. The logit lens of the page's own engine is in `engine.js`.
 """
 
 from __future__ import annotations

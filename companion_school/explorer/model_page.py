@@ -1,7 +1,7 @@
 """Show your own model on the explorer's page.
 
 The page's engine can run plain decoders and encoder-decoders (see `models.not_computed`) with the course's two kinds of
-tokenizers, if the weights fit on a page. For any other model, Python computes one pass over a text, and the page shows
+tokenizers, if the weights fit on a page. For other models, Python computes one pass over a text, and the page shows
 this pass. If a server is running (`server`), the page requests more passes from it; otherwise the page disables every
 control that needs more passes.
 """
@@ -39,7 +39,7 @@ KEPT = (
     ".embedding", ".weights", ".scores", ".turned_query", ".turned_key", ".values", ".gate", ".inner", ".hidden",
     ".experts", "logits",
 )  # fmt: skip
-"""Ends of the names of the activations that the page shows, besides the residual stream after each block."""
+"""Endings of the names of activations that the page shows in addition to the residual stream after each block."""
 
 
 class Tokens(Protocol):
@@ -81,7 +81,7 @@ def model_page(
     stop: int | None = None,
     title: str = "Your model",
 ) -> ModelPage:
-    """Make an HTML page that shows the inside of a model.
+    """Return an HTML page that shows the inside of a model.
 
     Args:
         model: A decoder or an encoder-decoder from the package, or your own model if it uses the names of the build
@@ -238,7 +238,7 @@ def record(model: nn.Module, given: Reading, *, words: Any, off: Collection[str]
 
 
 def _facts(model: nn.Module, given: Reading, rows: Rows, kept: Rows, words: Any) -> dict[str, Any]:
-    """Return everything that a page needs to know about a pass except its activations."""
+    """Return everything that a page needs to know about a pass, except the activations."""
     # A latent attention layer has no module `key` and caches something else.
     watched = [name.removesuffix(".values") for name in kept if name.endswith(".values")]
     config = getattr(model, "config", None)
@@ -246,7 +246,7 @@ def _facts(model: nn.Module, given: Reading, rows: Rows, kept: Rows, words: Any)
     mixture = config.moe if isinstance(config, ModelConfig) else None
     routers = [getattr(module, "router", None) for module in model.modules()]
     experts = max((router.out_features for router in routers if isinstance(router, nn.Linear)), default=0)
-    decoded = given.source or isinstance(words, NumberWords)  # in this case the page shows the source as the text
+    decoded = given.source or isinstance(words, NumberWords)  # the page shows the source as the text
     first = 1 if given.tokens[0] == getattr(words, "separator", None) else 0
     return {
         "sizes": {name: [row.numel() for row in found] for name, found in kept.items()},

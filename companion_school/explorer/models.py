@@ -28,13 +28,13 @@ from companion.quantization.rounding import in_eight_bits
 from companion.transformer import Transformer
 
 LARGEST = 8_000_000
-"""Maximum number of weights in a page: 32 MB, and a third more in base64."""
+"""Maximum number of weights on a page, which take 32 MB, or a third more in base64."""
 NAMES = ("story", "experts", "translator")
 """The models that ship: the story model of lesson 14, its twin with experts, and the translator of number names."""
 
 
 def not_computed(config: ModelConfig) -> str | None:
-    """Return the name of the first part of a configuration that the page's engine cannot run, or `None`."""
+    """Return the name of the first part of a configuration that the page's engine does not support, or `None`."""
     norm, positions, ends, attention, moe = (
         config.norm,
         config.positions,

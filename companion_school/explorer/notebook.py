@@ -18,7 +18,8 @@ from companion_school.explorer.page_files import served
 from companion_school.explorer.server import Asked, Server
 
 NEWEST = 4
-"""Number of cells with a running server. Each holds a copy of its model. Pages of older cells still show their text."""
+"""Maximum number of cells with a running server, which stores a copy of the model. Pages in older cells still show
+their text."""
 _open: deque[Server] = deque()
 
 

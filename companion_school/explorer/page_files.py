@@ -17,7 +17,7 @@ from companion_school.explorer.models import NAMES, live_file
 from companion_school.study.figure_html import STYLE
 from companion_school.study.palette import DARK_PAGE, LIGHT_PAGE
 
-LIVE = files("companion_school") / "study" / "live"  # not imported, because its modules import Matplotlib
+LIVE = files("companion_school") / "study" / "live"  # not imported as a module, because it would import Matplotlib
 PARTS = ("words.js", "engine.js", "served.js", "page.js")
 
 
@@ -109,5 +109,5 @@ def page(models: Sequence[Shown], scripts: Mapping[str, str], title: str) -> str
 
 
 def served(page: str, address: str) -> str:
-    """Make a page request passes from the server at this address; "./" means the page's own address."""
+    """Make a page request passes from the server at this address, where "./" means the page's own address."""
     return page.replace('id="explorer"', f'id="explorer" data-served="{html.escape(address)}"', 1)

@@ -1,9 +1,9 @@
 """A small local server that computes passes for the explorer's page.
 
-It listens on 127.0.0.1 and answers only requests from local pages to its own address, which contains a random word that
-other sites' pages cannot guess. Both the size of a request and the time it may take to arrive are limited. Requests are
-JSON. `read` returns a pass in the format of `model_page.record`. `carried` patches single states into a pass, and
-`without` switches off one head at a time; both answer with one line of JSON per step.
+It listens on 127.0.0.1 and answers only requests from local pages to its own address, which contains a random token
+that other sites' pages cannot guess. Both the size of a request and the time it may take to arrive are limited.
+Requests are JSON. `read` returns a pass in the format of `model_page.record`. `carried` patches single states into a
+pass, and `without` switches off one head at a time; both return one line of JSON per step.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LONGEST = 1_000_000
 PATIENCE = 30
 """Seconds without a byte after which a connection is closed."""
 LOCAL = {HOST, "localhost", "[::1]"}
-"""Hosts whose pages may send requests. Pages without a host may too: files, frames (`null`) and editors' notebooks."""
+"""Hosts whose pages may send requests. So may pages without a host: files, frames (`null`) and editors' notebooks."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Asked:
         """Record a pass over a text or over the ids `tokens` and `source`.
 
         Args:
-            text: The text; `None` means that the ids are used.
+            text: The text; if it is `None`, the ids are used.
             off: Heads and experts to switch off.
             ids: `tokens` and `source`.
 
@@ -93,8 +93,8 @@ class Asked:
             pair: Ids of the two tokens to compare.
             ids: `tokens` and `source`.
 
-        Yields:
-            For the embedding and then for each block: for each patched position, the logits of both tokens at `end`.
+        Yields: For the embedding and then for each block, a list with the logits of both tokens at `end` for each
+            patched position.
 
         Raises:
             ValueError: A position or an id is out of range.
@@ -115,7 +115,7 @@ class Asked:
 
     @torch.no_grad()
     def without(self, *, off: Collection[str], end: int, token: int, **ids: Any) -> Iterator[Any]:
-        """Compute the probability of a token after position `end` when one more head is switched off.
+        """Compute the probability of a token after position `end` with one more head switched off.
 
         Args:
             off: Heads and experts that are off in every pass.
@@ -143,7 +143,7 @@ class Asked:
             yield chances
 
     def _ids(self, *, tokens: list[int], source: Sequence[int] = ()) -> Reading:
-        """Check the ids that a page sends. Raise `ValueError` if there are unknown ids or too many ids."""
+        """Raise `ValueError` if a page sends unknown ids or too many ids."""
         return read_ids(self.model, self.words, self._known("tokens", tokens), self._known("source", source))
 
     def _known(self, name: str, ids: Sequence[int]) -> Sequence[int]:
@@ -154,7 +154,7 @@ class Asked:
 
 
 def _keys(name: str, given: Reading) -> int:
-    """Return the number of keys that an attention layer's first query can see."""
+    """Return the number of keys to which the first query of an attention layer can attend."""
     return len(given.source) if name.startswith("encoder") or name.endswith("cross") else 1
 
 
@@ -164,7 +164,7 @@ def chat_page(talk: Talk) -> str:
 
 
 def said(talk: Talk, *, turns: Sequence[str]) -> Iterator[dict[str, str]]:
-    """Answer the last turn of a conversation.
+    """Answer the last turn in a conversation.
 
     Args:
         talk: The conversation's model and settings.
@@ -220,7 +220,7 @@ class Server(ThreadingHTTPServer):
             self.answers["say"] = partial(said, talk)
 
     def handle_error(self, request: Any, address: Any) -> None:
-        """Ignore closed connections, and report other errors as usual."""
+        """Ignore closed connections and report all other errors as usual."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, address)
 
@@ -310,4 +310,4 @@ class _Answer(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: Any) -> None:
-        """Log nothing, to keep the reader's terminal clean."""
+        """Do nothing, to keep the reader's terminal clean."""

@@ -62,7 +62,7 @@ def record(name: str) -> dict[str, Any]:
         name: One of `NAMES`.
 
     Raises:
-        ValueError: There is no such record. The message lists those that exist.
+        ValueError: There is no such record. The message lists all records.
     """
     if name not in NAMES:
         raise ValueError(f"record {shown(name)}: expected one of {', '.join(NAMES)}")
@@ -83,6 +83,6 @@ def story_model() -> tuple[Transformer, BytePairTokenizer]:
 
 
 def answering_model() -> Transformer:
-    """Load lesson 20's model that was trained on exercise books, in single precision."""
+    """Load lesson 20's model, which was trained on exercise books, in single precision."""
     with resources.as_file(resources.files(__name__).joinpath("answering")) as folder:
         return load_model(Path(folder), dtype=torch.float32).eval()

@@ -1,4 +1,4 @@
-"""Load scripts and style sheets for cell outputs, without their comments and indentation."""
+"""Load scripts and style sheets for cell outputs, stripped of comments and indentation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from importlib.resources import files
 
 @cache
 def asset(package: str, name: str) -> str:
-    """Return a script or style sheet without comments and indentation, and a style sheet also without extra spaces.
+    """Return a script or style sheet without comments and indentation; a style sheet also loses its extra spaces.
 
     Args:
         package: Package that contains the file.

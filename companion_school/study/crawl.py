@@ -1,10 +1,10 @@
 """A small synthetic web crawl for the lesson on data, in which the origin and quality of every page are known.
 
 Each page has a kind. The good pages are prose (from this course's first edition), stories (`companion.data.stories`),
-verse or code. The bad pages are shop menus, strings of keywords or markup. Some prose pages are copied to other sites
+verse or code. The bad pages are shop menus, lists of keywords or markup. Some prose pages are copied to other sites
 with a few words changed. Every page ends with a notice that is the same on all pages of its site.
 
-All random draws use `random.Random(seed).random()`, the only method whose results Python promises to keep.
+All random draws use `random.Random(seed).random()`, the only method whose results Python promises not to change.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from companion.ground.fields import require_whole
 GOOD = ("prose", "story", "verse", "code")
 BAD = ("menu", "salad", "markup")
 PAGE_BYTES = 1200
-"""Least length of a page of prose in bytes, unless its document ends."""
+"""Minimum length of a page of prose in bytes, except for the last page of a document."""
 SITES = (
     "Harbour Notes", "The Blue Kettle", "Page & Quill", "North Lane", "Open Shelf", "Tin Roof Daily",
     "Second Attic", "River Post",
@@ -72,10 +72,10 @@ class Page:
     """A page of the crawl.
 
     Attributes:
-        kind: Kind of page, one of `GOOD` or `BAD`.
+        kind: Kind of page: an element of `GOOD` or `BAD`.
         site: Site on which the page was found, one of `SITES`.
         text: Text of the page, with the site's notice at the end.
-        copied: Index (in the crawl) of the page from which this one was copied; `None` for an original.
+        copied: Index (in the crawl) of the page from which this page was copied; `None` for an original.
     """
 
     kind: str
@@ -109,7 +109,7 @@ class Dice:
         return options[self.below(len(options))]
 
     def shuffled(self, items: Sequence[Page]) -> list[Page]:
-        """Return the items in a random order."""
+        """Return the items in random order."""
         rest, order = list(items), []
         while rest:
             order.append(rest.pop(self.below(len(rest))))
@@ -152,7 +152,7 @@ def crawl(seed: int = 0) -> list[Page]:
 
 
 def prose_pages() -> list[str]:
-    """Divide the first edition's training documents into pages that consist of whole paragraphs."""
+    """Divide the first edition's training documents into pages made of whole paragraphs."""
     pages = []
     for document in split(first_edition()).train:
         page = ""
@@ -175,7 +175,7 @@ def notice(site: str) -> str:
 
 
 def _edited(dice: Dice, text: str, edits: int) -> str:
-    """Replace `edits` of a text's words."""
+    """Replace this many words of a text."""
     pieces = re.split(r"(\s+)", text)  # word, space, word, ...
     for _ in range(edits):
         pieces[2 * dice.below((len(pieces) + 1) // 2)] = dice.one(ODD)

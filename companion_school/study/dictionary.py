@@ -2,7 +2,7 @@
 
 Each example is a new random dictionary. An entry is a token that means "key 17 has value 5", and a question is a token
 that means "key 17?". The order of the tokens is irrelevant. No example is seen twice, so the accuracy during training
-is already a test accuracy. Lesson 02 trains the head.
+is the same as a test accuracy. Lesson 02 trains the head.
 
     keys, values, asked = dictionaries(torch.Generator().manual_seed(0))
     logits = Lookup(start=0, divisor=8)(keys, values, asked)

@@ -1,7 +1,7 @@
-"""HTML around a figure: alternative text, caption, and a collapsible section with the data behind the figure.
+"""HTML for figures: alternative text, caption, and a collapsible section with the data behind the figure.
 
-Still figures and moving figures (`companion_school.study.live`) share this HTML. It works in JupyterLab and on a page
-opened from a folder, in light and dark themes, and even without its style sheet, which JupyterLab removes from
+Both still figures and moving figures (`companion_school.study.live`) use this HTML. It works in JupyterLab and on a
+page opened from a folder, in light and dark themes, and even without its style sheet, which JupyterLab removes from
 untrusted notebooks.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from companion_school.study.palette import DARK, DARK_PAGE, LIGHT_PAGE, PALETTE
 
-WIDEST = 760  # in pixels; this is the width of JupyterLab's text column on a small laptop
+WIDEST = 760  # pixels; the width of JupyterLab's text column on a small laptop
 
 Numbers = Mapping[str, Sequence[object]]  # columns of a table, by name
 Tables = Numbers | Sequence[tuple[str, Numbers]]  # one table, or several keyed by title
@@ -58,7 +58,7 @@ def frame(
     """Return the HTML of a figure, on one line.
 
     Args:
-        png: The still picture; its pixel width is twice its width on the page.
+        png: The still picture, which has twice as many pixels as its width on the page.
         alt: Description of the picture for readers who cannot see it.
         width: Width of the picture on the page in pixels.
         caption: Caption of the figure, including its number: "Figure 2.1. ..."

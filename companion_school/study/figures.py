@@ -37,9 +37,9 @@ from companion_school.study.plotted_numbers import read_off
 DPI = 100  # pixels per inch on the page
 SHARPNESS = 2  # number of pixels in the picture per pixel on the page, for high-resolution screens
 COLORS = 128  # number of colors in a stored picture
-SMALLEST_PRINT = 8.0  # in points; at 100 dpi this is the size of a footnote
+SMALLEST_PRINT = 8.0  # points; the size of a footnote at 100 dpi
 
-# Each color comes with its own dash and marker, so that the figure also works in black and white.
+# Each color comes with its own dash pattern and marker, so that figures also work in black and white.
 _CYCLE = cycler(
     color=list(PALETTE.values()),
     linestyle=["-", "--", "-.", ":", "-", "--", "-."],
@@ -74,7 +74,7 @@ Matrix = torch.Tensor | np.ndarray | Sequence[Sequence[float]]
 
 
 def use_style() -> None:
-    """Use the course's Matplotlib style for everything drawn from now on (`subplots` does this for you)."""
+    """Use the course's Matplotlib style for everything drawn from now on. `subplots` calls this for you."""
     plt.rcParams.update(STYLE)  # type: ignore[arg-type]
 
 
@@ -117,7 +117,7 @@ def show(fig: Figure, *, alt: str, caption: str = "", numbers: Tables | None = N
     Args:
         fig: The figure. It is closed afterwards.
         alt: One or two sentences that describe the figure to someone who cannot see it: what is on the axes and what
-            the eye would notice, not "a plot of ...". The text is compared between machines, so it must not contain any
+            the eye would notice, not "a plot of ...". The text must be the same on all machines, so it must not contain
             measured numbers.
         caption: Caption of the figure, including its number: "Figure 2.3. What to see here."
         numbers: The data behind the figure, as columns by name. By default, it is read from the labeled curves, bars
@@ -166,7 +166,7 @@ def _pixels(fig: Figure) -> tuple[int, int]:
 def _small_png(fig: Figure, colors: int) -> bytes:
     """Render a figure as a small PNG with few colors, because notebooks are stored with all their figures.
 
-    No software metadata is written, so the bytes depend only on the picture.
+    Software metadata is omitted, so the bytes depend only on the picture.
     """
     drawn, stored = io.BytesIO(), io.BytesIO()
     fig.savefig(drawn, format="png", dpi=SHARPNESS * DPI, pil_kwargs={"compress_level": 0})
@@ -199,7 +199,7 @@ def _faults(fig: Figure, alt: str) -> list[str]:
 def _pale_print(text: Text) -> list[str]:
     """Report any text whose contrast with its background is too low on the light or the dark page.
 
-    White text without a patch under it is accepted, because it only occurs in the dark cells of maps.
+    White text without a patch under it is accepted, because such text occurs only in the dark cells of maps.
     """
     color, ground = text.get_color(), _ground(text)
     if not text.get_visible() or not text.get_text().strip() or (ground is None and contrast(color, "white") == 1):
@@ -215,7 +215,7 @@ def _pale_print(text: Text) -> list[str]:
 
 
 def _ground(text: Text) -> np.ndarray | None:
-    """Return the background color of a text, from the box around it or the patches under it; None if it has neither."""
+    """Return the background color of a text: that of its box or of the patches under it, or None if it has neither."""
     patches: list[Patch] = []
     if box := text.get_bbox_patch():
         patches = [box]
@@ -286,12 +286,13 @@ def heatmap(
         row_label: Label of the vertical axis, such as "query (the token that looks)".
         column_label: Label of the horizontal axis.
         title: Title of the axes.
-        bar_label: Label of the color bar: what the color means, with its unit. Without a label, no color bar is drawn.
+        bar_label: Label of the color bar, which says what the color means, with its unit. Without a label, no color bar
+            is drawn.
         limits: (lowest, highest) value of the color scale. Use the same limits for maps that readers are meant to
             compare.
             By default, the scale covers the data: it starts at 0 if no entry is negative, and is otherwise symmetric
             about 0.
-        values: Whether to write the value into each cell; default: if there are at most 12 rows and 12 columns.
+        values: Whether to write the value into each cell (default: only if there are at most 12 rows and 12 columns).
         digits: Number of decimals in these values.
 
     Returns:
@@ -405,7 +406,7 @@ def _limits(finite: np.ndarray) -> tuple[float, float]:
 def _name_ticks(ax: Axes, letter: str, names: Sequence[object] | None, count: int) -> None:
     axis = ax.xaxis if letter == "x" else ax.yaxis
     if names is None:
-        if count <= 16:  # with more entries, let Matplotlib choose fewer ticks
+        if count <= 16:  # if there are more entries, let Matplotlib choose fewer ticks
             axis.set_ticks(range(count))
         return
     texts = [str(name).replace(" ", "␣").replace("\n", "⏎").replace("\t", "⇥") for name in names]

@@ -50,18 +50,32 @@ def unpack(archive: Path, into: Path, kinds: Sequence[str], *, inner_zips: bool 
                     most -= _write(opened, entry, place.joinpath(*parts), most)
                 if most < 0:
                     raise ValueError(f"its files are larger than {LARGEST // 2**20} MiB in total")
+            if inner_zips:
+                _stand_in(opened, place)
     except _ZIP_FAULTS as error:
         raise ValueError(f"{archive.name} cannot be unpacked: {str(error)[:200]}") from None
     return place
 
 
+def _stand_in(opened: zipfile.ZipFile, place: Path) -> None:
+    """Create an empty file in place of a student's only file if it was not unpacked, so that the student is not lost."""
+    for entry in opened.infolist():
+        parts = _parts(entry, ())
+        if parts and not place.joinpath(parts[0]).exists():
+            target = place.joinpath(*parts)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.mkdir() if entry.is_dir() else target.touch()
+
+
 def _parts(entry: zipfile.ZipInfo, kinds: Sequence[str]) -> list[str]:
-    """Return an entry's path without parts that lead outside the folder; empty for entries not to be unpacked."""
+    """Return an entry's path without parts that lead outside the folder; empty for entries not to be unpacked.
+
+    If no types are given, only hidden entries are left out.
+    """
     parts = [part for part in PurePosixPath(entry.filename.replace("\\", "/")).parts if part not in ("/", "..", ".")]
     is_hidden = any(part.startswith((".", "__")) for part in parts)
-    if entry.is_dir() or is_hidden or PurePosixPath(entry.filename).suffix.lower() not in kinds:
-        return []
-    return [_short(part) for part in parts]
+    is_other = entry.is_dir() or PurePosixPath(entry.filename).suffix.lower() not in kinds
+    return [] if is_hidden or (kinds and is_other) else [_short(part) for part in parts]
 
 
 def _short(name: str) -> str:

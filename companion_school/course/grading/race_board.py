@@ -178,8 +178,9 @@ def _bits_of(logits_of: Callable[[torch.Tensor], Any], windows: list[torch.Tenso
 
 
 def _program(sources: Mapping[str, str]) -> str:
-    """Return source code that defines `answer` for a student's race. Called with a text, `answer` trains and
-    returns [merges, context]. Called with token ids (window, position), it
+    """Return source code that defines `answer` for a student's race.
+
+    Called with a text, `answer` trains and returns [merges, context]. Called with token ids (window, position), it
     returns the logits of the next token (window, vocabulary).
     """
     return (

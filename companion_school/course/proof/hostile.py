@@ -1,7 +1,7 @@
 """A class of hostile students. Grading this class must not hang, award undeserved points or produce unknown outcomes.
 
-Except for those who spoil the whole notebook, all students answer the other exercises correctly, which reveals whether
-code for one exercise can change the mark of another.
+All students except those who spoil the whole notebook answer the other exercises correctly. This reveals whether code
+for one exercise can change the mark of another.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from companion_school.exercises.catalogue import find_exercise
 BOOK = ("2.1", "2.2", "2.3", "2.5")
 TARGET = "2.3"
 LIMITS = Limits(seconds=1.0, memory_gib=0.5)
-"""Short, because a dozen students of the class run until the time limit."""
+"""Limits for each answer. They are low because a dozen students in the class run until the time limit."""
 PATIENT = Limits(seconds=60.0, memory_gib=0.5)
-"""Limits for a second try of students who should not have run out of time, as can happen on a slow machine."""
+"""Limits for trying again if students unexpectedly run out of time, as can happen on a slow machine."""
 _SECRET = "the secret of the hostile class: 41f0c2"
 _IMPORTS = "import torch\nimport math"
 
@@ -45,7 +45,7 @@ class Student:
     """A student's submission and the expected result of grading it.
 
     Attributes:
-        cells: The notebook's code cells, or the bytes of a file that is not a notebook.
+        cells: The notebook's code cells, or the contents of a file that is not a notebook.
         ends: Acceptable outcomes by exercise. Exercises not listed must be right.
         submission: Expected status of the submission as a whole.
         points: Expected points for the target exercise, if the student should get some but not all of them.
@@ -70,7 +70,7 @@ class Student:
 
 
 def run_hostile_class(jobs: int = 2) -> list[Trial]:
-    """Grade the hostile class. Return one trial for each student, and one for the feedback to the whole class."""
+    """Grade the hostile class. Return a trial for each student, and one for the feedback to the whole class."""
     students = hostile_class()
     chosen = [find_exercise(id) for id in BOOK]
     with tempfile.TemporaryDirectory(prefix="companion-hostile-") as home:
@@ -128,7 +128,7 @@ def _fault(graded: Graded, students: dict[str, Student]) -> str | None:
 
 
 def _leaks_in(out: Path, chosen: Sequence[Exercise], graded: Sequence[Graded]) -> str | None:
-    """Check that no feedback page leaks anything and that every outcome occurs; return the fault or None."""
+    """Check that no feedback page leaks anything and that every outcome occurs. Return the fault, or None."""
     told = [known.message for exercise in chosen for known in exercise.mistakes]
     found = leaks(out / "feedback", chosen, _SECRET.encode(), public=told)
     for file in sorted((out / "feedback").iterdir()):
@@ -264,12 +264,12 @@ _NAMED_ERROR = """\
 class Told(Exception): pass
         Told.__name__ = f'HIDDEN INPUT {scores.tolist()}'
         raise Told"""
-"""Code, in the place of `otherwise` below, that raises an error whose name holds the input."""
+"""Code to use as `otherwise` below, which raises an exception whose name contains the input."""
 
 
 def _remembers(target: Exercise, otherwise: str) -> str:
     """Return code that recognizes the public cases by the sum of their scores, and runs `otherwise` on all others."""
-    # Compare strings, because NaN does not equal itself; compare only six digits, because a different memory order
+    # Compare strings, because NaN is not equal to itself; compare only six digits, because a different memory order
     # changes the others.
     sums = sorted({f"{float(case.arguments[0].sum()):.6g}" for case in key_of(target).cases})
     body = target.solution.partition(":\n")[2]
@@ -290,7 +290,7 @@ def _known(book: Collection[Exercise]) -> Iterator[tuple[str, str, str, str | No
 
 
 def _helpers() -> list[str]:
-    """Return the lesson module's imports and helper functions, which its known answers use."""
+    """Return the imports and helper functions of the lesson's module, which its known answers use."""
     made = [
         made for made in vars(lesson_02).values() if inspect.isfunction(made) and made.__module__ == lesson_02.__name__
     ]

@@ -2,7 +2,7 @@
 
 A leak is the code of a reference or a known mistake, a result that an exercise asks for, the instructor's secret, a
 hidden seed or a hidden case. Student files are built from stubs and sealed keys, so they should contain no leaks. The
-search verifies this in the finished files. It does not find deliberately concealed leaks.
+search verifies this for the finished files. It does not find leaks that are concealed deliberately.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from companion_school.course.hidden_seeds import PUBLIC_SEED, hidden_seeds
 from companion_school.course.points import is_constant
 
 LONG = 24
-"""Minimum number of characters, without spaces, of a line of code that counts as a leak."""
+"""Minimum number of characters, not counting spaces, in a line of code that counts as a leak."""
 WORD = 8
-"""Length in bytes of the prefix that is searched for in place of a longer piece."""
+"""Length in bytes of the prefix that is searched for in place of a longer string."""
 _BITS = 20
 _MARKERS = ("BEGINHIDDENTESTS", "BEGINSOLUTION")
 
@@ -62,7 +62,7 @@ def leaks(folder: Path, book: Sequence[Exercise], secret: bytes, *, public: Iter
 
 
 class _Pieces:
-    """Byte strings to search for, with a description of each.
+    """Byte strings to search for, each with a description.
 
     There are thousands of strings, and sealed keys are megabytes long, so all strings are searched for at once. The
     first eight bytes of each string are read as an integer, and a bit table indexed by a hash of this integer rules out
@@ -81,7 +81,7 @@ class _Pieces:
         self._bits[_bits_of(self._firsts)] = True
 
     def standing_in(self, data: bytes) -> list[str]:
-        """Return the descriptions of the strings that occur in the data."""
+        """Return the descriptions of all strings that occur in the data."""
         held = {piece for piece in self._short if piece in data}
         firsts = self._firsts
         for shift in range(min(WORD, len(data) - WORD + 1) if len(firsts) else 0):
@@ -94,7 +94,7 @@ class _Pieces:
 
 
 def _bits_of(words: Any) -> Any:
-    """Hash each number to the upper bits, which depend on all its bits, of its product with a large odd constant."""
+    """Hash each number: multiply it by a large odd constant and use the upper bits, which depend on all its bits."""
     return ((words * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(64 - _BITS)).astype(np.intp)
 
 
@@ -106,7 +106,7 @@ def bare(text: str) -> str:
 
 
 def _texts(book: Sequence[Exercise], secret: bytes) -> Iterator[tuple[str, str]]:
-    """Yield every text that must not leak, in the form that `bare` returns, with its description."""
+    """Yield every text that must not leak, in the form that `bare` returns, and its description."""
     yield bare(secret.decode("utf-8", "ignore")), "the instructor's secret"
     for module in sorted({exercise.reference.__module__ for exercise in book}):
         source = inspect.getsource(sys.modules[module])
@@ -141,8 +141,8 @@ def _cases(exercise: Exercise, seed: int) -> list[Any]:
 def _tensors(value: Any) -> set[bytes]:
     """Return the bytes of all distinctive tensors in a value.
 
-    A tensor is distinctive if it has at least three different values, none of them an integer or NaN, so that no other
-    computation would produce it by accident.
+    A tensor is distinctive if it has at least three different values that are neither integers nor NaN, so that no
+    other computation would produce it by accident.
     """
     if isinstance(value, torch.Tensor):
         numbers = value.detach().flatten().double() if value.is_floating_point() else torch.empty(0)

@@ -1,9 +1,9 @@
 """Mutants: copies of a reference, each with one small automatic change.
 
-A mutant changes a comparison, a constant (including axes and bounds of slices), an operator, a sign or a name such as
-`amax` or `sin`. It can also swap the first two arguments of a call, or drop a keyword argument, a method call (such as
-a clamp, a copy or a dtype conversion), a branch or a statement. `raise` and `assert` statements are not mutated,
-because no check compares error messages.
+A mutant changes a comparison, a constant (including an axis or the bound of a slice), an operator, a sign or a name
+such as `amax` or `sin`. It may also swap the first two arguments of a call, or drop a keyword argument, a method call
+(such as a clamp, a copy or a dtype conversion), a branch or a statement. `raise` and `assert` statements are not
+mutated, because no check compares error messages.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _at(function: ast.AST, place: int) -> ast.AST:
 
 
 def _places(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes that can be mutated, in order; signatures, `raise`, `assert` and `strict=` are left out."""
+    """Yield the nodes that can be mutated, in order, leaving out signatures, `raise`, `assert` and `strict=`."""
     if isinstance(node, ast.Raise | ast.Assert) or (isinstance(node, ast.keyword) and node.arg == "strict"):
         return
     inner = node.body if isinstance(node, ast.FunctionDef | ast.ClassDef) else ast.iter_child_nodes(node)
@@ -156,7 +156,7 @@ def _function(text: str, exercise: Exercise) -> Answer | None:
 
 
 def _become(node: ast.AST, other: ast.AST) -> None:
-    """Replace a node with another in place."""
+    """Replace a node with another node in place."""
     node.__class__ = other.__class__
     node.__dict__.clear()
     node.__dict__.update(other.__dict__)

@@ -1,4 +1,4 @@
-"""Proof that the checks work, by trying all known answers to every exercise and grading the hostile class."""
+"""Prove that the checks work by trying all known answers to every exercise and grading the hostile class."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ class Proof:
 
     @property
     def holds(self) -> bool:
-        """True if there are no faults and every kind of answer was tried."""
+        """True if there were no faults and every kind of answer was tried."""
         return not self.faults and {*self.kinds} <= {trial.kind for trial in self.trials}
 
 
 def prove(
     ids: Iterable[str] | None = None, *, jobs: int = 2, hostile: Callable[[int], Iterable[Trial]] | None = None
 ) -> Proof:
-    """Try the known answers to all exercises and grade the hostile class, or try only some exercises.
+    """Try the known answers to all exercises and grade the hostile class, or try only the given exercises.
 
     Args:
         ids: Numbers of exercises (default: all exercises, plus the hostile class).
@@ -83,7 +83,7 @@ def prove(
     chosen = [find_exercise(id).id for id in (exercises() if ids is None else ids)]
     found: list[Trial] = []
     with (
-        ThreadPoolExecutor(1) as beside,  # in parallel, because a dozen hostile students just wait for the time limit
+        ThreadPoolExecutor(1) as beside,  # in parallel, because a dozen hostile students only wait for the time limit
         ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_one_thread) as pool,
     ):
         of_hostile = beside.submit(hostile or _hostile_class(), jobs) if whole else None
@@ -118,7 +118,7 @@ def prove_on_seeds(ids: Iterable[str] | None, seeds: int, *, jobs: int = 2) -> P
 
 
 def _tried(kinds: Sequence[str], trials: Iterable[Trial]) -> tuple[str, ...]:
-    """Return the kinds of answers that a run must cover. A single exercise need not have a second correct answer."""
+    """Return the kinds of answers that a run must cover. For a single exercise, a second correct answer is optional."""
     found = {trial.kind for trial in trials}
     return tuple(kind for kind in kinds if kind in found or kind == "reference")
 
@@ -147,7 +147,7 @@ def _trials(id: str) -> list[Trial]:
 
 
 def as_text(proof: Proof) -> str:
-    """Format the counts, one line per kind of answer, followed by every fault."""
+    """Format the counts, one line per kind of answer, followed by the faults."""
     lines = [f"{count(proof.exercises, 'exercise')}, each on {count(proof.seeds, 'seed')}"]
     tallies = counts(proof.trials)
     rows = []

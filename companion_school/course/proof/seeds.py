@@ -1,4 +1,4 @@
-"""Trials of correct answers on many hidden seeds, and of bounded answers, which are correct only for some sizes.
+"""Try correct answers on many hidden seeds, and bounded answers, which are correct only for some sizes.
 
 A correct answer must pass on every seed that an instructor might draw. An answer that works only on small inputs, or
 only for the sizes of the public cases, must not earn both marks.
@@ -24,7 +24,7 @@ BOUNDS = (4, 8, 16, 32)
 NOT_TOLD = {
     ("4.4", "right up to size 32"): "its right answers lose their digits on wide matrices, so there is no such case",
 }
-"""Bounded answers that no check can distinguish from right ones, each with the reason."""
+"""Bounded answers that no check can distinguish from right answers, each with the reason."""
 
 
 def seed_trials(exercise: Exercise, number: int, strict: bool = True) -> Iterator[Trial]:
@@ -91,7 +91,7 @@ def spoiled(value: Any) -> Any:
 
 def _sizes(value: Any) -> list[int]:
     if isinstance(value, torch.Tensor):
-        # A tensor with more than four axes is a table with an axis for each part, so its number of entries counts.
+        # A tensor with more than four axes is a table with one axis per part, so its number of entries counts.
         return [*value.shape, *[value.numel()] * (value.dim() > 4)]
     if isinstance(value, str):
         return [len(value)]

@@ -32,12 +32,12 @@ from companion_school.course.proof.mutants import mutants
 from companion_school.exercises.catalogue import exercises, find_exercise
 
 SEEDS = (0, 1, 2)
-"""The public seed, which readers are checked with, and others, as a grader may use."""
+"""The public seed, which is used for readers, and seeds such as a grader may use."""
 
 WANTED = 0.95
-"""Minimum share of the mutants, without equivalent ones, that the checks must kill."""
+"""Minimum share of mutants, not counting equivalent ones, that the checks must kill."""
 
-# CPU seconds per mutant; memory limit in bytes, in addition to what the process uses at its start
+# CPU seconds per mutant; memory limit in bytes, beyond what the process uses at its start
 _SECONDS, _MEMORY = 1.0, 3 * 2**30
 
 
@@ -50,7 +50,7 @@ class Tally:
         made: Number of mutants.
         survivors: Changes that pass the check on the public seed and are not equivalent.
         equivalent: Changes that pass and are declared equivalent, or belong to an exercise with one fixed result.
-        by_lot: Changes that pass on some seeds and fail on others.
+        by_lot: Changes that pass with some seeds and fail with others.
         stale: Changes that are declared equivalent but do not pass or do not exist.
     """
 
@@ -131,7 +131,7 @@ def tally(id: str) -> Tally:
 
 
 def _begin() -> None:
-    """Set up a worker process: one thread and, on Linux, a memory limit."""
+    """Set up a worker process with one thread and, on Linux, a memory limit."""
     import torch
 
     torch.set_num_threads(1)

@@ -72,7 +72,7 @@ def words(idea: str) -> int:
 
 
 def _example_faults(exercise: Exercise) -> Iterator[str]:
-    """Yield the faults in a statement's example, which must exist and agree with the reference."""
+    """Yield the faults in a statement's example: it must exist and agree with the reference."""
     if is_constant(exercise):
         return  # an example would reveal the answer
     if exercise.example is None:
@@ -86,7 +86,7 @@ def _example_faults(exercise: Exercise) -> Iterator[str]:
 
 
 def trials(exercise: Exercise, seeds: Sequence[int] = SEEDS) -> Iterator[Trial]:
-    """Check all known answers to an exercise on each seed, and check that the exercise meets the requirements."""
+    """Check all known answers to an exercise with each seed, and check that the exercise meets the requirements."""
     for lack in missing(exercise):
         yield Trial(exercise.id, "form", lack, seeds[0], lack)
     right = [("reference", 1, exercise.reference)]
@@ -94,7 +94,7 @@ def trials(exercise: Exercise, seeds: Sequence[int] = SEEDS) -> Iterator[Trial]:
     said = [forbidden_uses(as_answer(answer, exercise.name), exercise.forbidden) for _, _, answer in right]
     for seed in seeds:
         key = key_of(exercise, seed)
-        watched = exercise.forbidden if seed == seeds[0] else ()  # every seed runs the same operators
+        watched = exercise.forbidden if seed == seeds[0] else ()  # the operators are the same for every seed
         for (kind, number, answer), used in zip(right, said, strict=True):
             verdict = examine(key, in_this_process(answer, watched))
             fault = None if verdict.is_robust else f"should be right and robust, but:\n{verdict}"
@@ -117,13 +117,13 @@ def trials(exercise: Exercise, seeds: Sequence[int] = SEEDS) -> Iterator[Trial]:
 
 
 def as_answer(answer: Answer, name: str) -> str:
-    """Return the source of a known answer as a student would write it, with the exercise's name and no decorator."""
+    """Return the source of a known answer as a student would write it, under the exercise's name and undecorated."""
     text = textwrap.dedent(inspect.getsource(answer))
     return re.sub(r"\A.*?^def \w+", f"def {name}", text, count=1, flags=re.DOTALL | re.MULTILINE)
 
 
 def stub(exercise: Exercise) -> Any:
-    """Return the stub of an exercise as a function."""
+    """Return an exercise's stub as a function."""
     names: dict[str, Any] = {"torch": torch}
     exec(compile(exercise.stub, f"exercise {exercise.id}", "exec"), names)  # safe: this package wrote the stub
     return names[exercise.name]

@@ -1,4 +1,4 @@
-"""Dependencies of a reference. A reader's notebook provides only torch, math and the answers to earlier exercises."""
+"""Dependencies of a reference: a reader's notebook provides only torch, math and the answers to earlier exercises."""
 
 from __future__ import annotations
 

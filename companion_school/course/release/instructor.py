@@ -40,13 +40,13 @@ def page(pset: ProblemSet) -> str:
     points = count(pset.points, "point")
     exercises = count(len(pset.exercises) + len(pset.written), "exercise")
     text, facts = document("instructor.md"), "\n".join(rows).strip()
-    if not pset.exercises:  # limits and stars apply only to code
+    if not pset.exercises:  # limits and stars are only for code
         text = "\n\n".join(part for part in text.split("\n\n") if not part.startswith(("**Two marks.**", "`--time")))
     return text.format(name=pset.name, exercises=exercises, points=points, minutes=minutes, rows=facts)
 
 
 def _secrecy(exercise: Exercise) -> str:
-    """Explain which part of the hidden check depends on the instructor's secret."""
+    """Explain what part of the hidden check depends on the instructor's secret."""
     if is_own(exercise.id):
         return "each student's own"
     if is_constant(exercise):

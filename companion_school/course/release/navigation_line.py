@@ -7,7 +7,7 @@ from typing import Literal
 
 Kind = Literal["lesson", "deeper", "exercises"]
 Titles = Mapping[int, tuple[str, str]]
-"""Each lesson's notebook name without suffix, and its title, by the lesson's number."""
+"""The name of each lesson's notebook without suffix, and the lesson's title, keyed by lesson number."""
 
 TAG = "navigation"
 """Tag of the cells with the line. The website leaves these cells out, because it has its own navigation."""
@@ -28,7 +28,8 @@ def navigation(kind: Kind, number: int, known: Titles, *, deeper: bool = False) 
     """Return the navigation line in Markdown.
 
     It links to the previous notebook, the start page, the next lesson (except from a deeper notebook), the exercises,
-    the deeper notebook and the glossary. It omits links to the notebook itself and links whose target does not exist.
+    the deeper notebook and the glossary. Links to the notebook itself and links whose target does not exist are
+    omitted.
 
     Args:
         kind: Kind of notebook that the line is for. For exercises and deeper notebooks, the previous notebook is their

@@ -29,7 +29,7 @@ def solution(grade_id: str, cell: Cell) -> Cell:
 
 
 def graded(grade_id: str, points: float, cell: Cell) -> Cell:
-    """Mark a cell as a test, which earns full points if it runs without an error, and otherwise no points."""
+    """Mark a cell as a test. It earns full points if it runs without an error, and otherwise no points."""
     return _marked(cell, grade_id, grade=True, locked=True, points=points)
 
 
@@ -46,7 +46,7 @@ def _marked(cell: Cell, grade_id: str, **marks: Any) -> Cell:
 
 
 def released(source: Notebook) -> Notebook:
-    """Return the student's notebook, without solutions and hidden tests, and with checksums on the read-only cells."""
+    """Return the student's notebook, without solutions and hidden tests, and with checksums for read-only cells."""
     return from_dict(source | {"cells": [_released(cell) for cell in source["cells"]]})
 
 
@@ -79,7 +79,7 @@ def _cut(text: str, begin: str, end: str, instead: str | None) -> str:
 
 
 def _checksum(cell: Cell, marks: dict[str, Any]) -> str:
-    """Compute nbgrader's checksum for a cell, which shows whether the cell has changed."""
+    """Compute nbgrader's checksum of a cell, which shows whether the cell has changed."""
     points = [str(float(marks["points"]))] if marks["grade"] else []
     flags = (str(marks[name]) for name in ("grade", "solution", "locked"))
     text = "".join([cell["source"], cell["cell_type"], *flags, marks["grade_id"], *points])

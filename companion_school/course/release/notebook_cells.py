@@ -17,7 +17,7 @@ Notebook = NotebookNode
 
 IMPORTS = "import math\n\nimport torch"
 IN_ANOTHER_KERNEL = "import companion  # not there? Kernel > Change Kernel... > The Executable Transformer"
-"""First line of a notebook's code. In a kernel without the course, the traceback shows its comment."""
+"""First line of a notebook's code. If the kernel lacks the course, the traceback shows the comment in this line."""
 PRECISION = (
     "An answer is *right* if it computes the correct result to six digits for every input that the lesson discusses.\n"
     "A right answer earns all the points. It also earns a star if it is *robust*: the result has the dtype of the\n"
@@ -30,7 +30,7 @@ KERNEL = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
-"""Metadata of every notebook of the course."""
+"""Metadata of every notebook in the course."""
 
 
 def markdown(source: str, **metadata: Any) -> Cell:
@@ -97,7 +97,7 @@ def heading(exercise: Exercise, worth: str | None = None) -> str:
 
 
 def _counts(exercise: Exercise) -> str:
-    """Return a sentence saying that gradients are checked, if they are and the statement does not mention it."""
+    """Return a sentence that says that gradients are checked, unless they are not or the statement says so."""
     if "gradients" not in exercise.right or "gradient" in exercise.idea:
         return ""
     return "\n\nGradients with respect to all arguments are compared as well, and count for *right*."
@@ -112,7 +112,7 @@ def _robust(exercise: Exercise) -> str:
 
 
 def group_points(exercise: Exercise) -> str:
-    """Return the groups of an exercise's cases with their points, as in `(1) one head, 2; (2) several heads, 1`."""
+    """List the groups of an exercise's cases with their points, as in `(1) one head, 2; (2) several heads, 1`."""
     return "; ".join(f"({at}) {group.name}, {group.points}" for at, group in enumerate(exercise.groups, 1))
 
 

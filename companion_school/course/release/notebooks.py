@@ -1,4 +1,4 @@
-"""Exercise notebooks for self-study, and solved notebooks, which prove that the exercises can be solved."""
+"""Exercise notebooks for self-study, and notebooks with solutions, which prove that the exercises can be solved."""
 
 from __future__ import annotations
 

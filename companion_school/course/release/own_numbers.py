@@ -1,6 +1,6 @@
 """Questions with different numbers for each student, derived from the student's id and the instructor's secret.
 
-These are the examination questions that ask for a number. Each student gets the numbers on a sheet and writes a
+These are the examination questions that ask for a number. Students receive their numbers on a sheet and write a
 function in the notebook that returns the result. The correct result depends on the secret, so the check in the
 student's notebook does not know it.
 """
@@ -19,7 +19,7 @@ from companion_school.course.release.questions import fixed_result
 from companion_school.old_ids import current
 
 NEAR = 0.005
-"""Relative tolerance of a result that is not a whole number, since students give three digits."""
+"""Relative tolerance of a result that is not a whole number, because students give three digits."""
 ASKED = (
     "Your sheet has the question with your own numbers. Return the result with at least three digits, or exactly if "
     "it is a whole number. The check tests only the form of your result, because it does not know your numbers."

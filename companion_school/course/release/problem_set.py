@@ -39,9 +39,9 @@ class ProblemSet:
     numbers: tuple[Numbers, ...] = ()
 
     def dealt(self, secret: bytes) -> ProblemSet:
-        """Return the set with its questions converted to exercises. The secret determines the order of choices."""
+        """Return the set with its questions as exercises, whose choices are in an order determined by the secret."""
         made = [as_exercise(question, secret) for question in self.questions]
-        # These numbers belong to no particular student; each student's sheet has its own.
+        # placeholder numbers; each student's sheet has different ones
         made += [own_numbers.as_exercise(question, secret, "") for question in self.numbers]
         return replace(self, exercises=(*self.exercises, *made), questions=())
 
@@ -61,7 +61,7 @@ class ProblemSet:
         ]
 
     def warnings(self) -> list[str]:
-        """Return a warning for each question that cannot be understood without its lesson."""
+        """Return a warning for each question that makes no sense without its lesson."""
         return [
             (
                 f"question {one.id} refers to something that is only in lesson {one.lesson:02} ({', '.join(words)}); "

@@ -1,4 +1,4 @@
-"""Projects for students: the stubs of some stages, their guiding notebooks, and a page for the teacher.
+"""Projects for students: stubs of some stages, guiding notebooks for these stages, and a page for the teacher.
 
 FOLDER/release/NAME/    the students' files: transformer/ with the stubs, notebooks/, README.md
 FOLDER/NAME.md          the teacher's page
@@ -66,7 +66,7 @@ def release(name: str, stages: Sequence[Stage], out: Path, notebooks: Path | Non
 
 
 def check_free(name: str, stages: Sequence[Stage], out: Path) -> tuple[Path, Path]:
-    """Return the paths of a project's folder and page, after checking that neither of them exists yet.
+    """Return the paths of a project's folder and page after checking that neither exists yet.
 
     Raises:
         ValueError: One of them already exists, or a stage has no check yet.
@@ -126,7 +126,7 @@ def _files(numbers: set[int]) -> str:
 
 
 def _bans(stages: Sequence[Stage]) -> str:
-    """Return a sentence for each part that forbids additional names in the student's file."""
+    """Return a sentence for each part in which further names are forbidden in the student's file."""
     banned = [(part, stage.file) for stage in stages for part in parts(stage.number) if part.forbidden]
     return "".join(
         f" `{part.title}` earns nothing if `{file}` uses {' or '.join(f'`{word}`' for word in part.forbidden)}."

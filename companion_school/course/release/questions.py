@@ -1,4 +1,4 @@
-"""The lessons' questions as exercises of a problem set. The instructor's secret determines the order of choices.
+"""The lessons' questions as exercises of a problem set, with choices in an order determined by the secret.
 
 Each question becomes a function without arguments that returns either the letter of a choice or a number. It is
 released and graded like any exercise with one fixed result: the hidden check carries all its points, and the check in a
@@ -24,7 +24,7 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 def is_question(id: str) -> bool:
-    """Return True if `id` has the form of a question's id, as in "2.a"."""
+    """Return True if `id` looks like a question's id, as in "2.a"."""
     return re.fullmatch(r"\d{1,2}\.[a-z]", id) is not None
 
 
@@ -39,11 +39,11 @@ _LESSON = re.compile(
     r"(?:after )?the \d+ updates|in these (?:steps|runs)|this lesson)",
     re.IGNORECASE,
 )
-"""Phrases that refer to a cell, a figure or a run in a lesson, which a problem set does not contain."""
+"""Phrases that refer to a cell, figure or run in a lesson, which are missing from a problem set."""
 
 
 def needs_lesson(question: Question) -> list[str]:
-    """Return the phrases in a question that refer to its lesson; empty if there are none."""
+    """Return the phrases in a question that refer to its lesson."""
     texts = (question.text, *(answer.text for answer in (*question.answers, *question.choices, *question.reasons)))
     return [found[0] for text in texts for found in _LESSON.finditer(text)]
 
@@ -164,7 +164,7 @@ def fixed_result(name: str, expected: Value, **about: Any) -> Exercise:
 
 
 def _shuffled(answers: Sequence[Answer], secret: bytes, *what: str) -> list[Answer]:
-    """Shuffle the answers into an order determined by the secret and `what`."""
+    """Shuffle the answers in an order determined by the secret and `what`."""
     shuffled = list(answers)
     random.Random(keyed(secret, *what)).shuffle(shuffled)
     return shuffled

@@ -8,8 +8,8 @@
     FOLDER/nbgrader_config.py  nbgrader's configuration
     FOLDER/roster.csv          a roster to fill in
 
-The release contains no reference. Its checks read sealed keys (`companion_school.checking.sealed_keys`). The code that
-reads the keys, `companion_school/checking`, is copied beside them, so students need torch and safetensors but not
+The release contains no references. Its checks read sealed keys (`companion_school.checking.sealed_keys`). The code that
+reads the keys, `companion_school/checking`, is copied into the release, so students need torch and safetensors but not
 companion.
 """
 
@@ -67,7 +67,7 @@ def source_notebook(pset: ProblemSet, secret: bytes) -> Notebook:
         locked("about", markdown(about)),
         locked("imports", code(IMPORTS)),
     ]
-    for exercise in counted(pset.exercises, unit="exercise"):  # show progress: hidden cases take seconds
+    for exercise in counted(pset.exercises, unit="exercise"):  # show progress, because hidden cases take seconds
         place = exercise.id.replace(".", "_").replace("-", "_")
         cells += [
             locked(f"statement_{place}", markdown(heading(exercise, _worth(exercise)))),
@@ -84,14 +84,14 @@ def _answer(exercise: Exercise, place: str, secret: bytes) -> list[Cell]:
 
 
 def _own(exercise: Exercise, place: str) -> list[Cell]:
-    """Return the cells of a question with individual numbers. A person marks it, because nbgrader lacks the numbers."""
+    """Return the cells of a question with individual numbers. A person marks it, because nbgrader lacks its numbers."""
     answer = f"{exercise.stub.partition(chr(10))[0]}\n    {BEGIN}\n    return 0.0  # each student's own\n    {END}"
     asked = code(f'from {PACKAGE} import check\n\ncheck("{exercise.id}")', tags=["raises-exception"])
     return [marked_by_hand(f"answer_{place}", exercise.points, code(answer)), locked(f"run_{place}", asked)]
 
 
 def _written(item: Written) -> list[Cell]:
-    """Return the cells of a written answer: the prompt, code to run, and a text cell that holds a model answer."""
+    """Return the cells of a written answer: the prompt, code to run, and a text cell with a model answer."""
     place = item.id.replace(".", "_").replace("-", "_")
     facts = f"*{count(item.points, 'point')}, given by a person. About {count(item.minutes, 'minute')}.*"
     asked = f"## {item.id} {item.title}\n\n{facts}\n\n{item.prompt}\n\n**How it is marked**\n\n{rubric(item)}"
@@ -113,7 +113,7 @@ def _checks(exercise: Exercise, place: str, secret: bytes) -> list[Cell]:
     keys = ", ".join(f'"""\n{key_text(seal(exercise, seed, mistakes=False))}\n"""' for seed in seeds)
     for number, part in enumerate(parts(exercise), 1):
         end, group = ("", "") if is_whole else (f"_{number}", f", group={number}")
-        if knows or number == 1:  # if the result is fixed, one public check serves all parts
+        if knows or number == 1:  # a fixed result needs only one public check for all parts
             asked = f'check("{exercise.id}"{group if knows else ""})'
             cell = code(f"from {PACKAGE} import check\n\n{asked}", tags=["raises-exception"])
             cells.append(graded(f"public_{place}{end}", part.public, cell))
@@ -134,7 +134,7 @@ def checks(pset: ProblemSet) -> dict[str, bytes]:
 def _public_key(exercise: Exercise) -> bytes:
     """Return the sealed key of the public check.
 
-    For a question, the key omits the known mistakes, because the only choice not listed would be the answer.
+    A question's key omits the known mistakes, because the only choice that is not a mistake would be the answer.
     """
     return seal(exercise, PUBLIC_SEED, mistakes=not is_question(exercise.id), knows_answers=not is_constant(exercise))
 
@@ -156,7 +156,7 @@ def student_files(pset: ProblemSet, source: Notebook) -> dict[str, bytes]:
 def release(pset: ProblemSet, secret: bytes, out: Path) -> list[Path]:
     """Write a problem set into `out`, which may already contain others.
 
-    Everything is first prepared in a temporary folder, so a failure leaves no incomplete files.
+    Everything is first written to a temporary folder, so a failure leaves no incomplete files.
 
     Args:
         pset: The problem set.
@@ -205,7 +205,7 @@ def write_sheets(pset: ProblemSet, secret: bytes, students: Iterable[str], out: 
 
 
 def check_free(pset: ProblemSet, out: Path) -> list[Path]:
-    """Return the paths of a problem set's source, release, pages and sheets, after checking that none exists yet.
+    """Return the paths of a problem set's source, release, pages and sheets after checking that none exists yet.
 
     Raises:
         ValueError: One of them already exists, or `out` is a file.

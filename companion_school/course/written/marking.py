@@ -1,4 +1,4 @@
-"""Copy points and comments from a marking sheet to a folder of marks."""
+"""Copy points and comments from a marking sheet into a folder of marks."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from companion.ground.reading import read_text
 from companion_school.old_ids import current
 
 MARK = "Your answer to "
-"""Start of the line below which a student writes. The item's number follows."""
+"""Start of the line below which a student writes. It is followed by the item's number."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Written:
 
 
 def is_written(id: str) -> bool:
-    """Return True if `id` has the form of a written answer's id, as in "14.curves"."""
+    """Return True if `id` looks like a written answer's id, as in "14.curves"."""
     return re.fullmatch(r"\d{1,2}\.[a-z][a-z-]+", id) is not None
 
 
@@ -120,7 +120,7 @@ def add_items(file: Path) -> None:
 
 @cache
 def _items_in(text: str) -> dict[str, Written]:
-    """Parse items from TOML text. Invalid text raises various errors, which `add_items` catches."""
+    """Parse items from TOML text. Invalid text raises various exceptions, which `add_items` catches."""
     made = {}
     for id, entry in tomllib.loads(text).items():
         levels = tuple(Level(**level) for level in entry.pop("levels"))

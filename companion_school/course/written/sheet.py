@@ -2,10 +2,10 @@
 
     student_id, item, text_id, text, points, comment
 
-`text_id` is a hash of the text, so a mark applies only to the text that it was given for. On a blind sheet, the column
+`text_id` is a hash of the text, so a mark applies only to the text for which it was given. On a blind sheet, the column
 student_id is empty, and the rows of an item are sorted by text_id. After a sheet has been read, its marks are stored,
 without the texts, in `written.csv` beside marks.csv. An HTML page with the same name shows each text as in the
-student's notebook, including what its code printed and drew.
+student's notebook, including anything that code printed or drew.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ KEPT = tuple(name for name in COLUMNS if name != "text")
 MARKS = "written.csv"
 
 Key = tuple[str, str]
-"""Student and item number. In a blind sheet the text's id replaces the student."""
+"""Student and item number. On a blind sheet, the text's id replaces the student."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def sheet(rows: Iterable[Row], known: Mapping[Key, Given]) -> str:
 
 
 def sheet_page(rows: Sequence[Row]) -> str:
-    """Return the sheet as an HTML page for reading, showing each text with what its code printed and drew."""
+    """Return the sheet as an HTML page for reading, showing each text with anything that code printed or drew."""
     made = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
     template = made.from_string(files(__package__).joinpath("sheet.html").read_text(encoding="utf-8"))
     items = [find_written(id) for id in dict.fromkeys(row.item for row in rows)]

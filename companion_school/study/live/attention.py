@@ -1,4 +1,4 @@
-"""Moving figures of attention: weights that collapse as vectors get wider, and dot products that become weights."""
+"""Moving figures of attention: how weights collapse as vectors get wider, and how dot products become weights."""
 
 from __future__ import annotations
 

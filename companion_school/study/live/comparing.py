@@ -10,7 +10,7 @@ from companion_school.study.live import moving
 QUESTIONS = (50, 100, 200, 400, 800, 1600, 3200, 6400, 12800)
 POINTS = (1, 2, 3, 5, 10)
 DIFFER = (5, 10, 20, 30, 45)
-"""Percentage of the questions that exactly one of the two models answers correctly."""
+"""Percentages of questions that exactly one of the two models answers correctly."""
 Z = 1.96
 
 

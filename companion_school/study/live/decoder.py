@@ -1,4 +1,4 @@
-"""Moving figures of the decoder: how it generates a text word by word, and which targets each slot sees."""
+"""Moving figures of the decoder: how it generates a text word by word, and which targets each slot has seen."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from companion_school.study import figures
 from companion_school.study.live import moving
 
 MASKS = {"strict": -1, "inclusive": 0, "one too wide": 1}  # slot i sees the inputs up to index i plus the mask's number
-SHIFTS = {"not shifted": 0, "shifted": 1, "shifted twice": 2}  # input i is the target that many positions earlier
+SHIFTS = {"not shifted": 0, "shifted": 1, "shifted twice": 2}  # input i is the target this many positions earlier
 
 
 def writing(
@@ -68,7 +68,7 @@ def writing(
 
 
 def _looks_at(own: np.ndarray, cross: np.ndarray, source: list[str], inputs: list[str], says: list[str]) -> Figure:
-    """Draw the still picture: lines up to the source show cross-attention, and arcs to the left show self-attention.
+    """Draw the still picture, where lines up to the source are cross-attention and arcs to the left self-attention.
 
     The larger the weight, the thicker the line.
     """
@@ -105,9 +105,9 @@ def _looks_at(own: np.ndarray, cross: np.ndarray, source: list[str], inputs: lis
 def mask_and_shift(slots: int = 6, *, tokens: int = 16, follows: float = 0.75, caption: str = "") -> None:
     """Show, for three masks and three shifts, which targets each decoder slot has seen and its lowest possible loss.
 
-    There are two kinds of text: throws of a die with one side per token, and a text in which each token is followed by
-    its successor with probability `follows`, and by a uniformly drawn token otherwise. Above each table, the still
-    picture shows the lowest possible mean loss on each kind of text.
+    There are two kinds of text. One consists of throws of a die with one side per token. In the other, each token is
+    followed by its successor with probability `follows`, and otherwise by a uniformly drawn token. Above each table,
+    the still picture shows the lowest possible mean loss on each kind of text.
 
     Args:
         slots: Number of slots, four to eight.
@@ -163,11 +163,11 @@ def mask_and_shift(slots: int = 6, *, tokens: int = 16, follows: float = 0.75, c
 def sees(slots: int, shift: int, mask: int) -> np.ndarray:
     """Return a boolean table (slot, target) of the targets that each slot has seen.
 
-    Slot i sees input j if j <= i + mask. It always sees its own input through the residual connection. Input j is
+    Slot i sees input j if j <= i + mask. A slot always sees its own input through the residual connection. Input j is
     target j - shift.
     """
     slot, target = np.indices((slots, slots))
-    place = target + shift  # index of the input that repeats this target
+    place = target + shift  # index of the input that is equal to this target
     return (place < slots) & ((place <= slot + mask) | (place == slot))
 
 

@@ -1,4 +1,4 @@
-"""Moving figure of depth: how much of a gradient flows back along the residual stream through one norm or many."""
+"""Moving figure of depth: how much of a gradient flows back along the residual stream through one or many norms."""
 
 from __future__ import annotations
 

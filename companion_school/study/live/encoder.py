@@ -23,7 +23,7 @@ def hearing(*, words: Sequence[str], start: int = 0, who: int = 0, caption: str 
     Args:
         words: Three to ten words.
         start: Initial number of rounds, at most the number of words.
-        who: Index of the row that is framed initially.
+        who: Index of the row that has a frame initially.
         caption: Caption of the figure, including its number.
 
     Raises:

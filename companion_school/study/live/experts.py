@@ -13,7 +13,7 @@ from matplotlib.colors import BoundaryNorm, ListedColormap
 from companion_school.study import figures
 from companion_school.study.live import moving
 
-IN_A_ROW = 4  # number of tokens side by side in a queue
+IN_A_ROW = 4  # number of tokens in a row of the queue
 
 
 def queues(
@@ -25,12 +25,12 @@ def queues(
     start: int = 0,
     caption: str = "",
 ) -> None:
-    """Show, at several moments of training, how the tokens queue at the experts that the router chose for them.
+    """Show how tokens queue at the experts that the router chooses for them, at several moments during training.
 
     Args:
         tokens: Labels of 8 to 96 tokens, shown in the queues.
-        runs: One to three training runs by name. A run is a table (moment, token) with the index of the expert chosen
-            for each token, from 0 to `experts` - 1.
+        runs: One to three training runs by name. A run is a table (moment, token) with the index of each token's
+            expert, from 0 to `experts` - 1.
         steps: Training step of each moment, in increasing order.
         experts: Number of experts, 2 to 8.
         start: Index of the first moment shown.

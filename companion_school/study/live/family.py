@@ -15,7 +15,7 @@ from companion_school.study.live import moving
 
 TEXTS = (1, 4, 16, 64, 256)
 SAID = {"head": "output head", "network": "gate", "keys": "grouped queries"}
-# For each part that an edit can change, a function that describes a model's version of it in a word or two
+# For each part that an edit can change, a function that describes this part of a model in a word or two
 CHOICES: dict[str, Callable[[dict[str, Any]], str]] = {
     "positions": lambda step: "rotary" if step["rotary"] else "table",
     "norm": lambda step: "RMSNorm" if step["rms"] else "LayerNorm",
@@ -79,7 +79,7 @@ def edits(models: Mapping[str, Sequence[tuple[str, ModelConfig]]], *, caption: s
 
 
 def _still(steps: Sequence[dict[str, Any]], said: Sequence[str]) -> Figure:
-    """Draw each model's number of parameters in millions as a bar, and label it with what the edit changed."""
+    """Draw each model's number of parameters in millions as a bar, labeled with what the edit changed."""
     fig, ax = figures.subplots(width=6.2, height=2.9)
     rows, totals = [f"0: {said[0]}"], [step["total"] / 1e6 for step in steps]
     for at, (before, after) in enumerate(itertools.pairwise(steps), start=1):
@@ -136,7 +136,7 @@ def _gated(config: ModelConfig) -> bool:
 
 
 def _changed(before: ModelConfig, after: ModelConfig) -> list[str]:
-    """Return the parts of the diagram that differ between two models."""
+    """Return the parts of the diagram in which two models differ."""
     pairs = {
         "positions": (before.positions.kind, after.positions.kind),
         "norm": (before.norm.kind, after.norm.kind),

@@ -125,7 +125,7 @@ def roofline(
     Args:
         chip: Peak arithmetic and memory bandwidth.
         config: A decoder with d_k = d_v = d_model / heads and a plain feed-forward network.
-        kv_heads: Two or three choices for the number of key heads; the first equals the number of query heads.
+        kv_heads: Two or three numbers of key heads to choose from; the first one is the number of query heads.
         texts: Batch sizes on the slider.
         kept: Numbers of cached tokens per text on the slider.
         caption: Caption of the figure, including its number.
@@ -154,7 +154,7 @@ def roofline(
     ax.plot(at, [chip.attainable(i) for i in at], "o", color=figures.PALETTE["blue"], label=label)
     for batch, i in zip(shown, at, strict=True):
         ax.annotate(str(batch), (i, chip.attainable(i)), xytext=(8, -12), textcoords="offset points")
-    long = kept[len(kept) // 2]  # the same number of texts, each with its own cache
+    long = kept[len(kept) // 2]  # the batch size is unchanged, and each text has its own cache
     back = intensity(shown[-1], long)
     label = f"{shown[-1]} texts, {long:,} tokens cached for each"
     ax.plot([back], [chip.attainable(back)], "s", color=figures.PALETTE["orange"], label=label)
