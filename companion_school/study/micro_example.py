@@ -1,4 +1,4 @@
-"""A transformer that fits on a sheet of paper: all weights of lesson 00, each with one decimal.
+"""A transformer that fits on a sheet of paper: all weights from lesson 00, each with one decimal place.
 
 The model has ten words, vectors of width 4, two heads of width 2, four experts (two per token) and 224 parameters. The
 lesson calculates with these parameters by hand, and `model` loads them into the companion's `Transformer`. The tests
@@ -131,7 +131,7 @@ def weights(dtype: torch.dtype = torch.float64) -> Weights:
 
 
 def one_network(dtype: torch.dtype = torch.float64) -> OneNetwork:
-    """Return the 136 parameters with which the lesson begins: `weights` without the router and with expert 1 only."""
+    """Return the 136 parameters with which the lesson begins: `weights` without the router and with only expert 1."""
     w = weights(dtype)
     return OneNetwork(w.E, w.Wq, w.Wk, w.Wv, w.Wo, w.g1, w.W1[1], w.W2[1], w.g2)
 

@@ -1,6 +1,6 @@
-"""IPython extension of the course's kernel that makes a NameError say which cells to run first.
+"""IPython extension for the course's kernel that lets each NameError say which cells to run first.
 
-A notebook that is opened again still shows its results, but the variables are missing from the new kernel.
+A reopened notebook still shows its results, but the new kernel lacks its variables.
 """
 
 from __future__ import annotations

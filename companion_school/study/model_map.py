@@ -44,7 +44,7 @@ AROUND = (
     ("more than one chip", "26"),
     ("from start to finish", "27"),
 )
-"""Text and lesson, from top to bottom."""
+"""Text and lesson of each item, from top to bottom."""
 HEIGHT = 0.6
 
 

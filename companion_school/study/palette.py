@@ -1,8 +1,8 @@
 """Colors for the course's figures on light and dark pages, and functions that compute contrast.
 
 The hues are from Okabe and Ito's palette ("Color universal design", 2008), which can be told apart with every common
-form of color blindness. The colors for the light page are a little darker than theirs, because a line needs a contrast
-of 3 to 1.
+form of color blindness. The colors for the light page are slightly darker than the original ones, because lines need a
+contrast of 3 to 1.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def contrast(color: object, other: object) -> float:
 
 
 def on_dark_page(color: object) -> tuple[float, float, float]:
-    """Convert a picture's color to the one shown on the dark page.
+    """Convert a picture's color to the color shown on the dark page.
 
     The lightness is inverted and the hue stays the same, as in the style sheet of `companion_school.study.figure_html`:
     `invert(1)`, then `hue-rotate(180deg)` with the matrix from the W3C's Filter Effects, then a blend that turns white
@@ -64,7 +64,7 @@ def on_dark_page(color: object) -> tuple[float, float, float]:
     Raises:
         ValueError: The argument is not a color.
     """
-    from matplotlib.colors import to_rgb  # imported here, because the palette does not need Matplotlib
+    from matplotlib.colors import to_rgb  # imported late, because the palette itself does not need Matplotlib
 
     red, green, blue = (1 - part for part in to_rgb(color))  # type: ignore[arg-type]
     grey = 0.426 * red + 1.43 * green + 0.144 * blue  # twice the lightness

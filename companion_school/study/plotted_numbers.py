@@ -1,4 +1,4 @@
-"""Read the data behind a figure from its curves, bars and maps, for readers who cannot see it or want the values."""
+"""Read the data behind a figure from its curves, bars and maps, for readers who want values or cannot see it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from matplotlib.lines import Line2D
 
 from companion_school.study.figure_html import Numbers
 
-MOST_ROWS = 24  # maximum number of rows in a table; longer curves are thinned out evenly but keep both ends
+MOST_ROWS = 24  # maximum number of rows in a table; longer curves are thinned out evenly, keeping both ends
 MOST_CELLS = 16  # maximum number of cells in each direction of a map
 
 
 def read_off(fig: Figure) -> list[tuple[str, Numbers]]:
     """Return tables of the data in a figure.
 
-    The labeled curves in an axes (or its first curve if none is labeled) give one table per set of x values. Each group
-    of at most 24 bars and each map of at most 16 by 16 cells gives another table. Axes that are switched off (diagrams)
-    give no table.
+    The labeled curves in an `Axes` (or its first curve if none is labeled) yield one table per set of x values. Each
+    group of at most 24 bars and each map of at most 16 by 16 cells yields another table. Axes that are switched off
+    (diagrams) yield none.
 
     Returns:
         For each table, its title and its columns by name.
@@ -60,7 +60,7 @@ def _is_data(line: Line2D, ax: Axes) -> bool:
 def _points(line: Line2D) -> tuple[np.ndarray, np.ndarray]:
     try:
         return np.asarray(line.get_xdata(), dtype=float), np.asarray(line.get_ydata(), dtype=float)
-    except (TypeError, ValueError):  # the axis has names instead of numeric values
+    except (TypeError, ValueError):  # the tick labels are names, not numbers
         return np.empty(0), np.empty(0)
 
 

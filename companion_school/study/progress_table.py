@@ -1,8 +1,9 @@
 """The table on the start page, which shows the path through the course and the reader's progress.
 
-The path is stored in the metadata of the start page, `start.ipynb`. `make notebooks` writes it there; a release made by
-an instructor has its own path. If the file of the start page is not available, as in a hosted notebook, the table uses
-the path of the whole course from `path.json` in the package. The progress is read each time the table is shown.
+The path is stored in the metadata of the start page, `start.ipynb`. `make notebooks` writes it there; a problem set
+released by an instructor has a path of its own. If the start page's file is not available, as in a hosted notebook, the
+table uses the path of the whole course from `path.json` in the package. The progress is read each time the table is
+shown.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _STYLE = (
 
 
 def show() -> None:
-    """Show the table for the start page in this folder, or for the whole course if there is no start page.
+    """Show the table for the start page in this folder or, if there is none, for the whole course.
 
     Raises:
         ValueError: The file `start.ipynb` in this folder is not a start page.
@@ -115,7 +116,7 @@ def _row(lesson: Mapping[str, Any], reader: Done) -> str:
 
 
 def _bar(name: str, parts: Iterable[bool]) -> str:
-    """Return a bar and a text that show how much of something is done, or "" if there is nothing to do."""
+    """Return a progress bar with a text, or "" if there is nothing to do."""
     marks = list(parts)
     if not marks:
         return ""

@@ -4,8 +4,8 @@
     if real is not None:
         real.show("The cat sat on the mat. The cat sat on the")
 
-Nothing is downloaded unless `fetch_it` is true. If the model is missing, the output says so, and the lesson continues
-without it.
+Nothing is downloaded unless `fetch_it` is true. If the model is not available, the output says so, and the lesson
+continues without it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MODELS = {
     "smollm2-135m": ("HuggingFaceTB/SmolLM2-135M", 270),
     "qwen3-0.6b": ("Qwen/Qwen3-0.6B-Base", 1200),
 }
-"""Name of each model on the hub, and the approximate size of its one-time download in megabytes."""
+"""For each model, its name on the hub and the approximate size of the one-time download in megabytes."""
 WIDTH = 78
 
 
@@ -139,8 +139,8 @@ def opened(name: str, *, fetch_it: bool = False) -> Published | None:
 def previous_and_induction(reading: Reading) -> list[tuple[str, int, int, float]]:
     """Find the strongest previous-token head and the strongest induction head of the model (lesson 03).
 
-    The first head puts the largest mean weight on the previous token. The second puts it on the token that followed the
-    last occurrence of the current token; it can be found only in a text with repetitions.
+    The first head puts the largest mean weight on the previous token. The second head puts it on the token that
+    followed the last occurrence of the current token, so it can be found only in a text with repetitions.
 
     Returns:
         A tuple for each head that was found: a description of its target, the layer, the head's index, and the mean

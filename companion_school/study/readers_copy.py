@@ -27,7 +27,7 @@ LANGUAGE = {
     "version": sys.version.split()[0],
 }
 """Language information that the kernel reports."""
-RECORD = ".copied.json"  # in the reader's folder; holds digests of each file's cells and of the whole file
+RECORD = ".copied.json"  # in the reader's folder; contains digests of each file's cells and of the whole file
 SKIPPED = (".lab", ".ipynb_checkpoints", "__pycache__", "INSTRUCTORS.md", "PLAN.md")
 
 
@@ -38,7 +38,7 @@ NOT_FOR_READERS = (
         for part in ("formgrader", "validate_assignment", "assignment_list", "course_list")
     ),
 )
-"""Server extensions for authors and graders of notebooks."""
+"""Server extensions that only authors and graders of notebooks need."""
 
 
 def refresh(course: Path, mine: Path) -> list[str]:
@@ -104,7 +104,7 @@ def _content(data: bytes) -> str:
         cells = json.loads(data)["cells"]
         data = json.dumps([[cell["cell_type"], "".join(cell["source"])] for cell in cells]).encode()
     except (ValueError, KeyError, TypeError):
-        pass  # fall back to the raw bytes for a page, a picture or a damaged notebook
+        pass  # pages, pictures and damaged notebooks are compared byte by byte
     return _digest(data)
 
 
@@ -115,8 +115,8 @@ def _digest(data: bytes) -> str:
 def _with_kernel(data: bytes) -> bytes:
     """Return the notebook with the metadata of the reader's kernel.
 
-    JupyterLab writes this metadata when it connects to the kernel. If the notebook has other metadata, it looks unsaved
-    as soon as it is opened.
+    JupyterLab writes this metadata when it connects to the kernel. A notebook with different metadata looks unsaved as
+    soon as it is opened.
     """
     notebook = json.loads(data)
     notebook["metadata"] |= {"kernelspec": KERNEL_SPEC, "language_info": LANGUAGE}
@@ -183,8 +183,8 @@ def command(root: Path) -> list[str]:
         # directly.
         "static_custom_path": [str(root / "notebooks" / ".lab" / "custom")],
     }
-    # Tornado warns once that it shortens the server's timeout for pings, which is harmless. With a timeout that Tornado
-    # accepts, the server would close every connection at its first check (`make lab-check`).
+    # Tornado warns once that it shortens the server's timeout for pings, which is harmless. If the timeout were short
+    # enough for Tornado, the server would close every connection at its first check (`make lab-check`).
     quiet = {"loggers": {"tornado.general": {"level": "ERROR"}}}
     flags = [
         f"--ServerApp.root_dir={root}",
@@ -210,7 +210,7 @@ def command(root: Path) -> list[str]:
 def open_already(root: Path) -> str | None:
     """Return the address of a JupyterLab that is already running in this checkout, or None.
 
-    A second server would write to the same notebooks.
+    Two servers would write to the same notebooks.
     """
     from jupyter_server.serverapp import list_running_servers
 

@@ -31,7 +31,8 @@ from companion.ground.fields import shown
 from companion_school import records
 
 TOLERANCE = 0.02
-"""Largest relative difference between a measured number and its record: what other processors change is far less."""
+"""Maximum relative difference between a measured number and its record. Differences between processors are far
+smaller."""
 NAMES = {"smollm2": "SmolLM2-135M-Instruct", "minilm": "all-MiniLM-L6-v2"}
 """The models that lessons measure, by their names in `companion get`."""
 PAGE = """\
@@ -49,7 +50,7 @@ small the kitchen is, and by how far one can see.
 """A page of English that was written for this course, so that no model has trained on it."""
 
 recording: dict[str, Any] | None = None
-"""Results that are being recorded. None, as for every reader, compares them with the record."""
+"""Results that are being recorded. If this is None, as it is for readers, results are compared with the record."""
 
 
 Load = Callable[[Path], Any]
@@ -81,15 +82,15 @@ def real_model(name: str, load: Load | None = None) -> tuple[Any, PublishedToken
 def on_real_model(
     name: str, key: str, load: Load | None = None, dtype: torch.dtype | None = None
 ) -> Callable[[Callable[[Any, PublishedTokenizer], Any]], Callable[[], Any]]:
-    """Turn a function of a model and its tokenizer into one without arguments that works even without the model.
+    """Turn a function of a model and its tokenizer into a function without arguments that works even without the model.
 
     Args:
         name: "smollm2" or "minilm".
         key: Name of the record. It begins with the lesson, as in "02/divisors", or the stage, as in "build/10/capital".
         load: Function that reads the model's folder, such as the one that a reader of *Your own transformer* wrote
             (default: the library's).
-        dtype: Precision of the measurement (default: as loaded). In float64, different processors agree even where
-            rounding errors in float32 would grow too large.
+        dtype: Precision of the measurement (default: as loaded). Use float64 where rounding errors in float32 would
+            grow so large that different processors disagree.
 
     Returns:
         A decorator. The decorated function must return numbers, strings, or lists and dictionaries of them. Values
@@ -124,7 +125,7 @@ def on_real_model(
 
 @contextmanager
 def in_precision(model: Any, dtype: torch.dtype | None) -> Iterator[None]:
-    """Convert the model to a wider dtype, and back again even after an error, because all cells share the model."""
+    """Convert the model to a wider dtype, and always convert it back, because all cells share the model."""
     if dtype is None:
         yield
         return
@@ -148,7 +149,7 @@ def plain(value: Any) -> Any:
 
 
 def difference(found: Any, known: Any, where: str = "the result") -> str | None:
-    """Describe where a measured result differs from its record by more than rounding; return None if it does not."""
+    """Describe where a measured result differs from its record by more than rounding errors, or return None."""
     if isinstance(found, dict) and isinstance(known, dict) and [*found] == [*known]:
         pairs = [(f"{where}[{key!r}]", found[key], known[key]) for key in found if not key.startswith("≈")]
     elif isinstance(found, list) and isinstance(known, list) and len(found) == len(known):

@@ -1,6 +1,6 @@
 """A task that depends on the order of the tokens, and a small model that learns it with four kinds of positions.
 
-A text is a sequence of symbols in random order (a round) that repeats again and again. After the first round, every
+A text is a sequence of symbols in random order (a round) that is repeated again and again. After the first round, every
 symbol can be predicted: find the last occurrence of the current symbol, and take the symbol that came after it (lesson
 05).
 
@@ -59,7 +59,7 @@ class Reader(nn.Module):
         layers = [Attention(WIDTH, AttentionConfig(HEADS), positions=turns) for _ in range(2)]
         self.layers = nn.ModuleList(layers)
         self.out = nn.Linear(WIDTH, SYMBOLS, bias=False)
-        for layer in layers:  # so that scores have variance 1 (lesson 02)
+        for layer in layers:  # makes the variance of scores 1 (lesson 02)
             for matrix in (layer.query, layer.key, layer.value, layer.output):
                 nn.init.normal_(matrix.weight, std=WIDTH**-0.5)
 
@@ -124,8 +124,8 @@ def practise(
     """Train a model with Adam; only symbols that can be known count in the loss.
 
     The learning rate rises to `lr` within 20 updates and falls towards 0 in the last two fifths. The embedding and the
-    output layer, which carry the copied symbols, use three times this learning rate, because with equal rates the task
-    would take 50 % more updates.
+    output layer, which carry the copied symbols, use three times this learning rate, because learning the task with
+    equal rates would take 50 % more updates.
 
     Args:
         model: The model, which is trained in place.
@@ -170,7 +170,7 @@ def right(
     positions: Int[Tensor, "token"] | None = None,
     turn: Float[Tensor, "token pair"] | None = None,
 ) -> float:
-    """Return the accuracy on symbols that can be known, on `batch` texts that training has not seen (seed 99).
+    """Return the accuracy on the symbols that can be known in `batch` texts not used in training (seed 99).
 
     Args:
         model: The model.

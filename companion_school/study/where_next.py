@@ -1,7 +1,6 @@
 """The reader's progress and the next thing to do, for the start page and `companion progress`.
 
-The work for each lesson is listed in the course's path, which comes from `path.json` in the package or from a start
-page.
+The course's path, which comes from `path.json` in the package or from a start page, lists the work for each lesson.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ def where_next(
     link: Callable[[str, str], str] = lambda place, text: text,
     text: Callable[[str], str] = str,
 ) -> str:
-    """Return a sentence about what to do next: read the first unread section, or do the first unsolved exercises.
+    """Return a sentence about what to do next: read the first unread section or solve the next exercises.
 
     Args:
         path: The lessons, as in `progress_table.table`.

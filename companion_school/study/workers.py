@@ -1,12 +1,12 @@
-"""Processes that together run functions from a lesson and communicate through PyTorch's `gloo` backend (lesson 26).
+"""Processes that run functions from a lesson together and communicate through PyTorch's `gloo` backend (lesson 26).
 
     workers = Workers(4)
     sums = workers.run(ring_all_reduce, columns)   # one result per process, in the order of their ranks
     workers.sent                                   # bytes that each process sent during this run
 
-The processes know nothing of the notebook in which the function was defined, so the functions, classes and data that it
-uses from the notebook are sent along with it, as code objects, JSON and tensors (safetensors). Nothing is pickled. The
-processes are children of this process, use the same interpreter, and end when it ends.
+The processes know nothing about the notebook in which a function was defined. Therefore, all functions, classes and
+data that the function uses from the notebook are sent with it, as code objects, JSON and tensors (safetensors). Nothing
+is pickled. The processes are children of this process, use the same interpreter, and end when it ends.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from torch import Tensor
 from companion_school.checking.codec import pack, unpack
 
 PATIENCE = timedelta(seconds=120)
-"""How long a process waits for another one before it fails."""
+"""Time that a process waits for another process before it fails."""
 
 
 class Workers:
@@ -93,7 +93,7 @@ class Workers:
 
         Args:
             function: A function defined at the top level of the notebook, without a closure.
-            arguments: Numbers, strings, tensors, and lists and dictionaries of them. Every process gets the same
+            arguments: Numbers, strings, tensors, and lists and dictionaries of these. Every process gets the same
                 arguments.
             processes: Number of processes that take part; `None` means all.
 
@@ -164,7 +164,7 @@ def _looked_up(code: types.CodeType) -> Iterator[str]:
 
 
 def _functions(definition: Any) -> dict[str, types.FunctionType]:
-    """Return the functions in a definition: the function itself, or a class's methods."""
+    """Return the functions in a definition: the function itself, or the methods of a class."""
     if isinstance(definition, types.FunctionType):
         return {definition.__name__: definition}
     made = {name: getattr(one, "__func__", one) for name, one in vars(definition).items()}

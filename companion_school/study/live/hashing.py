@@ -1,4 +1,4 @@
-"""Moving figure of MinHash with bands, which shows how similar two texts must be to be linked (lesson 24)."""
+"""Moving figure of MinHash with bands: how similar two texts must be to be linked (lesson 24)."""
 
 from __future__ import annotations
 

@@ -17,9 +17,9 @@ COLORS = ("blue", "orange", "purple", "green")
 
 
 def bricks(tokens: int = 4, heads: int = 3, *, caption: str = "") -> None:
-    """Show how each head's part of a token's row, drawn as a brick, moves from the matrix product to its head.
+    """Show how each head's part of a token's row, drawn as a brick, moves from the matrix product to the head.
 
-    `view` followed by `transpose` sorts the bricks correctly, but a direct `view` to (head, token) does not.
+    `view` followed by `transpose` sorts the bricks correctly. A direct `view` to (head, token) does not.
 
     Args:
         tokens: Number of tokens, 2 to 6.
@@ -77,10 +77,10 @@ def switchboard(
     """Show a switch for each head of a trained model, and the model's accuracy with the heads that are on.
 
     Args:
-        right: Accuracy for every set of heads that can be switched off, 2^(layers · heads) values. In set b, head u of
+        right: Accuracy with every possible set of heads switched off, 2^(layers · heads) values. In set b, head u of
             layer l is off if bit l · heads + u of b is 1, so the first value is the accuracy of the whole model.
-        does: Description of what each head does, in a word or two (layer, head).
-        marks: Accuracies of baselines by name, which are drawn as lines.
+        does: What each head does, in a word or two (layer, head).
+        marks: Accuracies of baselines by name, drawn as lines.
         together: Sets of several heads, numbered as in `right`; the still figure shows them below the single heads.
         caption: Caption of the figure, including its number.
 

@@ -1,9 +1,9 @@
-"""The mechanism behind moving figures: one HTML output with data and a small script that needs no libraries.
+"""The mechanism behind moving figures: a single HTML output with data and a small script that needs no libraries.
 
 The output contains the data as JSON, a still picture, and a module script that replaces the picture with controls and
 an SVG. If scripts do not run, the picture remains. The script needs no kernel and no network. It sets no global names,
 so a page can contain the same figure twice. The script of a figure is the file in this folder with the figure's name.
-It is a function of (box, data, kit), where `kit` holds the shared functions from kit.js.
+It defines a function of (box, data, kit), where `kit` holds the shared functions from kit.js.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from companion_school.study.assets import asset
 from companion_school.study.figure_html import Tables, frame
 
 LARGEST = 42_000  # maximum size of one output in bytes
-STILL_COLORS = 16  # enough for bars, lines and text, with half the bytes of an ordinary still figure
+STILL_COLORS = 16  # enough for bars, lines and text; takes half the bytes of an ordinary still figure
 
 # JupyterLab listens for keyboard shortcuts on the elements around the figure. Figures stop their key presses from
 # propagating, because the arrow keys would otherwise move between cells. Ctrl+S still saves. If a script fails, the
@@ -40,7 +40,7 @@ try { move(box, data, makeKit(box)); } catch (error) { box.replaceChildren(...st
 
 
 class Moving:
-    """A moving figure, as an object that Jupyter can show."""
+    """A moving figure that Jupyter can display."""
 
     def __init__(self, name: str, alt: str, html: str):
         self.name, self.alt, self.html = name, alt, html
@@ -66,7 +66,7 @@ def show(
 
     Args:
         name: Name of a script in this folder.
-        data: Data for the script: numbers, strings, and lists and dictionaries of them. Floats are rounded to four
+        data: Data for the script: numbers, strings, and lists and dictionaries of these. Floats are rounded to four
             significant digits, so that the output is the same on every machine.
         still: The figure in its initial state, in the course's style. It is checked as in `figures.show`.
         alt: Description of the figure and of how it moves, for readers who cannot see it.

@@ -12,7 +12,7 @@ from companion_school.study import figures
 from companion_school.study.live import moving
 
 FLOATS = {"fp8 e4m3": (torch.float8_e4m3fn, 8), "fp8 e5m2": (torch.float8_e5m2, 15)}
-"""Formats of one byte, and the exponent of their largest number (448 and 57,344)."""
+"""One-byte formats, each with the exponent of its largest number (448 and 57,344)."""
 FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 """Non-negative numbers of e2m1 (Open Compute Project, Microscaling Formats, 2023, section 5.3.3)."""
 
@@ -24,8 +24,8 @@ def number_lines(weights: Sequence[float], *, group: int, sizes: Sequence[int], 
     power of two, as in a block of a microscaling format.
 
     Args:
-        weights: Two or three groups of weights from -1 to 1, none of them 0. The last one grows.
-        group: Number of weights in a group. A group can have its own scale.
+        weights: Two or three groups of weights from -1 to 1, none of them 0. The last weight grows.
+        group: Number of weights in a group. Each group can have a scale of its own.
         sizes: Factors on the slider by which the last weight is multiplied, beginning with 1.
         caption: Caption of the figure, including its number.
 
@@ -90,7 +90,7 @@ def _off(weights: Sequence[float], name: str, group: int) -> float:
 
 
 def _still(weights: Sequence[float], grown: Sequence[float], group: int, times: int) -> figures.Figure:
-    """Draw the initial weights in int4, and the grown weights in int4 (with one scale or one per group) and fp4."""
+    """Draw the initial weights in int4, and the larger ones in int4 (with a single scale or one per group) and fp4."""
     shown = (
         ("int4", weights, len(weights), "int4"),
         ("int4", grown, len(grown), f"int4, the last weight {times} times as large"),

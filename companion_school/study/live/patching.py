@@ -1,4 +1,4 @@
-"""Moving figure of activation patching: a vector from one forward pass replaces the one in another (lesson 21)."""
+"""Moving figure of activation patching: a vector from one forward pass replaces that of another (lesson 21)."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def travels(
     start: tuple[int, int] = (0, 0),
     caption: str = "",
 ) -> None:
-    """Show how much an answer changes when one vector of the residual stream is patched in from a run on another text.
+    """Show how much an answer changes if one vector of the residual stream is replaced by that of another text.
 
     Args:
-        shares: Effects (layer, token) of each of 1 to 3 ways of patching, for 1 to 8 layers. An effect is 0 if the
+        shares: Effects (layer, token) of patching, for 1 to 3 ways of patching and 1 to 8 layers. An effect is 0 if the
             answer does not change, and 1 if it becomes the other text's answer.
         words: The text's tokens, 2 to 60.
         start: Layer and token that are marked initially.
@@ -69,7 +69,7 @@ def travels(
 
 
 def _still(shares: np.ndarray, words: Sequence[str]) -> Figure:
-    """Draw the effects for the first way of patching."""
+    """Draw the effects of the first way of patching."""
     fig, ax = figures.subplots(width=9.0, height=2.4)
     ax.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="auto", origin="lower")
     ax.set_xticks(range(len(words)), [word.strip() or "·" for word in words], rotation=90, fontsize=8)

@@ -26,12 +26,12 @@ def bounded(
     start: int | None = None,
     caption: str = "",
 ) -> None:
-    """Show how attention weights change as the query and the keys grow, in LLaMA and with QK-norm, a softcap or a sink.
+    """Show how attention weights change as query and keys grow, in LLaMA and with QK-norm, a softcap or a sink.
 
     Args:
         query: The query before it is multiplied by a factor (d_head,).
         keys: The key of each word (key, d_head).
-        words: The words of the keys, 2 to 6 of them.
+        words: The 2 to 6 words of the keys.
         cap: The cap c in c tanh(score / c).
         sink: Score of the sink, a logit that belongs to no key.
         sizes: Factors for query and keys on the slider: integers, at least 1.

@@ -29,7 +29,7 @@ def together(
     apart: int = 3,
     caption: str = "",
 ) -> None:
-    """Show a query and a key as the hands of two clocks that rotate by one step per position in the text.
+    """Show a query and a key as hands of two clocks that rotate by one step per position in the text.
 
     Args:
         query: The query before rotation (2,).
@@ -37,7 +37,7 @@ def together(
         words: The word of the query and the word of the key.
         step: Counter-clockwise rotation per position in radians; default: one hour on a clock face.
         places: Number of positions. The query's word can be at any position from `distances` - 1 to the last.
-        distances: Number of possible distances from the key's word to the query's word, counted from 0.
+        distances: Number of possible distances from the key's word to the query's word, starting at 0.
         start: Initial position of the query's word.
         apart: Initial distance.
         caption: Caption of the figure, including its number.
@@ -167,7 +167,7 @@ def dials(
 
 
 def _look(color: str) -> dict[str, Any]:
-    """Return the line style for the hand of a query (blue) or a key; the two styles differ in more than color."""
+    """Return the line style for the hand of a query (blue) or a key. The two styles differ in more than color."""
     return {"color": figures.PALETTE[color], "linestyle": "-" if color == "blue" else "--", "linewidth": 2.4}
 
 

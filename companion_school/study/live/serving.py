@@ -1,4 +1,4 @@
-"""Moving figures of faster decoding: speculative sampling, and the timetable of a server's batches (lesson 18)."""
+"""Moving figures of faster decoding: speculative sampling, and a timetable of a server's batches (lesson 18)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from companion_school.study.live import moving
 
 WAYS = ("static", "continuous", "in chunks")
 SEATS, APART = (1, 2, 4), (0, 1, 3)
-"""Numbers of seats (batch slots), and factors for the arrival times of the texts, that the handles offer."""
+"""Numbers of seats (batch slots) and factors for the arrival times of the texts that the controls offer."""
 
 
 def mending(p: Sequence[float], q: Sequence[float], *, words: Sequence[str], caption: str = "") -> None:
@@ -84,8 +84,8 @@ class Step(NamedTuple):
     Attributes:
         began: Start of the step.
         took: Duration of the step.
-        seats: One character per seat: a letter for its text, in lower case while the text's prompt is read and in upper
-            case while a token is generated, or "." if the seat is empty.
+        seats: One character per seat: "." for an empty seat, otherwise the letter of its text, in lower case while the
+            prompt is read and in upper case while a token is generated.
     """
 
     began: float
@@ -94,7 +94,7 @@ class Step(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """A timetable. The unit of time is the time that it takes to read the weights once.
+    """A timetable. The unit of time is the time needed to read the weights once.
 
     Attributes:
         steps: The steps.
@@ -112,15 +112,16 @@ class Measured(NamedTuple):
 def timetable(texts: Sequence[tuple[float, int, int]], *, seats: int, way: str, together: int, chunk: int) -> Measured:
     """Simulate how a server batches texts.
 
-    The step that reads the last token of a prompt also generates the first token of the answer.
+    The step that reads the last token of a prompt generates the first token of the answer as well.
 
     Args:
-        texts: For each text, in order of arrival: (time of arrival, number of prompt tokens, number of answer tokens).
+        texts: A tuple (time of arrival, number of prompt tokens, number of answer tokens) for each text, in order of
+            arrival.
         seats: Number of seats (batch slots).
         way: "static": a batch begins only when all seats are empty; "continuous": a waiting text takes a seat as soon
             as one is free; "in chunks": continuous, but no step reads more than `chunk` tokens of a prompt.
-        together: Number of tokens that a step can process in the time it takes to read the weights once. More tokens
-            take proportionally longer.
+        together: Number of tokens that a step can process in the time needed to read the weights once. More tokens take
+            proportionally longer.
         chunk: For "in chunks", the maximum number of prompt tokens that a step reads from one text.
     """
     waiting, sits = list(range(len(texts))), {}  # type: ignore[var-annotated]
@@ -208,7 +209,7 @@ def seats(texts: Sequence[tuple[float, int, int]], *, together: int = 8, chunk: 
 
 
 def _seated(tables: dict[str, Measured]) -> Figure:
-    """Draw the timetables below one another."""
+    """Draw the timetables, one below the other."""
     fig, axes = figures.subplots(len(tables), 1, width=7.2, height=3.9)
     plain = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
     for ax, (way, table) in zip(axes, tables.items(), strict=True):

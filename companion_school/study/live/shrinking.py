@@ -9,7 +9,7 @@ from companion_school.study.live import moving
 
 TOKENS = (1024, 4096, 16384, 65536, 131072)
 CARD = 80
-"""Memory of the GPU that is drawn for comparison, in gigabytes."""
+"""Memory in gigabytes of the GPU that is drawn for comparison."""
 
 
 def leaves(
@@ -17,8 +17,8 @@ def leaves(
 ) -> None:
     """Show the KV cache of multi-head, grouped-query, multi-query and latent attention.
 
-    For each of them, the figure shows how many values a layer caches per token, and how many gigabytes (10⁹ bytes) the
-    cache of a text needs at two bytes per value.
+    The figure shows how many values a layer caches per token, and how many gigabytes (10⁹ bytes) the cache of a text
+    takes up with two bytes per value.
 
     Args:
         layers: Number of layers.
@@ -67,7 +67,7 @@ def leaves(
 
 
 def _still(numbers: dict[str, int], layers: int) -> Figure:
-    """Draw a bar for the gigabytes that the longest text needs with each kind of attention."""
+    """Draw a bar for the gigabytes that the longest text requires with each kind of attention."""
     fig, ax = figures.subplots(width=7.2, height=2.7)
     filled = [2 * layers * count * TOKENS[-1] / 1e9 for count in numbers.values()]
     ax.barh(range(len(filled)), filled, color=figures.PALETTE["blue"], height=0.6)

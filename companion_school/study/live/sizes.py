@@ -28,7 +28,7 @@ def budget(
 
     Args:
         laws: One to six laws, each with a different floor.
-        compute: Number of operations in one night, which the slider multiplies by a value in `FACTORS`.
+        compute: Number of operations in one night; the slider multiplies it by a value in `FACTORS`.
         runs: Measured runs as tuples (number of nights, parameters, bits per byte). The number of nights must be in
             `FACTORS`.
         law: Index of the law that is shown initially.

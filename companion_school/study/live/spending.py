@@ -1,4 +1,4 @@
-"""Moving figure of training time: the model and data sizes that it allows, beside published runs (lesson 27)."""
+"""Moving figure of training time: the model and data sizes that it allows, next to published runs (lesson 27)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from companion_school.study.live import moving
 
 HOURS = (0.25, 0.5, 1, 2, 4, 8, 24, 42, 72, 168, 720)
 PRICES = (0, 0.01, 0.4, 3, 6, 12, 24, 48)
-"""Dollars for an hour of the machine."""
+"""Prices of the machine, in dollars per hour."""
 RATIOS = (1, 5, 20, 100, 1000, 10_000)
-"""Tokens for each parameter."""
+"""Numbers of tokens per parameter."""
 SIZES, TOKENS = (1e4, 1e12), (1e4, 1e14)
 """Ranges of the axes."""
 
@@ -30,7 +30,7 @@ def plan(
     ratio: int = 20,
     caption: str = "",
 ) -> None:
-    """Show which models a machine can train in a given number of hours, at 6 operations per parameter and token.
+    """Show which models a machine can train in a given number of hours, with 6 operations per parameter and token.
 
     Args:
         machines: Up to five machines, by name, as (peak in operations per second, share of the peak that training
@@ -43,8 +43,8 @@ def plan(
         caption: Caption of the figure, including its number.
 
     Raises:
-        ValueError: There is no machine or more than five, a machine has a number that is not positive, a model is
-            outside the axes, or an initial value is not among the allowed ones.
+        ValueError: There are no machines or more than five, a number of a machine is not positive, a model is outside
+            the axes, or an initial value is not allowed.
     """
     if not 1 <= len(machines) <= 5 or any(min(given) <= 0 for given in machines.values()):
         raise ValueError(f"machines: expected one to five with numbers above 0, got {shown(dict(machines))}")

@@ -1,4 +1,4 @@
-"""Moving figure of pipeline parallelism: when each stage works, and when it idles in the bubble (lesson 26)."""
+"""Moving figure of pipeline parallelism: when each stage works, and when it is idle in the bubble (lesson 26)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MOST_STAGES, MOST_MICRO_BATCHES = 8, 16
 FORWARD, BACKWARD = 1, 2  # units of time
 
 Task = tuple[str, int, int, int]
-"""Direction ("F" or "B"), micro-batch, stage, and when it starts."""
+"""Direction ("F" or "B"), micro-batch, stage and start time."""
 
 
 def pipeline(*, stages: int = 4, micro_batches: int = 4, caption: str = "") -> None:

@@ -1,4 +1,4 @@
-"""Moving figure of a state matrix that is written and read, with four update rules (lesson 17)."""
+"""Moving figure of writing to and reading from a state matrix, with four update rules (lesson 17)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def rewritten(
     states = {rule: _states(K, list(keys), list(values), writes, rule, decay) for rule in RULES}
     last = [
         {key: value for key, value in writes[:done]} for done in range(len(writes) + 1)
-    ]  # if a key is written twice, the last value counts
+    ]  # if a key is written to twice, the last value counts
     reads = {rule: [K @ state for state in tables] for rule, tables in states.items()}
     moving.show(
         "rewritten",

@@ -1,4 +1,4 @@
-"""Moving figures of tiled attention: a tile sweeps over the scores, and growing tiles climb the roofline."""
+"""Moving figures of tiled attention: a tile that sweeps over the scores, and tile sizes on a roofline chart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Moving figure of tokens: how a tokenizer's merges split a text that the reader types."""
+"""Moving figure of tokens: how a tokenizer's merges split text that the reader types."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from companion_school.study import figures
 from companion_school.study.live import moving
 
 MOST = 36**3
-"""Largest vocabulary, because ids are written with three digits in base 36."""
+"""Maximum vocabulary size, because ids are stored as three digits in base 36."""
 _DIGITS = string.digits + string.ascii_lowercase
 
 
 def cut(tokenizer: BytePairTokenizer, text: str, *, caption: str = "") -> None:
-    """Show a text box whose content is split into tokens, and a slider for the number of merges.
+    """Show a text box with its contents split into tokens, and a slider for the number of merges.
 
     Args:
         tokenizer: The tokenizer. The figure stores each merge in 6 bytes, so the tokenizer should have at most about

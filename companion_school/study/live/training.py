@@ -1,4 +1,4 @@
-"""Moving figures of training: teacher forcing and free running, a model as it learns, and descent in a valley."""
+"""Moving figures of training: teacher forcing and free running, a model as it learns, and descent into a valley."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def growing(
     start: int | None = None,
     caption: str = "",
 ) -> None:
-    """Show how a model continues a prompt as it learns, below the curve of its score on a logarithmic axis.
+    """Show how a model continues a prompt as it learns, below the curve of its score, with a logarithmic axis.
 
     Unknown words are red and underlined, and characters that cannot be printed are shown as U+FFFD.
 
@@ -172,8 +172,7 @@ def film(
         curves: Accuracy at each moment (moment,) for one or two models, by name.
         maps: Causal attention weights of each of the two heads at each moment (query, key).
         updates: Number of updates made at each moment: four to sixteen numbers in increasing order.
-        heads: Names of the two heads.
-        tokens: Two to 20 tokens of the text that the heads read.
+        heads: Names of the two heads. tokens: The text that the heads read, as 2 to 20 tokens.
         start: Update shown initially; default: the last one.
         caption: Caption of the figure, including its number.
 
@@ -247,7 +246,7 @@ def _shown(text: str) -> str:
 
 
 def _marked(text: str, known: Collection[str]) -> list[list[str]]:
-    """Split a text into lines, and each line into pieces that are alternately known text and unknown words."""
+    """Split a text into lines, and each line into pieces that alternate between known text and unknown words."""
     lines = []
     for line in textwrap.wrap(text, LINE):
         pieces = [""]
@@ -264,7 +263,7 @@ def valley(*, rate: float = 0.2, caption: str = "") -> None:
     """Show plain gradient descent or Adam in a long, narrow valley, optionally with a bad batch and with clipping.
 
     The loss as a function of the two weights is (0.1 x^2 + 2.5 y^2) / 2. A bad batch produces one gradient that is many
-    times as long as the others and points in another direction.
+    times as long as the others and points in a different direction.
 
     Args:
         rate: Initial learning rate, one of `RATES`.

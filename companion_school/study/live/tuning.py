@@ -31,7 +31,7 @@ def pull(
     temperature: float = 1.0,
     caption: str = "",
 ) -> None:
-    """Show how far a reward pulls a model away from its starting point at a given temperature.
+    """Show how far a reward pulls a model away from its starting point at different temperatures.
 
     Args:
         start: Probability of each answer before training, above 0.
@@ -95,7 +95,7 @@ def _pulled(start: Sequence[float], after: Sequence[float], rewards: Sequence[fl
 
 
 def advantages(right: int, size: int, *, divided: bool) -> tuple[float, float]:
-    """Return the advantages of a right and of a wrong answer in a group, for rewards of 1 and 0.
+    """Return the advantages of right and wrong answers in a group, for rewards of 1 and 0.
 
     Args:
         right: Number of right answers in the group.
@@ -113,7 +113,7 @@ def advantages(right: int, size: int, *, divided: bool) -> tuple[float, float]:
 def group(
     *, size: int = 8, count: int = 2, right: int = 7, wrong: Sequence[int] = (3, 7, 9), caption: str = ""
 ) -> None:
-    """Show the advantages of a group of answers to one question, and how strongly each of their tokens is pushed.
+    """Show the advantages of a group of answers to a question, and how strongly each of their tokens is pushed.
 
     Args:
         size: Number of answers, 2 to 10.

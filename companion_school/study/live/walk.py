@@ -1,4 +1,4 @@
-"""Moving figure of a whole model: the tiny transformer of lesson 00, computed in the figure itself."""
+"""Moving figure of a whole model: the tiny transformer from lesson 00, computed in the figure itself."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def walk(
     film: str = "",
     caption: str = "",
 ) -> None:
-    """Show three words on their way through a one-block model: the states, the attention and the next word.
+    """Show how three words pass through a one-block model: the states, the attention and the next word.
 
     Args:
         models: The matrices of each model, by the model's name. The matrices multiply row vectors: E (vocab, 4); Wq, Wk
@@ -34,7 +34,7 @@ def walk(
         vocabulary: The words (vocab,). The first one is padding and cannot be chosen.
         start: The first three words.
         eps: Epsilon in the square root of the norms.
-        film: Unit of the numbers in the models' names, such as "update", if the models are moments of one training run.
+        film: If the models are moments of one training run, the unit of the numbers in their names, such as "update".
             The reader then chooses a moment with a slider.
         caption: Caption of the figure, including its number.
 

@@ -1,4 +1,4 @@
-"""Moving figure of sinusoidal positions: clocks for each position, the waves that their hands draw, and the base."""
+"""Moving figure of sinusoidal positions: the clocks of each position, the waves that their hands draw, and the base."""
 
 from __future__ import annotations
 
