@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -32,7 +33,7 @@ from companion.families.pretrained import load_pretrained, pretrained_folder
 from companion.generation.prefill_decode import decode, prefill
 from companion.ground.display import count
 from companion.ground.installed import installed
-from companion.quantization.weights import Weights, prepared, step_bytes
+from companion.quantization.weights import Weights, prepared, products_of, step_bytes
 from companion.transformer import Transformer
 from companion_school.study.real import PAGE
 
@@ -54,12 +55,15 @@ class Contender:
         bytes: Number of bytes of weights that a decode step reads.
         read: Function that reads the prompt; `None` for our formats, which read prompts with the original weights.
         nats: Function that returns the mean loss of the prompt's tokens; `None` for another library in fp32.
+        products: Function that returns the seconds that the matrix products of one decode step take; only for our
+            formats.
     """
 
     write: Callable[[], list[int]]
     bytes: int
     read: Callable[[], Any] | None = None
     nats: Callable[[], float] | None = None
+    products: Callable[[], float] | None = None
 
 
 def compare(
@@ -156,6 +160,8 @@ def compare_threads(
         shortest = {name: new * one.bytes / chip.bandwidth for name, one in contenders.items()}
         writing.rows = [replace(row, share=shortest[row.name] / row.seconds.median) for row in writing.rows]
         writing.remarks.append("shares are computed from the bytes that each format reads")
+        alone = ", ".join(f"{name} {1e3 * one.products():.1f}" for name, one in contenders.items() if one.products)
+        writing.remarks.append(f"milliseconds that the matrix products of one step take alone: {alone}")
         yield writing
 
 
@@ -202,8 +208,26 @@ def _ours(ours: Transformer, ids: list[int], new: int) -> tuple[dict[str, Conten
     }
     for form in FORMS:
         model = prepared(ours, form)
-        found[f"ours, {form}"] = Contender(partial(write, model), step_bytes(model), None, partial(nats, model))
+        found[f"ours, {form}"] = Contender(
+            partial(write, model), step_bytes(model), None, partial(nats, model), partial(products_alone, model)
+        )
     return found, int(first)
+
+
+def products_alone(model: Transformer, runs: int = 5) -> float:
+    """Return the seconds that the matrix products of one decode step take, by the best of some runs.
+
+    The rest of a step's time goes to small operations: norms, rotations, attention over the cache, and Python.
+    """
+    rows = {product: torch.ones(1, 1, width) for product, width in products_of(model).items()}
+
+    def seconds() -> float:
+        start = time.perf_counter()
+        for product, row in rows.items():
+            product(row)
+        return time.perf_counter() - start
+
+    return min(seconds() for _ in range(runs))
 
 
 def _transformers(folder: Path, ids: list[int], first: int, new: int, bytes: int) -> Contender:

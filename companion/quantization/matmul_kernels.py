@@ -9,7 +9,6 @@ PyTorch's library.
 from __future__ import annotations
 
 import math
-import os
 import time
 import warnings
 import zlib
@@ -227,13 +226,13 @@ def _int4(weight: Tensor, rounded: FourBits | None = None) -> Made:
 def _packed_fp16(weight: Tensor) -> Made:
     """Use a kernel that widens the weights as it reads them, and takes x in fp32."""
     matrix = torch.ops.quantized.linear_prepack_fp16(weight, None)
-    product = torch.ops.quantized.linear_dynamic_fp16
+    product = torch.ops.quantized.linear_dynamic_fp16.default  # a packet of overloads takes longer to call
     return Made(lambda x: product(x, matrix), (), 2 * weight.numel())
 
 
 def _packed_bf16(weight: Tensor) -> Made:
     matrix = torch.ops.mkldnn._reorder_linear_weight(weight.to(torch.bfloat16), 1)
-    product = torch.ops.mkldnn._linear_pointwise
+    product = torch.ops.mkldnn._linear_pointwise.default
 
     def compute(x: Tensor) -> Tensor:
         return product(x.to(torch.bfloat16), matrix, None, "none", [], "").float()
@@ -242,7 +241,10 @@ def _packed_bf16(weight: Tensor) -> Made:
 
 
 def _numpy_fp32(weight: Tensor) -> Made:
-    """Use a dot product for each row of the matrix, which reads it sequentially; for many rows of x use PyTorch."""
+    """Use a dot product for each row of the matrix, which reads it sequentially; for many rows of x use PyTorch.
+
+    `np.vecdot` always uses one thread.
+    """
     shared = _in_large_pages(weight)
     stored = torch.from_numpy(shared)
 
@@ -293,7 +295,7 @@ def _packed_int8(weight: Tensor) -> Made:
         warnings.simplefilter("ignore")  # PyTorch will remove such tensors; then the plain kernel is used
         whole = torch._make_per_channel_quantized_tensor(levels, scale.double(), zeros, 0)
     matrix = torch.ops.quantized.linear_prepack(whole, None)
-    product: Any = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32
+    product: Any = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
 
     digits = torch.tensor([1 / LEVELS, 0.5 / LEVELS**2]).view(2, 1, 1)
     least = torch.tensor(1e-30)
@@ -358,16 +360,7 @@ def packs(form: str) -> bool:
     """Return whether the packing kernel is correct on this CPU, and for fp32 also faster."""
     if form not in PACKED or not _right(form, "cpu", True):
         return False
-    return form != "fp32" or (_numpy_has_our_threads() and _is_quicker(PACKED[form], PLAIN[form]))
-
-
-def _numpy_has_our_threads() -> bool:
-    """Return whether NumPy uses no more threads than PyTorch.
-
-    NumPy's library reads the number from the environment, once.
-    """
-    named = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS") or ""
-    return (int(named) if named.isdigit() else os.cpu_count() or 1) <= torch.get_num_threads()
+    return form != "fp32" or _is_quicker(PACKED[form], PLAIN[form])
 
 
 @lru_cache

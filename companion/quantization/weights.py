@@ -364,8 +364,16 @@ def _step_seconds(model: Transformer) -> float:
 
 def step_bytes(model: Transformer) -> int:
     """Return the minimum number of bytes that a step reads for the matrix products of a `prepared` model."""
-    products = {module.product for module in model.modules() if isinstance(module, Formed)}
-    return sum((product if isinstance(product, Product) else product.product).bytes for product in products)
+    return sum(product.bytes for product in products_of(model))
+
+
+def products_of(model: Transformer) -> dict[Product, int]:
+    """Return the matrix products of a `prepared` model, each with the width of the rows that it takes."""
+    formed = (module for module in model.modules() if isinstance(module, Formed))
+    return {
+        layer.product if isinstance(layer.product, Product) else layer.product.product: layer.in_features
+        for layer in formed
+    }
 
 
 def largest_change(model: Transformer, weights: Weights, tokens: Int[Tensor, "batch token"]) -> float:

@@ -6,6 +6,7 @@ No test asserts a speed.
 import gc
 import json
 import math
+import re
 import sys
 from dataclasses import replace
 from functools import partial
@@ -184,8 +185,9 @@ def test_every_format_of_ours_and_transformers_are_compared_and_llama_cpp_is_mis
     assert names(reading) == {OURS} | theirs and names(writing) == {OURS, *OUR_FORMS} | theirs
     assert writing.left_out[-1].name == "llama.cpp" and writing.left_out[-1].kind == "missing"
     assert "LLAMA_CPP_PYTHON" in writing.table()
-    losses, _ = writing.remarks
+    losses, _, products = writing.remarks
     assert all(f"{name} " in losses for name in (OURS, *OUR_FORMS))
+    assert re.findall(r"(ours, \w+) \d+\.\d", products) == list(OUR_FORMS)
     rows = {row.name: row.share * row.seconds.median for row in writing.rows}
     assert (
         rows["ours, fp32"] > rows["ours, fp16"] > rows["ours, int8"] > rows["ours, int4"]
