@@ -35,7 +35,8 @@ def unpack(archive: Path, into: Path, kinds: Sequence[str], *, inner_zips: bool 
         ValueError: If the archive cannot be read, is encrypted, lists too many files, or the files to unpack exceed
             `answers.LARGEST` bytes.
     """
-    place = Path(tempfile.mkdtemp(dir=into))
+    place = Path(tempfile.mkdtemp(dir=into), archive.stem)  # a page may name the folder
+    place.mkdir()
     kinds = (*kinds, ".zip", ".yml", ".txt") if inner_zips else kinds
     most = LARGEST * (50 if inner_zips else 1)
     try:
@@ -58,8 +59,8 @@ def unpack(archive: Path, into: Path, kinds: Sequence[str], *, inner_zips: bool 
 
 
 def _stand_in(opened: zipfile.ZipFile, place: Path) -> None:
-    """Create an empty file in place of a student's only file if it was not unpacked, so that the student is not lost."""
-    for entry in opened.infolist():
+    """If none of a student's files was unpacked, create one of them as an empty file, so that the student is found."""
+    for entry in sorted(opened.infolist(), key=zipfile.ZipInfo.is_dir):
         parts = _parts(entry, ())
         if parts and not place.joinpath(parts[0]).exists():
             target = place.joinpath(*parts)

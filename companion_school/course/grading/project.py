@@ -8,6 +8,7 @@ sandbox.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -215,4 +216,8 @@ class _Tried:
         finally:
             self.worker.limits = limits
         late |= {part.name} if verdict.result is Result.TIMEOUT else set()
-        return verdict
+        lacks = re.search(rf"\b{part.stage.file} defines no (\w+)$", verdict.fault)
+        if lacks is None or verdict.result is not Result.CRASHED:
+            return verdict
+        near = re.findall(rf"^(?:def|class) (\w*{lacks[1]}\w*)", sources[part.stage.module], re.MULTILINE)
+        return Verdict(Result.MISSING, fault=lacks[0] + (f"; was {near[0]} meant to be it?" if near else ""))

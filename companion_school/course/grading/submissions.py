@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import stat
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -154,11 +155,10 @@ def handed_in(
     folder = _inner(folder)
     known = received.Sources(received.manifest(folder), times or {}, zone)
     by_student = _entries(folder, known.manifest, assignment)
-    made = (
+    found = [
         _one(student, entries, assignment, known, project=project, collected=collected)
         for student, entries in sorted(by_student.items())
-    )
-    found = [one for one in made if one is not None]
+    ]
     if not found:
         what = "a folder or a zip" if project else "STUDENT.ipynb or STUDENT/....ipynb"
         raise ValueError(f"{folder}: expected {what} for each student, found neither")
@@ -173,9 +173,7 @@ def handed_in(
 def handed_by(student: str, folder: Path, assignment: str | None = None, *, project: bool = False) -> Handed:
     """Find the submission in one student's folder, and record any problem with it in `fault`."""
     entries = _Entries([(folder, Platform(plain(student)))])
-    found = _one(plain(student), entries, assignment, received.Sources({}, {}, "UTC"), project=project, collected=False)
-    assert found is not None  # only single files return None
-    return found
+    return _one(plain(student), entries, assignment, received.Sources({}, {}, "UTC"), project=project, collected=False)
 
 
 @cache
@@ -250,8 +248,8 @@ def _one(
     *,
     project: bool,
     collected: bool,
-) -> Handed | None:
-    """Build a student's submission. Return None if a project is graded and the entry is a file outside any project."""
+) -> Handed:
+    """Build a student's submission."""
     place = plain(entries.paths[0][0].name)
     try:
         found: list[tuple[Path, Platform]] = []
@@ -262,8 +260,6 @@ def _one(
             entry_of |= dict.fromkeys(files, path)
         home = entries.paths[0][0]
         chosen, others = _project_files(found) if project else _notebook(found, assignment, home)
-        if project and not chosen and all(path.suffix in KINDS for path, _ in entries.paths):
-            return None
         home = entry_of.get(chosen[0], home) if chosen else home
         place = plain(home.name)  # a platform attaches the page to the graded file, not to an earlier upload
     except OSError as error:
@@ -350,16 +346,29 @@ def _rank(found: tuple[Path, Platform], assignment: str | None, home: Path) -> t
     return name == wanted, said.upload, int(seconds // 60), number
 
 
+def _under_own_names(found: Sequence[tuple[Path, Platform]]) -> list[Path]:
+    """Copy files that a platform has renamed into a new folder `transformer`, under the students' own names for them."""
+    own = [(file, Path(said.name)) for file, said in sorted(found, key=lambda one: one[1].upload)]
+    latest = {f"{_COPY.sub('', name.stem)}.py": file for file, name in own if name.suffix == ".py"}
+    if not _STAGE_FILES & {*latest}:
+        return []
+    folder = Path(tempfile.mkdtemp(dir=scratch()), "transformer")
+    folder.mkdir()
+    return [Path(shutil.copy2(file, folder / name)) for name, file in latest.items()]
+
+
 def _project_files(found: Sequence[tuple[Path, Platform]]) -> tuple[list[Path], list[str]]:
     """Return the Python files of the folder that holds the project's files, and the names of other such folders.
 
     If there are several, the folder with the most recently changed project file is used.
     """
-    files = [file for file, _ in found if file.suffix == ".py" and stat.S_ISREG(file.lstat().st_mode)]
+    usable = [(file, said) for file, said in found if file.suffix == ".py" and stat.S_ISREG(file.lstat().st_mode)]
+    files = [file for file, _ in usable] + _under_own_names(usable)
     homes = {file.parent for file in files if file.name in _STAGE_FILES}
     if not homes:
         near = [plain(file.name) for file in files if file.name.lower() in _STAGE_FILES]
-        hint = f"; {near[0]} has a different name from the file that was handed out" if near else ""
+        hint = f", only {', '.join(plain(file.name) for file in files[:3])}" if files else ""
+        hint = f"; {near[0]} has a different name from the file that was handed out" if near else hint
         raise ValueError(f"it contains none of the project's files, such as attention.py{hint}")
     latest = {
         home: max(file.stat().st_mtime for file in files if file.parent == home and file.name in _STAGE_FILES)

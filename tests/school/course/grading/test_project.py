@@ -106,6 +106,16 @@ def test_parts_earn_by_themselves_and_an_earlier_fault_costs_its_own_stage_alone
     assert "layers.py  100%  (the course's own answer), ada, bob, cyd\n" in told
 
 
+def test_a_function_with_another_name_is_missing_and_the_page_says_which_one_was_found(course, monkeypatch):
+    monkeypatch.setattr(project, "parts", lambda number: parts(number)[:2])
+    hand_in(course, "ada", attention=reference(2).replace("def causal", "def causal_mask"))
+    handed = handed_in(course / "handed", project=True)
+    [graded] = grade(handed, [], b"a secret of sixteen", stages=[STAGES[2]], jobs=1)
+    attend, causal = graded.marks
+    assert attend.outcome == "right" and causal.outcome == "missing"
+    assert causal.public.fault == "attention.py defines no causal; was causal_mask meant to be it?"
+
+
 HELPED = """
 import torch
 from helper import M, looked_up
@@ -177,6 +187,19 @@ def test_bad_hand_ins_get_a_sentence_each(course):
     assert "attention.py is not text in UTF-8" in sources_of(found["latin"])[1]["attention.py"]
     with pytest.raises(ValueError, match="expected a folder of submissions, found nothing"):
         handed_in(course / "nothing", project=True)
+
+
+def test_files_that_canvas_has_renamed_are_those_of_a_project(course):
+    for name, text in (("1_model", "old"), ("3_model-1", "new"), ("2_layers", "layers")):
+        (course / "handed" / f"lovelaceada_LATE_901_{name}.py").write_text(f"# {text}\n")
+    (course / "handed" / "oduyaben_902_7_transfomer.py").write_text("x = 1\n")
+    zipped(course, "zip", {"attention.py": "x = 1\n"})
+    found = {one.student: one for one in handed_in(course / "handed", project=True)}
+    ada = found["lovelaceada_901"]
+    assert (ada.fault, sources_of(ada)[0]) == (None, {"model": "# new\n", "layers": "# layers\n"})
+    assert {file.parent.name for file in ada.files} == {"transformer"}  # the page names this folder
+    assert found["zip"].files[0].parent.name == "zip"
+    assert found["oduyaben_902"].fault.endswith("such as attention.py, only oduyaben_902_7_transfomer.py")
 
 
 def test_names_with_dots_are_whole_names_and_zips_are_opened_wherever_they_lie(course):

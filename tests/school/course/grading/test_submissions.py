@@ -312,6 +312,19 @@ def test_a_class_in_one_zip_loses_nobody_to_somebody_elses_files(tmp_path):
     assert len(found) == 152 and not [one.student for one in found if one.fault]
 
 
+def test_who_handed_in_no_notebook_has_a_row_in_a_class_zip_too(tmp_path):
+    with zipfile.ZipFile(tmp_path / "class.zip", "w") as packed:
+        packed.writestr("Ada Lovelace_1_assignsubmission_file_/week2.ipynb", book())
+        packed.writestr("Eun Park_2_assignsubmission_file_/scan.pdf", b"%PDF")
+        packed.writestr("Eun Park_2_assignsubmission_file_/more.pdf", b"%PDF")
+        packed.writestr("ben/", "")
+        packed.writestr("__MACOSX/ada/._week2.ipynb", "")
+        packed.writestr("grades.xlsx", "")
+    found = {one.student: one.fault for one in handed_in(tmp_path / "class.zip", "week2")}
+    only = "expected a notebook, found only scan.pdf"
+    assert found == {"Ada Lovelace_1": None, "Eun Park_2": only, "ben": "expected a notebook, found nothing"}
+
+
 def test_a_zip_with_an_environment_is_that_of_its_notebook(tmp_path):
     for place in (".venv/lib", "venv/lib/python"):
         with zipfile.ZipFile(tmp_path / "ada.zip", "w") as packed:
