@@ -347,7 +347,7 @@ def _rank(found: tuple[Path, Platform], assignment: str | None, home: Path) -> t
 
 
 def _under_own_names(found: Sequence[tuple[Path, Platform]]) -> list[Path]:
-    """Copy files that a platform has renamed into a new folder `transformer`, under the students' own names for them."""
+    """Copy files that a platform has renamed into a new folder `transformer`, under the names that students gave."""
     own = [(file, Path(said.name)) for file, said in sorted(found, key=lambda one: one[1].upload)]
     latest = {f"{_COPY.sub('', name.stem)}.py": file for file, name in own if name.suffix == ".py"}
     if not _STAGE_FILES & {*latest}:
