@@ -1,4 +1,7 @@
-"""Check lessons against their contract and show how minutes are counted: `python -m authoring 02`. Runs no cell."""
+"""Check lessons against their contract, without running cells, and show how minutes are counted.
+
+Example: `python -m authoring 02`.
+"""
 
 from __future__ import annotations
 

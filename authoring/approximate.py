@@ -17,12 +17,12 @@ from pathlib import Path
 SIGN = "≈"
 CONFIG = Path(__file__).with_name("nbval.cfg")
 SHOWN = re.compile(re.findall(r"^regex: (.*)$", CONFIG.read_text(encoding="utf-8"), re.MULTILINE)[0])
-"""The pattern that nbval removes from outputs before it compares them."""
+"""The pattern of the text that nbval removes from outputs before it compares them."""
 _CLOSE = ("isclose", "allclose")
 
 
 def faults(code: str, later: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """Yield what is wrong with a code cell's use of `≈`, as (line, counted from 0; message).
+    """Yield the faults in a code cell's use of `≈`, as (line, counted from 0; message).
 
     Args:
         code: The cell's code.
@@ -51,7 +51,7 @@ def faults(code: str, later: Sequence[str]) -> Iterator[tuple[int, str]]:
 
 
 def shown_without_source(code: str, texts: Sequence[str]) -> bool:
-    """Return whether a cell printed a number after `≈` although its code contains none that could be checked."""
+    """Return whether a cell printed a number after `≈` although no `≈` in its code can be checked."""
     tree = _parsed(code)
     return any(SHOWN.search(text) for text in texts) and tree is not None and not list(_printed(tree))
 

@@ -4,13 +4,13 @@ Sources in authoring/deeper/ go to notebooks/deeper/, and those in authoring/sta
 
     python -m authoring.build [--all] [--check] [LESSON ...]
 
-The same source, packages and libraries always give the same bytes, because cell ids are computed from the text and
+The same source, packages and libraries always yield the same bytes, because cell ids are computed from the text and
 nothing that depends on time or chance is stored.
 
 A notebook is executed if its code has changed, or if the last run of `make test-notebooks` found a cell whose output
 has changed. The result of that run is stored only in pytest's cache, so that no committed file depends on a package's
-version. Changes to questions need no execution, because their output follows from the source. Neither do changes to the
-scripts and styles in the outputs of figures (figure_updates.py).
+version. Changes to questions need no execution, because their output follows from the source. The same is true of
+changes to the scripts and styles in the outputs of figures (figure_updates.py).
 
 The line {{ exercises }} is replaced with a table of the lesson's exercises (exercises.py). The questions of all lessons
 are collected in companion_school/questions/questions.json.
@@ -220,7 +220,7 @@ def prints_otherwise(lesson: Lesson) -> bool:
 
 
 def refused(lesson: Lesson, known: Known) -> list[Fault]:
-    """Return faults in the source that prevent a build: too many reading minutes, or a letter with two meanings."""
+    """Return the faults in a source that prevent a build: too much reading, or a letter with two meanings."""
     if lesson.is_stage:
         return []
     rules = [lesson_contract.second_meaning] if lesson.is_deeper else lesson_contract.BEFORE_BUILDING
@@ -303,7 +303,7 @@ def build(lesson: Lesson, *, rerun: bool = False, known: Known | None = None) ->
     old = lesson.notebook.read_text(encoding="utf-8") if lesson.notebook.exists() else None
     if text != old:
         write_atomic(lesson.notebook, text)
-    # Make the notebook newer than pytest's cache, because the cells that failed there have been executed again
+    # make the notebook newer than pytest's cache, because the cells that failed have been executed again
     lesson.notebook.touch()
     size, seconds = len(text.encode()) / 1024, time.monotonic() - start
     state = "written" if text != old else "unchanged"
@@ -318,7 +318,7 @@ def collected(some: Sequence[Lesson]) -> str:
 
 
 def _collect(some: Sequence[Lesson], check: bool) -> bool:
-    """Update questions.json, or only report that it is stale if `check` is true; return whether it is current."""
+    """Update questions.json or, if `check` is true, only report that it is stale. Return whether it is current."""
     text = collected(some)
     if QUESTIONS.read_text(encoding="utf-8") == text:
         return True

@@ -1,4 +1,4 @@
-"""The contract of every lesson (README.md): all rules that a built notebook must follow. Runs no cell.
+"""The contract of every lesson (README.md), which contains all rules that a built notebook must follow. Runs no cell.
 
 faults = check(lesson, known_of(lesson, lessons()))
 """
@@ -26,14 +26,14 @@ BESIDE_THE_MODEL = (
     "make",
     "page",
 )
-"""Folders and files of the library whose names lessons may define themselves."""
+"""Folders and files of the library whose names lessons may redefine."""
 
 
 @functools.cache  # cached because it parses the whole package
 def companion_names(package: Path = LIBRARY) -> Mapping[str, str]:
     """Return every public function and class of the library, with the module that defines it.
 
-    The parts in `BESIDE_THE_MODEL` are left out, because the lessons do not build them.
+    The parts in `BESIDE_THE_MODEL` are omitted, because the lessons do not build them.
     """
     names = {}
     for path in sorted(package.rglob("*.py")):

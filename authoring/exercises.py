@@ -8,7 +8,7 @@ from companion_school.checking.exercise import DIFFICULTIES, Exercise
 from companion_school.exercises.catalogue import exercises
 
 PLACEHOLDER = "{{ exercises }}"
-"""The line of a source that is replaced by `table`."""
+"""The line in a source that is replaced with the result of `table`."""
 
 
 def of_lesson(number: int) -> list[Exercise]:

@@ -1,4 +1,4 @@
-"""The contract's rules for figures, checked on the HTML without running any script (a browser test runs them).
+"""The contract's rules for figures, checked on their HTML without running scripts (a browser test runs them).
 
 Every figure must be shown by `figures.show` and have alternative text; captions must begin with a number. An
 interactive figure also needs a still picture for use without scripts, a name and a description. It must work with the
@@ -29,7 +29,7 @@ _CHANCE = re.compile(r"Math\.random|Date\b|performance\.now|crypto\.")
 _GLOBAL = re.compile(r"\bwindow\.|globalThis|localStorage|getElementById|\bid=")
 _HANDLE = re.compile(r"kit\.(?:handle|choice|toggle)\(")
 _LOOSE_HANDLE = re.compile(r"<(?:input|button|select|textarea)\b")
-FEWEST_WORDS = 8  # words of alternative text, which must say what the figure shows and what moves
+FEWEST_WORDS = 8  # minimum number of words in the alternative text, which must say what the figure shows and what moves
 
 
 def figures_in(page: str) -> Iterator[tuple[dict[str, str], str]]:

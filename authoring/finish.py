@@ -1,9 +1,8 @@
-"""Finish the cells of a notebook. This is the part of the conversion that needs the sources of other lessons.
+"""Finish the cells of a notebook. This part of the conversion needs the sources of other lessons.
 
-Every lesson gets a navigation line at its beginning and end (previous, start, next, exercises, deeper, glossary). Each
-"lesson 03" in its prose becomes a link, as does each role (see below). Three things are inserted: the head, the counted
-minutes and, in place of `{{ now write it }}`, the parts of *Your own transformer* that the reader writes after the
-lesson.
+Every lesson begins and ends with a navigation line (previous, start, next, exercises, deeper, glossary). Each "lesson
+03" in its prose becomes a link, as does each role (see below). Three things are inserted: the head, the counted minutes
+and, in place of `{{ now write it }}`, the parts of *Your own transformer* that the reader writes after the lesson.
 
     {ref}`coins`, {ref}`the coins <coins>`              a place in the same notebook, by its target
     {deeper}`why only rotations will do <05#rotations>` a section of a lesson's deeper notebook, with its minutes
@@ -178,7 +177,7 @@ def _title_of(known: dict[int, tuple[str, str]], number: int) -> str:
 
 
 def lesson_linker(path: Path) -> Callable[[str], str]:
-    """Return a function that turns every "lesson 03" in prose into a link, except where a lesson names itself."""
+    """Return a function that turns every "lesson 03" in prose into a link, except in that lesson itself."""
     deeper, stage = is_deeper(path), is_stage(path)
     known = titles(path.parent.parent / "lessons" if stage else (lesson_source(path) if deeper else path).parent)
 
@@ -205,7 +204,7 @@ def lesson_minutes(counted: list[Part]) -> int:
 
 
 def _rest(counted: list[Part]) -> int:
-    """Return the minutes outside sittings: for the exercises, the summary, and what to read next."""
+    """Return the minutes outside sittings, for the exercises, the summary, and what to read next."""
     return round(sum(part.exact for part in counted if not part.is_sitting))
 
 
@@ -230,7 +229,7 @@ def _head(source: Source, counted: list[Part]) -> str:
 
 
 def _due_after(lesson: Path) -> list[tuple[Stage, tuple[str, ...], str]]:
-    """Return what readers write after a lesson: for each stage, the names to write in it and its notebook."""
+    """Return what readers write after a lesson: each stage, the names to define in it, and its notebook."""
     number, notebooks = int(lesson.name[:2]), titles(lesson.parent.parent / "stages")
     there = [stage for stage in STAGES.values() if stage.number in notebooks]
     return [(stage, due(stage)[number], f"build/{notebooks[stage.number][0]}.ipynb")

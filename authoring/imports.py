@@ -1,4 +1,4 @@
-"""Find the files of the repository's two packages in which imported names are defined."""
+"""Find the files in the repository's two packages that define imported names."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _reexported(init: Path, module: str) -> dict[str, tuple[str, str]]:
 
 @cache
 def _imports_of(code: str, module: str) -> dict[str, tuple[str, str]]:
-    """For each imported name in a package's code, return the module and the original name."""
+    """Return the module and the original name of each imported name in a package's code."""
     found = {}
     for node in parsed(code).body:
         if isinstance(node, ast.ImportFrom):
@@ -101,7 +101,7 @@ def modules() -> list[str]:
 
 @cache
 def imports_of(module: str) -> frozenset[str]:
-    """Return the packages' other modules that a module imports, whether at load time or inside functions."""
+    """Return the other modules of the packages that a module imports, whether at load time or inside functions."""
     path = ROOT / f"{module}.py"
     path = path if path.exists() else ROOT / module / "__init__.py"
     inside = ".".join(path.relative_to(ROOT).parent.parts)

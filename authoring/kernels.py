@@ -1,8 +1,8 @@
 """Kernels that start instantly, by forking.
 
 About a hundred notebooks need PyTorch and Matplotlib, and loading these takes as long as running a short notebook. A
-server loads both once, and each kernel is a process forked from the server. The notebook still has to import what it
-uses. On systems without fork, such as Windows, kernels start as usual.
+server loads both once, and each kernel is a process forked from the server. Notebooks still have to import what they
+use. On systems without fork, such as Windows, kernels start as usual.
 """
 
 import json
@@ -24,7 +24,7 @@ _as_always = local_provisioner.launch_kernel
 
 
 class Forked:
-    """A kernel's process, with those parts of `subprocess.Popen`'s interface that `jupyter_client` uses."""
+    """A kernel's process, with the parts of `subprocess.Popen`'s interface that `jupyter_client` uses."""
 
     stdin = stdout = stderr = None
 
@@ -49,7 +49,7 @@ class Forked:
 
 
 def fork_kernels() -> None:
-    """Make this process fork all kernels that it starts from now on."""
+    """From now on, fork all kernels that this process starts."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return
     server = multiprocessing.get_context("forkserver")
@@ -77,7 +77,7 @@ def _search_path() -> list[str]:
 
 def _become(command: list[str], cwd: str | None, env: dict[str, str], search_path: list[str]) -> None:
     """Turn this process into the kernel that the command would have started, with some modules already loaded."""
-    os.setsid()  # so that interrupts and the final signal also reach the processes that the notebook starts
+    os.setsid()  # interrupts and the final signal should also reach the processes that the notebook starts
     os.chdir(cwd or ".")
     # `authoring.loaded` sets the first of these variables, the backend of the kernels. A kernel's debugger sets the
     # second when it is loaded.
@@ -88,7 +88,7 @@ def _become(command: list[str], cwd: str | None, env: dict[str, str], search_pat
     for stream in (0, 1, 2):
         os.dup2(nowhere, stream)
     sys.path[:] = ["", *search_path]
-    sys.modules["torch"].seed()  # so that each kernel draws different numbers if a notebook sets no seed
+    sys.modules["torch"].seed()  # without a seed, each kernel should draw different numbers
     sys.modules["numpy"].random.seed()
     sys.argv = command[command.index(_LAUNCHER) :]
     runpy.run_module(_LAUNCHER, run_name="__main__", alter_sys=True)

@@ -1,4 +1,4 @@
-"""The contract of a lesson: rules that ensure that a reader can finish it in an evening."""
+"""The contract of a lesson: rules that ensure that readers can finish it in an evening."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SITTINGS = range(2, 5)
 CHECKPOINT_QUESTIONS = range(2, 4)
 FEWEST_QUESTIONS = 8
 MOST_MISCONCEPTIONS = 3
-LONGEST_VISIBLE = 15  # folded cells only have to respect the limit for all cells, rules.LONGEST_CELL
+LONGEST_VISIBLE = 15  # folded cells are only subject to the limit for all cells, rules.LONGEST_CELL
 CODE_WIDTH, PRINTED_WIDTH = 88, 80
 TITLE = 2  # number of the title's cell; the navigation line is the cell above it
 LAST_PARTS = ("Exercises", "Summary", "What to read next")
@@ -65,8 +65,7 @@ def parts(lesson: Lesson, known: Known) -> Iterator[Fault]:
 
 
 def _sitting_faults(lesson: Lesson, part: Part, end: Part | None) -> Iterator[str]:
-    """Yield the faults in a sitting's question, in its checkpoint, and in the note that tells the reader where to
-    stop."""
+    """Yield the faults in a sitting's question, its checkpoint, and the note that tells readers where to stop."""
     cells = lesson.cells[part.index + 1 : end.index + 2 if end else len(lesson.cells)]
     if "?" not in part.title and "?" not in _first_paragraph(cells[0].source, part):
         yield f"{part.title!r} must begin with a question"
@@ -88,7 +87,7 @@ def _first_paragraph(text: str, part: Part) -> str:
 
 
 def minutes(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """Check that reading takes at most 60 minutes per lesson and 20 per sitting, and a whole sitting at most 26."""
+    """Check that a lesson takes at most 60 minutes to read, a sitting at most 20 to read and at most 26 in all."""
     reading = round(sum(part.reading for part in lesson.parts))
     if reading > LONGEST_LESSON:
         counted = "; ".join(f"{part.title}: {part}" for part in lesson.parts)
@@ -108,7 +107,7 @@ def questions(lesson: Lesson, known: Known) -> Iterator[Fault]:
 
 
 def exercises(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """Check the part `Exercises`, which needs the table and a sentence about the topic of the exercises."""
+    """Check the part `Exercises`, which must have the table and a sentence about the topic of the exercises."""
     there = [part for part in lesson.parts if part.title == "Exercises"]
     if not there:
         return  # reported by `parts`
@@ -237,7 +236,7 @@ def claims(lesson: Lesson, known: Known) -> Iterator[Fault]:
 
 
 def widths(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """Check that lines of code have at most 88 columns, and printed lines at most 80."""
+    """Check that lines of code have at most 88 columns and printed lines at most 80."""
     for number, cell in numbered(lesson, "code"):
         for line, words in enumerate(cell.source.split("\n")):
             if len(words) > CODE_WIDTH:
@@ -245,7 +244,7 @@ def widths(lesson: Lesson, known: Known) -> Iterator[Fault]:
         for output in cell.outputs:
             text = output.get("text") or output.get("data", {}).get("text/plain", "")
             if "text/html" in output.get("data", {}):
-                continue  # readers see the HTML instead of the text
+                continue  # readers see the HTML, not the text
             widest = max("".join(text).splitlines(), key=len, default="")
             if len(widest) > PRINTED_WIDTH:
                 what = f"a printed line of {len(widest)} columns; at most {PRINTED_WIDTH}: {widest[:40]!r} ..."
@@ -295,7 +294,7 @@ def notation(lesson: Lesson, known: Known) -> Iterator[Fault]:
 
 
 BEFORE_BUILDING = [minutes, second_meaning]
-"""Rules whose faults prevent a build. They need no notebook."""
+"""Rules whose faults prevent a build. They do not need the built notebook."""
 RULES = [
     title, parts, questions, exercises, visible_code, folded_code, claims, widths, misconceptions, notation,
     *BEFORE_BUILDING,

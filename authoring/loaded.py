@@ -1,13 +1,13 @@
 """Modules that the server of `authoring.kernels` loads in advance.
 
-The companion is not among them, because a notebook that forgets to import a part of it must fail here as it would
+The companion is not loaded, because a notebook that forgets to import a part of it must fail here as it would
 elsewhere.
 """
 
 import os
 
 os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
-os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"  # the debugger's warning about Python's own files helps no one
+os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"  # the debugger's warning about Python's own files is useless here
 
 import ipykernel.debugger  # (every kernel loads it, and loading it takes longer than the rest of the startup)
 import ipykernel.kernelapp  # noqa: F401

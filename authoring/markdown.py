@@ -109,7 +109,10 @@ def formulas(text: str) -> list[tuple[int, str]]:
 
 
 def count_words(text: str) -> int:
-    """Count the words to read. An inline formula counts as one, a display equation as none, and a link as its text."""
+    """Count the words to read.
+
+    An inline formula counts as one word and a display equation as none. Only the text of a link counts.
+    """
     text = _COMMENT.sub(" ", DISPLAY.sub(" ", text))
     text = _LINK.sub(r"\1", _INLINE.sub(" formula ", text))
     return len(re.findall(r"\S*\w\S*", text))

@@ -2,8 +2,8 @@
 
 Minutes of reading are visible words / 100 + visible lines of code / 10 + display equations / 2 + questions. Looking at
 results takes another minute per still figure, two per interactive figure and a quarter per cell that prints. Waiting
-takes the seconds that cells declare (`:seconds: 40`). For ten lessons whose reading was timed, these rates reproduce
-the measured times within three minutes.
+takes the seconds that cells declare (`:seconds: 40`). For ten lessons with measured reading times, these rates
+reproduce the times to within three minutes.
 
 The limit per lesson applies only to reading, but readers see the total. Cells with checks and text that the builder
 inserts are not counted.
@@ -24,7 +24,7 @@ from authoring.source import FOLDED, Source
 WORDS, LINES, EQUATIONS = 100, 10, 2
 FIGURE, MOVING, PRINTED = 1, 2, 0.25
 LONGEST_LESSON, LONGEST_SITTING = 60, 20
-"""Maximum minutes of reading, for a lesson and for a sitting."""
+"""Maximum minutes of reading for a lesson and for a sitting."""
 LONGEST_IN_ALL = 26
 """Maximum minutes of a sitting with figures, outputs and waiting, as promised on the start page."""
 _MOVES, _DRAWS, _PRINTS = (
@@ -34,7 +34,7 @@ _MOVES, _DRAWS, _PRINTS = (
 
 @dataclass
 class Part:
-    """A part of a lesson: everything under an H2 heading. The first part also includes everything above its heading.
+    """A part of a lesson: everything under an H2 heading. The first part also includes everything above it.
 
     Attributes:
         title: Text of its heading.
@@ -93,7 +93,7 @@ def parts(source: Source) -> list[Part]:
     found = [Part(heading.text, heading.index, heading.line) for heading in second]
     if not found:
         return []
-    # Readers choose from this list rather than read all of it
+    # readers do not read all of this list but choose from it
     listed = exercises.table(source.path.stem) if source.tables else None
     for index, cell in enumerate(source.cells):
         if index in source.questions:

@@ -1,8 +1,8 @@
 """Pytest plugin for running nbval over the notebooks.
 
 The plugin uses a temporary progress file, forks kernels so that they start instantly, and reports how many seconds each
-lesson takes. Stand-ins in tests/left_out replace a module that is slow to import, and Python's help topics, which
-differ between versions. Numbers after `≈` are not compared.
+lesson takes. Stand-ins in tests/left_out replace Python's help topics, which differ between versions, and a module that
+is slow to import. Numbers after `≈` are not compared.
 """
 
 import os

@@ -46,7 +46,7 @@ def _split(text: str, separator: str) -> Iterator[str]:
 
 @cache
 def law() -> Mapping[str, Any]:
-    """Return the file's content: `section`, whose entries are (symbol, meaning, axes, lessons), and `several`."""
+    """Return the contents of the file: `section`, whose entries are (symbol, meaning, axes, lessons), and `several`."""
     return tomllib.loads(SOURCE.read_text(encoding="utf-8"))
 
 
@@ -94,5 +94,5 @@ def unknown_letters(formula: str, known: set[str]) -> list[str]:
 
 
 def second_meanings(found: Mapping[str, Mapping[int, str]]) -> dict[str, dict[int, str]]:
-    """Return the symbols that have more than one meaning, and their meanings by lesson."""
+    """Return the symbols with more than one meaning, and their meanings by lesson."""
     return {symbol: dict(by_lesson) for symbol, by_lesson in found.items() if len(set(by_lesson.values())) > 1}

@@ -54,7 +54,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Known:
-    """Data from outside a lesson with which the rules compare it.
+    """Data from outside a lesson that the rules compare with it.
 
     Attributes:
         companion_names: The module that defines each public name of the companion.
@@ -77,7 +77,7 @@ def numbered(lesson: Lesson, kind: str) -> Iterator[tuple[int, NotebookNode]]:
 
 
 def fault(lesson: Lesson, what: str, number: int, line: int = 0) -> Fault:
-    """Return a fault in cell `number`, `line` lines below its first line; the source line is added if it is known."""
+    """Return a fault in cell `number`, `line` lines below its first line, with the source line if it is known."""
     first = lesson.lines[number - 1] if number <= len(lesson.lines) else None
     return Fault(what, number, first + line if first else None)
 
@@ -141,7 +141,7 @@ def references(text: str) -> list[tuple[str, str]]:
 
 
 def executed_equations(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """Check that every equation is named in a code cell with assertions, and that every equation referred to exists."""
+    """Check that a code cell with assertions names each equation, and that all equations referred to exist."""
     there = {**known.other_equations, lesson.prefix: equations(lesson.built)}
     named = set()
     for number, cell in numbered(lesson, "code"):
@@ -173,7 +173,7 @@ def _exists(of: str, index: str, there: Mapping[str, set[str]]) -> bool:
 
 
 def figures(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """Check that every figure is finished, numbered and described (figure_contract.py), and followed by a sentence."""
+    """Check that every figure is complete, numbered, described (figure_contract.py) and followed by a sentence."""
     for number, what in figure_faults(lesson.built, lesson.prefix):
         yield fault(lesson, what, number)
     for number, cell in numbered(lesson, "code"):
@@ -258,7 +258,7 @@ def _printed(output: NotebookNode) -> str:
 
 
 def tags(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """Check that all tags are known, and that only a few cells, with a reason, have outputs that are not compared."""
+    """Check that all tags are known, and that few cells, each for a reason, have outputs that are not compared."""
     loose, names = [], set()
     known_tags = {RUNG, NOT_COMPARED, FOLDED}
     for number, cell in numbered(lesson, "code"):

@@ -1,4 +1,4 @@
-"""The directive `{question}` in the sources, which holds a question, its answers, and the reason for each answer.
+"""The directive `{question}` in the sources, which contains a question, its answers, and the reason for each answer.
 
     ```{question} size
     :kind: choice
@@ -9,8 +9,8 @@
     - [x] the right one | why it is right
     ```
 
-A question of kind `number` has `= 1.414 ± 0.01 | why`, known mistakes as `~ 2 | why`, and optionally `* | the reason
-for any other number`.
+A question of kind `number` contains `= 1.414 ± 0.01 | why`, known mistakes such as `~ 2 | why` and, optionally, `* |
+the reason for any other number`.
 
 A question of kind `predict` has `> what happens`. It can also be graded if it has choices `- [ ] it stays | why not`
 and reasons `+ [x] squares add up | why`. With `:alone: 1`, the right choice with a wrong reason earns one of the two
@@ -203,7 +203,7 @@ def _halves(words: str) -> tuple[str, str]:
 
 
 def as_html(question: Question) -> str:
-    """Return the question's HTML for a page without scripts. Clicking a choice shows why it is right or wrong."""
+    """Return the question's HTML for a page without scripts. Clicking on a choice shows why it is right or wrong."""
     name, id = html.escape(question.name), html.escape(question.id)
     head = f'<section class="ext-question" data-question="{id}" data-name="{name}"'
     head += f' data-lesson="{question.key.split("/")[0]}" data-kind="{question.kind}" aria-label="Question {id}">'
@@ -213,7 +213,7 @@ def as_html(question: Question) -> str:
         for answer in question.answers:
             word = "Yes." if answer.right else "Not quite."
             data = ["data-right"] * answer.right
-            if "$" in answer.text:  # screen readers cannot read out a formula as the name of a choice
+            if "$" in answer.text:  # screen readers cannot read a formula aloud as the name of a choice
                 data.append(f'data-words="{html.escape(readable(answer.text))}"')
             items.append(_item(" ".join(data), _inline(answer.text), word, answer.why))
         tag, kind = "ol", ' type="a"'

@@ -25,10 +25,10 @@ MOST = 600  # maximum number of characters that a message quotes from an output
 
 @dataclass(frozen=True)
 class Said:
-    """Words in a source that must agree with a cell's output.
+    """Words in a source that must match a cell's output.
 
     Attributes:
-        words: The words that must agree with the output.
+        words: The words that must match the output.
         cell: Name of the cell.
         line: Line of the source, counted from 1.
     """
@@ -69,7 +69,7 @@ def _bears_out(shown: str, words: str) -> bool:
 
 
 def _rounds_to(number: Decimal, short: Decimal) -> bool:
-    """Return whether a number equals a shorter one after rounding to its decimals. Halves may round either way."""
+    """Return whether a number, rounded to the decimals of a shorter number, equals it. Halves may round either way."""
     step = Decimal(1).scaleb(min(0, int(short.as_tuple().exponent)))
     return any(number.quantize(step, way) == short for way in (ROUND_HALF_EVEN, ROUND_HALF_UP))
 
@@ -91,11 +91,11 @@ _UNSEEN = re.compile(
     r"|\(D?\d+\.\d+\)|\b(?:lessons?|[Ff]igures?|exercises?)\s+[\d.]*\d"
 )
 _LITERAL = re.compile(r"(?<![\w.])\d[\d_]*(?:\.\d+)?(?:e-?\d+)?")
-LEAST = 11  # smaller whole numbers are too common to report
+LEAST = 11  # smaller integers are too common to report
 
 
 def by_hand(text: str, cells: list[NotebookNode]) -> Iterator[tuple[int, str, str]]:
-    """Yield numbers in a source's prose that a cell in the same part printed but that no role links to that cell.
+    """Yield numbers in a source's prose that were printed by a cell in the same part but are not in a role.
 
     Numbers that also occur in the part's code are skipped, because they are probably inputs rather than results. Whole
     numbers below `LEAST` are skipped too.
@@ -143,7 +143,7 @@ def _parts_of(text: str) -> Iterator[tuple[list[tuple[int, str]], str, dict[str,
         elif fence and words.startswith(":name: "):
             named[words.removeprefix(":name: ").strip()] = line
         elif fence:
-            # these cells repeat results to check them
+            # these cells only repeat results in order to check them
             given &= not words.startswith(("# checks ", "# draws "))
             code += [words] * given
         elif words.startswith("$$"):

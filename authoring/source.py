@@ -1,4 +1,4 @@
-"""A lesson's source: MyST Markdown, read as cells without outputs, with the line of the file at which each begins.
+"""A lesson's source: MyST Markdown, read as cells without outputs, with the line of the file where each cell begins.
 
 A question becomes a folded code cell that asks it. A target starts a new cell, so that links can lead to it. Links,
 minutes and navigation require more than one source, so `finish.py` adds them.
@@ -35,7 +35,7 @@ class Source:
         front: Its front matter.
         cells: The cells.
         lines: Line of the file at which each cell begins, counted from 1.
-        tables: Where the table of exercises belongs, as (cell, counted from 1; line in the cell, counted from 0).
+        tables: Where to put the table of exercises, as (cell, counted from 1; line in the cell, counted from 0).
         targets: Index (from 0) of the cell that follows each target `(name)=`.
         questions: The questions, by the index (from 0) of the cell that asks the question.
     """
@@ -100,7 +100,7 @@ def _first_lines(text: str, cells: list[NotebookNode]) -> Iterator[int]:
 
 
 def _asked_by_the_lesson(path: Path) -> int:
-    """Return how many questions the lesson has if this is its deeper notebook, which continues the lesson's letters."""
+    """Return the number of questions in the lesson if this is its deeper notebook, which continues the letters."""
     lesson = path.parent.parent / "lessons" / path.name
     if path.parent.name != "deeper" or not lesson.exists():
         return 0
@@ -117,7 +117,7 @@ def _fill_in_exercises(cells: list[NotebookNode], name: str) -> list[tuple[int, 
         if line == exercises.PLACEHOLDER
     ]
     table = exercises.table(name) if found else None
-    for number, row in reversed(found if table else []):  # start at the bottom, so that earlier rows keep their numbers
+    for number, row in reversed(found if table else []):  # from the bottom, so that earlier rows keep their numbers
         rows = cells[number - 1].source.split("\n")
         cells[number - 1].source = "\n".join([*rows[:row], table, *rows[row + 1 :]])
     return found
@@ -169,7 +169,7 @@ def _split(
 def _pieces(rows: list[str], path: Path, first: int) -> Iterator[tuple[str, int, list[str]]]:
     """Yield the texts, targets and questions in a Markdown cell, in order, as (kind, first row, rows).
 
-    For a target, `rows` contains only its name.
+    For a target, `rows` contains only the name.
     """
     begin, at = 0, 0
     while at < len(rows):

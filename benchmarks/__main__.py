@@ -1,4 +1,4 @@
-"""`make bench`: decode, prefill, training and memory, compared with other libraries and with this machine's limit.
+"""`make bench`: decode, prefill, training and memory, compared with other libraries and this machine's limit.
 
 `smollm2` compares a published model with transformers and llama.cpp, in each weight format.
 

@@ -1,4 +1,4 @@
-"""Compare contenders: check which compute the same function as ours, time those, and list the others."""
+"""Compare contenders: check which of them compute the same function as ours, time those, and list the others."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Setting:
         device: The device that runs the models.
         precision: `"fp32"` or `"bf16"`. For `"bf16"`, contenders are checked against each other in both precisions.
         compile: Whether to measure compiled models as well.
-        rounds: How many times to measure each contender.
+        rounds: Number of measurements of each contender.
         chip: This machine's measured peak rates.
         patience: Number of seconds after which no new round for a table is started, once three rounds are done.
     """
@@ -44,7 +44,7 @@ class Setting:
 
     @property
     def dtypes(self) -> tuple[torch.dtype, ...]:
-        """Data types in which contenders are checked against each other. The last of them is timed."""
+        """Data types in which contenders are checked against each other. Times are measured in the last one."""
         return (torch.float32,) if self.precision == "fp32" else (torch.float32, torch.bfloat16)
 
     @property
@@ -55,7 +55,7 @@ class Setting:
 def ceiling(dtype: torch.dtype, device: torch.device) -> tuple[Chip, float]:
     """Measure this machine's peak arithmetic rate and memory bandwidth.
 
-    Each value is the better of two measurements, because another process may slow one of them down.
+    Each value is the better of two measurements, because another process may slow down one of them.
 
     Returns:
         A chip with the peak FLOP/s and the read bandwidth, and separately the copy bandwidth. Both bandwidths are in
@@ -225,7 +225,7 @@ class Comparison:
 
 
 def differs(expected: Tensor, got: Tensor, what: str, dtype: torch.dtype) -> str | None:
-    """Return a line of text if a tensor differs from `expected` by more than rounding can explain, else `None`.
+    """Describe how a tensor differs from `expected` if rounding cannot explain it; otherwise return `None`.
 
     The measure is the root mean square of the difference divided by the root mean square of `expected`. It may be at
     most 1e-4 in float32 and 5e-2 otherwise. Different shapes and NaN always count as a difference.
@@ -246,7 +246,7 @@ def differs(expected: Tensor, got: Tensor, what: str, dtype: torch.dtype) -> str
 
 
 def wrapped(line: str, indent: int) -> str:
-    """Wrap a line to the width of the terminal, and indent continuation lines by `indent` spaces."""
+    """Wrap a line to the width of the terminal, with continuation lines indented by `indent` spaces."""
     return textwrap.fill(
         line, display.WIDTH, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
     )

@@ -37,7 +37,7 @@ class RecordedStep:
         self.graph = self._record(tokens, cache)
 
     def start(self, tokens: Int[Tensor, "batch"], cache: KVCache) -> None:
-        """Start a text: copy its last tokens and its cache to the fixed addresses. Their shapes must match."""
+        """Start a text by copying its last tokens and its cache to the fixed addresses. Their shapes must match."""
         here = (*self.cache.keys, *self.cache.values, self.cache.lengths, self.tokens)
         for old, new in zip(here, (*cache.keys, *cache.values, cache.lengths, tokens), strict=True):
             if old is not new:
@@ -58,7 +58,7 @@ class RecordedStep:
         beside = torch.cuda.Stream()
         beside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(beside):
-            for _ in range(3):  # warm-up: allocation, compilation and autotuning must happen before recording
+            for _ in range(3):  # allocation, compilation and autotuning must happen before recording
                 self.start(tokens, cache)
                 self.once()
         torch.cuda.current_stream().wait_stream(beside)

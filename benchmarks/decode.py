@@ -1,4 +1,4 @@
-"""Greedy decoding of one row, with a short prompt and many new tokens. Memory bandwidth usually limits its speed."""
+"""Greedy decoding of one row, with a short prompt and many new tokens. It is usually limited by memory bandwidth."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _own(ours: Transformer, setting: Setting) -> Iterator[tuple[str, Writer]]:
         yield "ours, compiled", _writer(ours, compile=True)
     if setting.device.type == "cuda":
         yield "ours, CUDA graphs", RecordedWriter(ours, decode_step)
-        if setting.compile:  # the shapes in a recorded step never change
+        if setting.compile:  # shapes in a recorded step never change
             yield "ours, compiled, CUDA graphs", RecordedWriter(ours, torch.compile(decode_step, dynamic=False))
 
 

@@ -1,9 +1,9 @@
 """`make gpu`: everything that needs a GPU, tested and measured in under eight minutes.
 
-It needs only Python, PyTorch, numpy, safetensors, jaxtyping and pytest, and uses Triton where it is installed.
-Each part runs in its own process with its own time limit. If one fails, hangs or crashes, the reason is reported and
-the others continue. Results are written as soon as they are known. Without a GPU, everything is rehearsed on the CPU
-with tiny sizes.
+It needs only Python, PyTorch, numpy, safetensors, jaxtyping and pytest, and uses Triton if it is installed. Each part
+runs in its own process with its own time limit. If a part fails, hangs or crashes, the reason is reported and the
+remaining parts still run. Results are written as soon as they are known. Without a GPU, everything is rehearsed on the
+CPU with tiny sizes.
 
     python -m benchmarks.gpu [--only decode] [--rehearsal] [--minutes 7.5] [--out runs/gpu]
 """
@@ -72,7 +72,7 @@ Found = Comparison | Chip | str
 
 
 def reached(size: Size, setting: Setting) -> Iterator[Found]:
-    """Measure this chip's peak rates, to which all shares refer, with a large matrix product and with memory reads."""
+    """Measure this chip's peak rates, to which all shares refer, using a large matrix product and memory reads."""
     chip, copying = ceiling(setting.dtype, setting.device)
     yield chip
     yield f"{copying / 1e9:,.4g} GB/s in a copy, which counts each byte as read and as written"
@@ -190,7 +190,7 @@ def run_part(part: str, file: str, rehearsal: bool, chip: Chip) -> int:
             out.write(json.dumps(line) + "\n")
 
     try:
-        # the eager backend traces the code, which finds what cannot be compiled, but generates no machine code
+        # the eager backend traces the code, which reveals what cannot be compiled, but generates no machine code
         if rehearsal:
             torch.compile = functools.partial(torch.compile, backend="eager")
         device, precision, rounds = ("cpu", "fp32", 1) if rehearsal else ("cuda", "bf16", 5)

@@ -1,4 +1,4 @@
-"""How the time of a decode step grows with cache, rows and experts, compared with formulas in `companion.costs`."""
+"""How the time of a decode step grows with cache, rows and experts, compared with the formulas in `companion.costs`."""
 
 from __future__ import annotations
 

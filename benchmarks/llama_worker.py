@@ -3,7 +3,7 @@
     python llama_worker.py FILE.gguf THREADS         answers lines of JSON with lines of JSON
     python llama_worker.py FILE.gguf OUT.gguf TYPE   writes the file in another type
 
-Any Python (3.11 or newer) with `llama_cpp` can run this file, because it imports nothing from this project.
+Any Python (3.11 or newer) with `llama_cpp` can run this file, because it does not import this project.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 
 class Worker:
-    """A model and its context, whose memory holds the prompt that was read last."""
+    """A model and its context, whose memory contains the prompt that was read last."""
 
     def __init__(self, file: str, threads: int) -> None:
         llama.llama_backend_init()
@@ -59,7 +59,7 @@ class Worker:
         return float((np.logaddexp.reduce(scores, axis=-1) - scores[range(len(scores)), ids[1:]]).mean())
 
     def _next(self, ids: list[int]) -> int:
-        tokens = (ctypes.c_int32 * len(ids))(*ids)  # must live as long as the batch, which only stores its address
+        tokens = (ctypes.c_int32 * len(ids))(*ids)  # must live as long as the batch, which stores only its address
         self._decode(llama.llama_batch_get_one(tokens, len(ids)))
         return int(self._logits(-1).argmax())
 

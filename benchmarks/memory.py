@@ -1,4 +1,4 @@
-"""Memory: what autograd stores for the backward pass, a step's peak, the training state, and the cache per token.
+"""Memory: the bytes stored by autograd, a step's peak, the training state, and the cache per token.
 
 Byte counts do not vary from run to run, so one run is enough. The first row shows the values of the formulas in
 `companion.costs`, which are lower bounds for this model.

@@ -21,7 +21,7 @@ from companion.layers.positions import half_from_interleaved
 from companion.transformer import Transformer
 
 Writer = Callable[[Tensor, int], list[int]]
-"""Function of a prompt (1, token) and the number of new tokens that returns the new tokens, chosen greedily."""
+"""Function that takes a prompt (1, token) and the number of new tokens, and returns greedily chosen tokens."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def built(
             try:
                 yield name, PEERS[name](original)
                 continue
-            except Exception as error:  # the library's interface must have changed
+            except Exception as error:  # the library's interface has probably changed
                 kind, why = "failed", f"{type(error).__name__}: {error}"
         if comparison is not None:
             comparison.omit(name, kind, why)  # type: ignore[arg-type]
@@ -124,7 +124,7 @@ def _x_transformers(ours: Transformer) -> Peer:
             ff_glu=True,
             ff_swish=True,
             ff_no_bias=True,
-            ff_mult=(config.feed_forward.d_ff + 0.5) / config.d_model,  # truncated after multiplication by the width
+            ff_mult=(config.feed_forward.d_ff + 0.5) / config.d_model,  # truncated after multiplying by the width
             verbose=False,
         ),
     )
@@ -151,7 +151,7 @@ def _x_transformers(ours: Transformer) -> Peer:
             attention.to_v.weight.copy_(own.value.weight)
             attention.to_out.weight.copy_(own.output.weight.unflatten(1, (sizes.heads, -1))[:, order].flatten(1))
             network.ff[0].proj.weight.copy_(torch.cat((feed_forward.inner.weight, feed_forward.gate.weight)))
-            network.ff[0].proj.bias = None  # the library's gate has a bias even with ff_no_bias; LLaMA's gate has none
+            network.ff[0].proj.bias = None  # the library's gate has a bias even with ff_no_bias, but LLaMA's does not
             network.ff[-1].weight.copy_(feed_forward.outer.weight)
     wrapper = AutoregressiveWrapper(model)
 

@@ -47,7 +47,7 @@ SIZES = {
         Size("large", _decoder(32000, 1024, 16, 16, 2816, 1024), 16, 128, 512),
     )
 }
-"""From a size for tests to one for a GPU, with 0.03, 4.2, 29, 124 and 238 million parameters."""
+"""Sizes from one for tests to one for a GPU, with 0.03, 4.2, 29, 124 and 238 million parameters."""
 
 # The vocabulary is a multiple of 128, because fast kernels need an alignment that 50,257 columns lack.
 ON_A_GPU = replace(SIZES["gpt2"], name="gpu", config=SIZES["gpt2"].config.with_(vocab=50304), batch=32, new=256)

@@ -1,6 +1,6 @@
 """Timing on a machine that is also doing other work.
 
-In each round, all contenders run once in a new random order, so that slow moments of the machine affect all equally.
+In each round, all contenders run once in a new random order, so that slow moments of the machine affect them equally.
 Ratios are computed within each round and summarized afterwards.
 """
 
@@ -39,7 +39,7 @@ class Spread:
 
 
 def paired_ratio(seconds: Sequence[float], baseline: Sequence[float]) -> Spread:
-    """Return the spread of seconds / baseline, divided round by round so that the slowdown of a whole round cancels."""
+    """Return the spread of seconds / baseline, divided round by round so that slowdowns of a whole round cancel."""
     return Spread.of([a / b for a, b in zip(seconds, baseline, strict=True)])
 
 
@@ -81,7 +81,7 @@ def interleaved(
     order = np.random.default_rng(0)
     gc.collect()
     collecting = gc.isenabled()
-    gc.disable()  # a garbage collection would slow down whichever contender happens to be running
+    gc.disable()  # garbage collection would slow down the contender that happens to be running
     try:
         began = time.perf_counter()
         for done in counted(range(rounds), unit="round", what=what):

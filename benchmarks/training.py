@@ -1,4 +1,4 @@
-"""A training step: forward and backward pass, clipping and optimizer. Arithmetic usually limits its speed."""
+"""A training step: forward and backward pass, clipping and optimizer. It is usually limited by arithmetic."""
 
 from __future__ import annotations
 

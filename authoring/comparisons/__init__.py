@@ -1,8 +1,8 @@
-"""Repeatable comparisons that back up statements in lessons, with at least three seeds and two training budgets.
+"""Repeatable comparisons that support statements in lessons, with at least three seeds and two training budgets.
 
 `authoring/comparisons.toml` lists the comparisons. Each entry names a function in `lesson_NN.py` in this folder, which
 prints the results for each seed and budget as they are measured, and returns all of them. The lesson itself shows only
-one or a few of the runs.
+a few of the runs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SOURCE = Path(__file__).parents[1] / "comparisons.toml"
 
 @dataclass(frozen=True)
 class Comparison:
-    """A lesson's statement that something helps, costs, wins or breaks, and the evidence for it.
+    """A statement in a lesson that something helps, costs, wins or breaks, with the evidence for it.
 
     Attributes:
         lesson: Lesson number, such as "04", for a statement in the lesson or in its deeper notebook.
@@ -55,7 +55,7 @@ def comparisons(lesson: str = "") -> list[Comparison]:
     """Return the comparisons for a lesson, or all of them, in the order of the file.
 
     Raises:
-        TypeError: If an entry has an unknown key or lacks one.
+        TypeError: If an entry has an unknown key or lacks a key.
     """
     entries = tomllib.loads(SOURCE.read_text(encoding="utf-8"))["comparison"]
     found = [Comparison(**{**entry, "budgets": tuple(map(str, entry["budgets"]))}) for entry in entries]

@@ -11,9 +11,10 @@ from authoring.source import read_source
 
 
 def names_of(lesson: str, *cells: str, **given: Any) -> dict[str, Any]:
-    """Run the named code cells of a lesson in the given order without showing output, and return the names they define.
+    """Run the named code cells of a lesson in the given order, hide their output, and return the names they define.
 
-    As in the lesson, the cells may change PyTorch's seed, number of threads and default dtype. These are not restored.
+    As in the lesson, the cells may change PyTorch's seed, its number of threads and its default dtype. These are not
+    restored.
 
     Args:
         lesson: The lesson's number, such as "04"; "deeper/04" means its deeper notebook.
@@ -37,6 +38,6 @@ def names_of(lesson: str, *cells: str, **given: Any) -> dict[str, Any]:
 
 
 def row(setting: str, budget: str, measure: str, values: list[float]) -> str:
-    """Format a line with the setting, the budget, the measure, its mean over the seeds, and its value for each seed."""
+    """Format a line with the setting, the budget, the measure, its mean over all seeds, and its value for each seed."""
     mean, each = sum(values) / len(values), " ".join(f"{value:.4g}" for value in values)
     return f"{setting:<24} {budget:<14} {measure:<24} mean {mean:7.4g}, each start: {each}"

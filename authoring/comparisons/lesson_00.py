@@ -1,4 +1,4 @@
-"""Comparison for lesson 00: learning its ten sentences with and without rotation of queries and keys."""
+"""Comparison for lesson 00: learning its ten sentences with and without rotating queries and keys."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from authoring.comparisons.cells import names_of, row
 
 
 def rotated_or_not() -> dict[tuple[str, int], list[float]]:
-    """Compare two speeds of rotation, and no rotation, at two budgets.
-
-    Measure the number of right answers on eleven unseen texts, and the loss.
-    """
+    """Compare two speeds of rotation and no rotation, by the loss and by right answers on eleven unseen texts."""
     by_hand = ("setup", "rows", "projections", "turn", "scores", "weights", "take-over", "norm")
     lesson = names_of("00", *by_hand, "whole-model", "sentences", "training", "trained", "no-turn", "new-starts")
 

@@ -45,7 +45,7 @@ def beginnings() -> dict[tuple[str, int, float], list[float]]:
 
 
 def _losses(follows: Tensor, sigma: float, factor: float, width: int, rate: float, start: int) -> list[float]:
-    """Train like the lesson's `learn`, but with another learning rate, and return the loss before each update."""
+    """Train like the lesson's `learn`, but with a different learning rate, and return the loss before each update."""
     draw = torch.Generator().manual_seed(start)
     table = (sigma * torch.randn(512, width, generator=draw)).requires_grad_()
     matrix = (torch.randn(width, width, generator=draw) / width**0.5).requires_grad_()
@@ -60,7 +60,7 @@ def _losses(follows: Tensor, sigma: float, factor: float, width: int, rate: floa
 
 
 def alike() -> dict[int, list[float]]:
-    """Compare the tables from four seeds: how their cosines correlate, and which nearest neighbors they share."""
+    """Compare the tables from four seeds: the correlation of their cosines, and the nearest neighbors they share."""
     lesson = names_of("01", "setup", "data", "learn")
     often = lesson["follows"].sum(dim=1) >= 50
     above = torch.ones(int(often.sum()), int(often.sum())).triu(1) > 0
@@ -95,8 +95,8 @@ def text_and_vocabulary() -> dict[tuple[int, int], list[float]]:
 def pairs_and_vocabulary() -> dict[tuple[int, int], list[float]]:
     """Measure the bits per byte of a bigram model by vocabulary size, on excerpts and on the whole text.
 
-    The probability of a token after another is smoothed with the token's own probability, which counts as much as 30
-    occurrences of the first token.
+    The probability of a token, given the previous token, is smoothed with the token's own probability, which counts as
+    much as 30 occurrences of the previous token.
     """
     lesson = names_of("01", "setup", "vocabulary")
     text, found = "".join(lesson["seen"]), {}

@@ -11,9 +11,9 @@ SETTINGS = {"divided": (8, 1), "not divided": (1, 1), "W_q smaller": (1, 8)}
 
 
 def root_or_not() -> dict[tuple[str, float], list[float]]:
-    """Measure after how many steps half of the answers are right, with three seeds and five learning rates.
+    """Measure the number of steps until half of the answers are right, with three seeds and five learning rates.
 
-    The value is infinity for a head that never answers half of them right.
+    The number is infinity if a head never reaches half.
     """
     lesson, found = SimpleNamespace(**names_of("02", "setup", "answer", "learn")), {}
     for rate in (0.001, 0.002, 0.004, 0.008, 0.016):

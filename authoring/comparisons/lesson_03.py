@@ -1,4 +1,4 @@
-"""Comparisons for lesson 03: one head or two, different numbers of layers and heads, and hand-wired notes."""
+"""Comparisons for lesson 03: one or two heads, different numbers of layers and heads, and hand-wired notes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def two_symbols() -> dict[tuple[str, int], list[float]]:
 
 
 def layers() -> dict[tuple[str, int], list[float]]:
-    """Measure correct answers per 100 by numbers of layers and heads, and for one layer with a fixed period."""
+    """Measure correct answers per 100 by number of layers and heads, and for one layer with a fixed period."""
     lesson = SimpleNamespace(**names_of("03", "setup", "lines"))
     every = lesson.PERIODS
     of = {"one layer": (1, every, 4), "two layers": (2, every, 4), "one layer, period 9": (1, (9, 9), 4)}

@@ -19,7 +19,7 @@ KINDS = ("none", "waves", "waves, centred", "learned, small", "learned, large", 
 
 
 def race() -> dict[tuple[str, float], list[float]]:
-    """Measure correct answers (%) after 60 and after all 240 updates, by kind of positions and learning rate."""
+    """Measure the accuracy after 60 and after all 240 updates, by kind of positions and learning rate."""
     lesson = SimpleNamespace(**names_of("04", "setup", "answers", "training-start", "training"))
     found = {}
     for rate in RATES:
@@ -33,7 +33,7 @@ def race() -> dict[tuple[str, float], list[float]]:
 
 
 def elsewhere() -> dict[tuple[str, int, int], list[float]]:
-    """Measure correct answers (%) on texts that begin at unseen positions, also after training at all positions."""
+    """Measure the accuracy on texts that begin at unseen positions, also after training at all positions."""
     lesson = SimpleNamespace(**names_of("04", "setup", "answers", "training-start", "training"))
     test = torch.randint(lesson.WORDS, (500, lesson.LENGTH), generator=torch.Generator().manual_seed(99))
     found = {}
@@ -50,7 +50,7 @@ def elsewhere() -> dict[tuple[str, int, int], list[float]]:
 
 
 def translators() -> dict[tuple[str, int], list[float]]:
-    """Measure correct held-out names (%) by number of updates and by which stacks use sinusoidal positions."""
+    """Measure the accuracy on held-out names by number of updates and by the stacks that use sinusoidal positions."""
     lesson = SimpleNamespace(**names_of("04", "setup", "translator-start"))
     names = [lesson.words.target.name(number) for number in lesson.held]
     found = {}

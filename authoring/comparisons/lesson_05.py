@@ -18,7 +18,7 @@ SHIFTS, PERIODS = (0, 8, 32, 400), (12, 20, 40, 62)
 
 
 def shares_of(model: Reader) -> dict[str, float]:
-    """Measure correct predictions (%) on shifted texts and in longer rounds."""
+    """Measure the accuracy of predictions on shifted texts and in longer rounds."""
     where = torch.arange(CONTEXT)
     shares = {f"moved by {by}": right(model, (8, 16), CONTEXT, positions=where + by) for by in SHIFTS}
     shares |= {f"rounds of {p}": right(model, (p, p), 2 * p, batch=32) for p in PERIODS}
@@ -31,7 +31,7 @@ def said(kind: str, updates: int, start: int, shares: dict[str, float]) -> str:
 
 
 def shifted_and_longer() -> dict[tuple[str, int, int], dict[str, float]]:
-    """Measure correct predictions (%) of the lesson's four models, by kind of positions, number of updates and seed."""
+    """Measure the accuracy of the lesson's four models, by kind of positions, number of updates and seed."""
     lesson, found = SimpleNamespace(**names_of("05", *PRACTISE)), {}
     for updates in BUDGETS:
         for kind in KINDS:
@@ -45,7 +45,7 @@ def shifted_and_longer() -> dict[tuple[str, int, int], dict[str, float]]:
 def from_anywhere(
     runs: tuple[tuple[str, int], ...] = (("learned", 260), ("learned", 780), ("sinusoidal", 780)),
 ) -> dict[tuple[str, int, int], dict[str, float]]:
-    """Measure correct predictions (%) of models whose training texts begin anywhere from 0 to 400."""
+    """Measure the accuracy of models whose training texts begin anywhere from position 0 to 400."""
     lesson, found = SimpleNamespace(**names_of("05", *PRACTISE)), {}
     for kind, updates in runs:
         for start in STARTS:
@@ -56,12 +56,12 @@ def from_anywhere(
 
 
 def from_anywhere_longer() -> dict[tuple[str, int, int], dict[str, float]]:
-    """Measure what learned vectors reach in `from_anywhere` with ten times as many updates."""
+    """Measure the accuracy of learned vectors in `from_anywhere` after ten times as many updates."""
     return from_anywhere((("learned", 2600),))
 
 
 def failing_head() -> dict[tuple[int, int], list[float]]:
-    """Measure correct predictions (%) of rotary models in rounds of 62, unchanged and with two interventions."""
+    """Measure the accuracy of rotary models in rounds of 62 symbols, unchanged and with two interventions."""
     cells = (*PRACTISE, "intervene")
     untrained = {"rotary": Reader("rotary", start=0)}  # the cell prints results for its own models
     lesson, found = SimpleNamespace(**names_of("05", *cells, models=untrained)), {}
@@ -75,7 +75,7 @@ def failing_head() -> dict[tuple[int, int], list[float]]:
 
 
 def other_bases() -> dict[tuple[float, int], list[float]]:
-    """Measure correct predictions (%) of rotary models in rounds of 28, 40, 52 and 62, by base and seed."""
+    """Measure the accuracy of rotary models in rounds of 28, 40, 52 and 62 symbols, by base and seed."""
     lesson, found = SimpleNamespace(**names_of("05", *PRACTISE)), {}
     for base in (1e3, 1e4, 1e5, 1e6):
         for start in STARTS:

@@ -26,7 +26,7 @@ def _measure(cases: Sequence[tuple[str, str, float, int]], budgets: Sequence[int
         budgets: Numbers of steps.
 
     Returns:
-        The loss for each budget, by kind of block and residual path, learning rate, warm-up and seed.
+        The loss after each budget, by kind of block and residual path, learning rate, warm-up and seed.
     """
     lesson, found = SimpleNamespace(**names_of("06", *CELLS)), {}
     for way, home, rate, warmup in cases:
@@ -55,7 +55,7 @@ def slow_and_warm() -> Losses:
 
 
 def surgery() -> Losses:
-    """Train pre-norm blocks with the identity path cut, and post-norm blocks with the identity path opened."""
+    """Train pre-norm blocks with the identity path cut for gradients, and post-norm blocks with it opened."""
     return _measure([("pre-norm", "cut", 3e-3, 1), ("post-norm", "open", 3e-3, 1)], (50, 150))
 
 
@@ -65,7 +65,7 @@ def small_writes() -> Losses:
 
 
 def mixing() -> dict[tuple[str, int], dict[int, float]]:
-    """Train sixteen post-norm blocks without mixing between words, or with small writes from one kind of sub-layer."""
+    """Train sixteen post-norm blocks that do not mix words, or in which one kind of sub-layer has small writes."""
     lesson = SimpleNamespace(**names_of("06", *CELLS))
     trials = {
         "as it is": ("post-norm", lesson.forward),
@@ -99,14 +99,14 @@ def alike() -> dict[tuple[str, int], list[float]]:
 
 
 def depths() -> dict[tuple[str, int], dict[int, float]]:
-    """Train post-norm blocks at six depths, with writes of full size."""
+    """Train stacks of post-norm blocks at six depths, with writes of full size."""
     lesson = SimpleNamespace(**names_of("06", *CELLS))
     return {(f"{layers} blocks", start): _after(lesson, f"{layers} blocks", "post-norm", layers, start, lesson.forward)
             for layers in (4, 6, 8, 10, 12, 16) for start in STARTS}  # fmt: skip
 
 
 def norms_without_attention() -> dict[tuple[str, int], dict[int, float]]:
-    """Train feed-forward networks only: 16 with their usual initial weights, and 32 with writes scaled to size 1."""
+    """Train feed-forward networks only: 16 with the usual initial weights, and 32 with writes scaled to size 1."""
     lesson, found = SimpleNamespace(**names_of("06", *CELLS)), {}
 
     def networks_only(model: Any, tokens: Any, pre: bool, write: float) -> Any:
@@ -125,7 +125,7 @@ def norms_without_attention() -> dict[tuple[str, int], dict[int, float]]:
 
 
 def _after(lesson: Any, name: str, way: str, layers: int, start: int, run: Any) -> dict[int, float]:
-    """Train for 50 and for 100 steps; for each run, print and return the mean loss over its last five steps."""
+    """Print and return the mean loss over the last five of 50 and of 100 steps."""
     losses = lesson.train(way, layers, start, 3e-3, 100, 1, run)
     found = {steps: sum(losses[steps - 5 : steps]) / 5 for steps in (50, 100)}
     print(f"{name}, start {start}: " + ", ".join(f"{loss:.2f} after {n}" for n, loss in found.items()), flush=True)

@@ -14,7 +14,7 @@ STARTS = (0, 1, 2)
 CELLS = (
     "setup", "sets-up-text", "corrupt", "neighbours", "sets-up-guesses", "sets-up-model", "train", "sets-up-belief",
 )  # fmt: skip
-ROLES = (  # a sentence, the sentence with its roles exchanged, and its passive
+ROLES = (  # a sentence, the same sentence with exchanged roles, and its passive
     ("The dog bites the man.", "The man bites the dog.", "The man was bitten by the dog."),
     ("The nurse thanks the doctor.", "The doctor thanks the nurse.", "The doctor was thanked by the nurse."),
     ("The teacher praised the student.", "The student praised the teacher.", "The student was praised by the teacher."),
@@ -34,7 +34,7 @@ RULES = {"half and half": 0.1, "kept only": 0.0, "random only": 0.2}
 
 
 def encoder_and_count() -> dict[tuple[str, int, int], dict[str, float]]:
-    """Measure filled gaps (%), loss, and wins per 100 over two counting baselines, by stack, steps and seed."""
+    """Measure the accuracy in gaps, the loss, and wins per 100 over counting baselines, by stack, steps and seed."""
     lesson, found = SimpleNamespace(**names_of("07", *CELLS)), {}
     rivals = {
         name: lesson.allowed(lesson.counted[name]).argmax(dim=-1) == lesson.truth
@@ -56,7 +56,7 @@ def encoder_and_count() -> dict[tuple[str, int, int], dict[str, float]]:
 
 
 def writer() -> dict[tuple[int, int], float]:
-    """Measure how many gaps (%) a next-word decoder fills correctly if it reads the true words to their left."""
+    """Measure the accuracy of a next-word decoder in gaps if it reads the true words to the left of each gap."""
     lesson, found = SimpleNamespace(**names_of("07", *CELLS)), {}
     first = (torch.arange(lesson.CONTEXT).expand_as(lesson.gaps))[lesson.gaps] == 0
     for steps in (800, 400):

@@ -20,7 +20,7 @@ CASES = {"right": (1, 0), "mask too wide": (1, 1), "not shifted": (0, 0), "shift
 
 @dataclass(frozen=True)
 class Express:
-    """A model that learns the lesson's journeys, and its training."""
+    """A model that learns the lesson's journeys, and the settings of its training."""
 
     kind: str
     layers: int = 1
@@ -38,13 +38,13 @@ EXPRESSES = (
     Express("an encoder layer and a decoder layer", rate=1e-3, budgets=(1050,)),
 )
 WRITERS = ("setup", "sets-up-writers", "train", "four-ways", "writes-habit")
-"""Cells of the lesson with dice and habits, their models, and what these write."""
+"""Cells of the lesson that define the dice and habits, their models, and the texts that these write."""
 TRAVELLERS = ("setup", "sets-up-model", "sets-up-journeys", "sets-up-traveller", "says", "practise")
-"""Cells of the lesson with the journeys and their models."""
+"""Cells of the lesson that define the journeys and their models."""
 
 
 def leaks() -> dict[tuple[str, str, int, int], tuple[float, float]]:
-    """Measure the loss, and how many of 100 generated tokens follow the habit, by text, mistake, steps and seed."""
+    """Measure the loss and how many of 100 generated tokens follow the habit, by text, mistake, steps and seed."""
     lesson, found = SimpleNamespace(**names_of("08", *WRITERS)), {}
     for kind in ("dice", "habit"):
         for case, (shift, wide) in CASES.items():
@@ -59,7 +59,7 @@ def leaks() -> dict[tuple[str, str, int, int], tuple[float, float]]:
 
 
 def express() -> dict[tuple[str, float, int, int], float]:
-    """Measure correct answers (%) for the two stops before the last, by layers, learning rate, steps and seed."""
+    """Measure the accuracy for the two stops before the last, by layers, learning rate, steps and seed."""
     lesson, found = SimpleNamespace(**names_of("08", *TRAVELLERS)), {}
     for model in EXPRESSES:
         for steps in model.budgets:

@@ -16,7 +16,7 @@ MOMENTS = (80, 100)
 
 
 def curve() -> dict[tuple[int, int], dict[int, tuple[float, float, float]]]:
-    """Measure the training loss, the share of right tokens (teacher forcing) and of right names (free running).
+    """Measure the training loss, the share of right tokens with teacher forcing, and of right names in free running.
 
     Returns:
         The three values after each update, by total number of updates and seed.
@@ -42,10 +42,10 @@ def curve() -> dict[tuple[int, int], dict[int, tuple[float, float, float]]]:
 
 
 def sampling() -> dict[tuple[str, int], list[float]]:
-    """Measure by how much the mistakes in a wrong name grow in free running, with and without scheduled sampling.
+    """Measure how many more mistakes a wrong name has in free running, with and without scheduled sampling.
 
-    The training and the measure, mean edits in free running minus wrong slots with teacher forcing, are those of the
-    deeper notebook.
+    The training and the measure are those of the deeper notebook. The measure is the mean number of edits in free
+    running minus the number of wrong slots with teacher forcing.
     """
     cells = "setup", "sets-up-training", "sets-up-lanes", "sets-up-translator", "two-passes", "sets-up-excess"
     lesson, found = names_of("deeper/09", *cells), {}

@@ -1,4 +1,4 @@
-"""Comparison for lesson 10: a trained reader with a correct cache and with two faulty ones."""
+"""Comparison for lesson 10: a trained reader with a correct cache and with two faulty caches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CELLS = ("setup", "sets-up-reader", "step", "sets-up-nothing", "sets-up-share", 
 def mistakes() -> dict[tuple[str, int], list[float]]:
     """Measure correct answers per 100 for a model that reads a text symbol by symbol.
 
-    The cache is correct, has a position that never advances, or has a mask cut from the wrong corner.
+    The cache is correct, its position never advances, or its mask is cut from the wrong corner.
     """
     lesson, found = names_of("10", *CELLS), {}
     ways = {"as it should be": {}, "position stays at 0": {"position": 0}, "wrong corner": {"look": lesson["corner"]}}

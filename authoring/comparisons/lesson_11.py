@@ -18,7 +18,7 @@ def _race(kind: str, runners: Mapping[str, tuple[tuple[Any, ...] | None, int, fl
 
     Args:
         kind: Activation of the feed-forward networks.
-        runners: A tuple (sizes, `d_ff`, weight of the balancing loss) for each setting. `sizes` holds the numbers of
+        runners: For each setting, a tuple (sizes, `d_ff`, weight of the balancing loss). `sizes` holds the numbers of
             experts, experts per token and shared experts, and is `None` for a dense network.
     """
     lesson, found = names_of("11", *CELLS), Found()
@@ -51,7 +51,7 @@ def gated() -> Found:
 
 
 def collapse() -> Found:
-    """Measure how even the load is with a router that learns, one that cannot, top-2 routing, and several remedies.
+    """Measure how even the load is with a trained router, a frozen router, top-2 routing, and several remedies.
 
     Also print how much the experts' inputs have in common, and the bits per unseen letter.
     """

@@ -40,7 +40,7 @@ def windows() -> dict[tuple[str, str], list[float]]:
 
 
 def _shown(first: int, last: int) -> masks.Predicate:
-    """Let each query attend to the keys from `first` to `last` that do not come after it."""
+    """Let each query attend to all keys from `first` to `last` that do not come after the query."""
     return lambda batch, head, query, key: (key <= query) & (first <= key) & (key <= last)
 
 

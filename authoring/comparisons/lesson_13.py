@@ -1,4 +1,4 @@
-"""Comparison for lesson 13: small models from GPT-2 to Mixtral and beyond, each one edit away from the previous one."""
+"""Comparison for lesson 13: small models from GPT-2 to Mixtral and beyond, each differing from the last by one edit."""
 
 from __future__ import annotations
 

@@ -29,9 +29,9 @@ def kinds() -> Found:
 def squeezed() -> Found:
     """Measure the bits per byte of SmolLM2 with fewer elements per token, for three calibration texts of 1,024 tokens.
 
-    Two texts are from this course and one is a series of stories. For each calibration text, the cache keeps the
-    directions that explain most of its keys and values, after scaling both to the same size. If the model is missing,
-    the result is empty.
+    Two texts are from this course and one is a series of stories. For each calibration text, the cache stores the
+    directions that explain most of the text's keys and values, after both are scaled to the same size. If the model is
+    missing, the result is empty.
     """
     lesson, found = names_of("15", "setup", "sets-up-text", "sets-up-real"), Found()
     if (opened := real_model("smollm2")) is None:
@@ -51,7 +51,7 @@ def squeezed() -> Found:
         for rank in (288, 192):
             for layer, (key, value), gram in zip(layers, own, grams, strict=True):
                 noise = 0.01 * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype)
-                read = torch.linalg.cholesky(gram + noise)  # the layer's inputs, up to a rotation
+                read = torch.linalg.cholesky(gram + noise)  # the layer's inputs, except for a rotation
                 both = [matrix.double() / (matrix.double() @ read).norm() for matrix in (key, value)]
                 directions = torch.linalg.svd(torch.cat(both) @ read, full_matrices=False)[0][:, :rank]
                 kept = (directions @ (directions.T @ torch.cat(both))).float()
@@ -77,7 +77,7 @@ def _products(grams: list[torch.Tensor]) -> Any:
 
 
 def quantized() -> Found:
-    """Measure how many more bits per byte SmolLM2 needs with low-bit keys or values, by kind of scale, on three texts.
+    """Measure the increase in SmolLM2's bits per byte with low-bit keys or values, by kind of scale, on three texts.
 
     Two texts are from this course and one is a series of stories. If the model is missing, the result is empty.
     """

@@ -39,7 +39,7 @@ def held() -> dict[Any, list[float]]:
 
 
 def silent() -> dict[Any, list[float]]:
-    """Measure how a head behaves at tokens that ask for an answer and at others, with and without a gate."""
+    """Measure the behavior of a head at tokens that ask for an answer and at others, with and without a gate."""
     lesson, found, budgets = names_of("16", "setup", "sets-up-signs", "one-head", "sets-up-repeat"), {}, (200, 600)
     for gated in (False, True):
         runs = [lesson["repeat"](gated, start, budgets)[1] for start in STARTS]
@@ -52,7 +52,7 @@ def silent() -> dict[Any, list[float]]:
 
 
 def balanced() -> dict[Any, list[float]]:
-    """Measure bits per held-out byte and how even the load is: without balancing, with the loss and with the bias."""
+    """Measure bits per held-out byte and the evenness of the load without balancing, with the loss, or the bias."""
     cells = "setup", "sets-up-text", "sets-up-learn", "sets-up-watch", "sets-up-held", "sets-up-experts"
     lesson, found = names_of("16", *cells), {}
     for setting, (config, more) in lesson["remedies"].items():
@@ -84,7 +84,8 @@ def mixed() -> dict[Any, list[float]]:
     """Train 30 layers with four streams, and multiply their 60 doubly stochastic mixing matrices.
 
     Measure the mean of the matrices' diagonals, and the smallest entry, the largest entry and the second singular value
-    of their product. The second singular value says what share of a difference between streams survives all layers. The
+    of their product. The second singular value is the share of a difference between streams that survives all layers.
+    The
     matrices begin near the identity: their scores have 5 on the diagonal.
     """
     lesson, found = names_of("16", "setup", "sets-up-text"), {}
@@ -97,7 +98,7 @@ def mixed() -> dict[Any, list[float]]:
 
 
 class _Streams(nn.Module):
-    """A decoder with four residual streams. Weights for reading, writing and mixing do not depend on the state."""
+    """A decoder with four residual streams. The weights for reading, writing and mixing do not depend on the state."""
 
     def __init__(self, model: Any, count: int, diagonal: float) -> None:
         super().__init__()

@@ -33,7 +33,7 @@ def recall() -> Found:
 
 
 def signs() -> Found:
-    """Measure how many signs in 100 are correct with addition and the delta rule, for all pairs and the last four."""
+    """Measure how many of 100 signs are correct with addition and the delta rule, for all pairs and the last four."""
     lesson, found = names_of("17", "setup", "sets-up-signs"), Found()
     for pairs in (16, 32):
         for name, delta in (("adding", False), ("delta rule", True)):
@@ -48,7 +48,7 @@ def signs() -> Found:
 
 
 def gates() -> Found:
-    """Measure how many signs in 100 are correct in a new chapter if a gate erases the old one or leaves it stored."""
+    """Measure how many of 100 signs are correct in a new chapter if a gate erases or keeps the old chapter."""
     lesson, found = names_of("17", "setup", "sets-up-chapters"), Found()
     for old in (40, 80):
         for name, delta in (("adding", False), ("delta rule", True)):
@@ -84,7 +84,7 @@ def windows() -> Found:
 
 
 def patterns() -> Found:
-    """Count correct telephone numbers with full attention in every fourth or second layer, by choice of first layer.
+    """Count correct telephone numbers with full attention in every fourth or second layer, by the first such layer.
 
     All other layers of SmolLM2 have a window of 64 tokens. If the model is missing, the result is empty.
     """

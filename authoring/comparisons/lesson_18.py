@@ -1,4 +1,4 @@
-"""Comparisons for lesson 18: extra heads, MTP modules that read the sampled token or do not, and a full server."""
+"""Comparisons for lesson 18: extra heads, MTP modules with and without the sampled token, and a full server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Found = dict[tuple[str, int], list[float]]
 
 
 def heads() -> Found:
-    """Read the next-token loss on unseen stories, without and with extra heads, from the recorded runs."""
+    """Read the next-token loss on unseen stories, with and without extra heads, from the recorded runs."""
     run, found = Runs(Path("build/records/heads")), Found()
     for updates in BUDGETS:
         for count in (0, AHEAD):
@@ -61,10 +61,10 @@ class _RowOnly(nn.Module):
 
 
 def full_server() -> Found:
-    """Compute by what factor four guesses speed up a server that writes 1,024 texts, by length and acceptance rate.
+    """Compute the speedup from four guesses for a server that writes 1,024 texts, by length and acceptance rate.
 
-    The draft model reads its whole cache, as in the lesson, or only the last 512 tokens. This is arithmetic without
-    random draws, so the three values in a row belong to acceptance rates of 0.6, 0.7 and 0.8, not to seeds.
+    The draft model reads its whole cache, as in the lesson, or only the last 512 tokens. Nothing is drawn at random.
+    The three values in a row belong to acceptance rates of 0.6, 0.7 and 0.8, not to seeds.
     """
     lesson, found = names_of("18", "setup", "roofs"), Found()
     seconds, big, draft, texts, guesses = lesson["seconds"], lesson["big"], lesson["guesser"], 1024, 4

@@ -15,7 +15,7 @@ Found = dict[tuple[str, int], list[float]]
 
 
 def rounding() -> Found:
-    """Read by how much (%) 3 bits raise the bits per byte, with and without loud channels, from the recorded runs."""
+    """Read the percentage by which 3-bit weights raise the bits per byte, with and without outlier channels."""
     run, found = rounded.Runs(Path("build/records/rounding")), Found()
     for updates in rounded.BUDGETS:
         for title in ("plain model", "loud channels"):
@@ -39,7 +39,7 @@ def aware() -> Found:
 
 
 def chosen_steps() -> Found:
-    """Train as `aware` does, but choose each group's step so that its weights change least, instead of by absmax."""
+    """Train as `aware` does, but with the step for each group that changes its weights least, instead of absmax."""
     cells, found = ("setup", "rung-rounding", "measure", "small-model", "learn", "take-step", "through"), Found()
     lesson = names_of("19", *cells)
     for updates in (50, 100):
@@ -60,7 +60,10 @@ def chosen_steps() -> Found:
 
 
 def _changed_least(W: torch.Tensor) -> torch.Tensor:
-    """Round to 2 bits in groups of 32, each with the step (of 40 up to absmax) that changes its weights least."""
+    """Round to 2 bits in groups of 32.
+
+    Of 40 steps up to absmax, each group has the one that changes its weights least.
+    """
     parts = W.reshape(-1, 1, 32)
     steps = parts.abs().amax(-1, keepdim=True) * torch.linspace(0.025, 1, 40)[:, None]
     near = (parts / steps).round().clamp(-1, 1) * steps  # (group, step, weight)
@@ -69,7 +72,7 @@ def _changed_least(W: torch.Tensor) -> torch.Tensor:
 
 
 def formats() -> Found:
-    """Compute the relative error of four-bit formats on random numbers from distributions with short and long tails."""
+    """Compute the relative error of 4-bit formats on random numbers from distributions with short and long tails."""
     lesson, found = names_of("19", "setup", "rung-rounding", "in-blocks"), Found()
     e2m1, e4m3 = lesson["e2m1"], lesson["e4m3"]
 

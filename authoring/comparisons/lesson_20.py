@@ -11,7 +11,7 @@ from authoring.records.answering import CELLS, EVERY, STARTS, Runs
 
 Found = dict[tuple[str, int], list[float]]
 RIGHT, WORKING = 2, 4
-"""Columns of a run's rows."""
+"""The columns with these shares in a run's rows."""
 
 
 def checked() -> Found:
@@ -28,7 +28,7 @@ def checked() -> Found:
 
 
 def distilled() -> Found:
-    """Measure the right answers of students distilled on-policy and of students fine-tuned on their teacher's answers.
+    """Measure the accuracy of students distilled on-policy and of students fine-tuned on their teacher's answers.
 
     Each update uses 256 answers, either the student's own or the teacher's, at the same constant learning rate.
     """

@@ -17,8 +17,8 @@ def _measures() -> Measures:
 def carried() -> Found:
     """Read how much of the hero's name a single head carries.
 
-    The results are the share of the best head, which is the smaller of its shares by noising and by denoising, and the
-    largest share of any other head.
+    The results are the share of the best head (the smaller of its shares by noising and by denoising) and the largest
+    share of any other head.
     """
     of, found = _measures(), Found()
     for updates in BUDGETS:
@@ -31,7 +31,7 @@ def carried() -> Found:
 
 
 def read_out() -> Found:
-    """Read how often a probe finds the hero, and how purely features respond to the current and to the next word.
+    """Read how often a probe finds the hero, and how purely features respond to the current and the next word.
 
     Zero updates means an untrained model.
     """
@@ -47,7 +47,7 @@ def read_out() -> Found:
 
 
 def formed() -> Found:
-    """Find the first measurement in which a reader's best induction score exceeds one half."""
+    """Find the first measurement at which a reader's best induction score exceeds one half."""
     of, found = _measures(), Found()
     for updates in READERS:
         rows = [of.reader(start, updates)["rows"] for start in STARTS]
@@ -59,8 +59,9 @@ def formed() -> Found:
 def penalties() -> Found:
     """Compare autoencoders that keep the 8 largest features with similarly sparse ones that use an L1 penalty.
 
-    The measures are the share of variance explained, the number of active features per vector, how many of the 384
-    features no vector activates, and the factor by which the rebuilt vectors would have to be scaled for the best fit.
+    The measures are the share of variance explained, the number of active features per vector, the number of features
+    (of 384) that no vector activates, and the factor by which the rebuilt vectors would have to be scaled for the best
+    fit.
     """
     cells = "setup", "watched", "modules", "sets-up-streams", "sets-up-states", "sets-up-largest", "sparse"
     lesson, found = names_of("21", *cells), Found()

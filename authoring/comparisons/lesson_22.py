@@ -18,7 +18,7 @@ def _losses(run: Runs, setting: str, updates: int, found: Found, *of: Run) -> No
 def rates() -> Found:
     """Read the loss on unseen stories from the recorded runs, by optimizer and learning rate.
 
-    The best rate was run with all seeds, the other rates only with the first.
+    The best rate was run with all seeds, and the other rates only with the first seed.
     """
     run, found = Runs(Path("build/records/steps")), Found()
     for (way, updates), best in BEST.items():
@@ -31,7 +31,7 @@ def rates() -> Found:
 def widths() -> Found:
     """Read the loss on unseen stories from the recorded runs, by width, method and learning rate.
 
-    Wide models at the transferred rate were run with all seeds, all others only with the first.
+    Wide models at the transferred rate were run with all seeds, and all others only with the first seed.
     """
     run, found = Runs(Path("build/records/steps")), Found()
     for updates, carried in CARRIED.items():

@@ -1,4 +1,4 @@
-"""Comparisons for lesson 23: models of five sizes at the same compute, and repeated reading of parts of the text."""
+"""Comparisons for lesson 23: models of five sizes at the same compute, and repeated passes over parts of the text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from authoring.records.law import ADVISED, EQUAL, FITTED, LOOKS, PARTS, STARTS, 
 
 FOLDER = Path(__file__).parents[2] / "build" / "records" / "law"
 HIGHER = {8: 0.03, 16: 0.02}
-"""Rates at which the two narrowest models of the fit end lower than at 0.01, the rate of all others."""
+"""Learning rates at which the two narrowest fitted models reach a lower loss than at 0.01, the rate of all others."""
 
 
 def valley() -> dict[tuple[int, str], list[float]]:
@@ -25,7 +25,7 @@ def valley() -> dict[tuple[int, str], list[float]]:
 
 
 def parts() -> dict[tuple[int, str], list[float]]:
-    """Compare the recommended run on all documents, every fourth or every eighth, after half and after all updates."""
+    """Compare the recommended run on all, a quarter and an eighth of the documents, after half and all updates."""
     trial, found, updates = Trials(FOLDER), {}, EQUAL[ADVISED]
     for part in (1, *PARTS):
         more = {"part": part} if part > 1 else {}

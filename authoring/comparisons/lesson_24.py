@@ -47,7 +47,7 @@ def equal_prose() -> dict[tuple[str, int], list[float]]:
 
 
 def generations() -> dict[tuple[str, int], list[float]]:
-    """Compare how many of the distinct words survive ten generations of models, by the kind of text that they read."""
+    """Compare how many distinct words survive ten generations of models, by the kind of text that the models read."""
     names, found = names_of("24", "setup", "generations", "collapse", "lives"), {}
     for size in (8000, 32_000):
         for keep in names["lives"]:

@@ -21,7 +21,7 @@ def _print(found: Found, measure: str) -> Found:
 
 
 def prompts() -> Found:
-    """Compare six prompts on all 30 names and on three disjoint parts of them."""
+    """Compare six prompts on all 30 names and on three disjoint subsets of them."""
     lesson, found = _lesson(), {}
     names = lesson["number_names"]()[:30]
     for prompt, nats in record("scores")["prompts"].items():
@@ -43,10 +43,10 @@ def rounding() -> Found:
 
 
 def judge() -> Found:
-    """Measure how often the judge is right, averaged over both orders, on 12 pairs and on three parts of them."""
+    """Measure how often the judge is right, averaged over both orders, on 12 pairs and on three subsets of them."""
     found: Found = {}
     for kind, rows in record("scores")["judge"].items():
-        gain = [one - other for one, other in rows]  # gain of A over B; the right answer is alternately A and B
+        gain = [one - other for one, other in rows]  # lead of A over B; the right answer is alternately A and B
         right = [first > second for first, second in zip(gain[0::2], gain[1::2], strict=True)]
         found[kind, "4 pairs"] = [sum(right[at : at + 4]) / 4 for at in range(0, 12, 4)]
         found[kind, "12 pairs"] = [sum(right) / 12]

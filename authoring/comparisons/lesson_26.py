@@ -1,4 +1,4 @@
-"""Comparisons for lesson 26: four workers that average gradients in every update, or weights now and then."""
+"""Comparisons for lesson 26: four workers that average gradients at every update, or weights from time to time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparisons for lesson 27: three ways to get a longer context, compared with a control, and a test set that leaks."""
+"""Comparisons for lesson 27: three ways to lengthen the context, compared with a control, and a leaking test set."""
 
 from __future__ import annotations
 

@@ -2,6 +2,6 @@
 
     make notebooks        (or: python -m authoring.pages [--check])
 
-Each page has a small module with `render(lessons) -> str`. Text that does not occur in a lesson, such as common errors
+Each page has a small module with `render(lessons) -> str`. Text that does not occur in lessons, such as common errors
 or definitions of terms, is in a file beside the module. The modules read sources and execute no cells.
 """

@@ -20,7 +20,7 @@ VERDICTS = {
 }
 """The ledger's verdicts in words."""
 CUT = " ..."
-"""Marks the end of an assertion in tests/claims.toml of which only the beginning is given."""
+"""Ends an assertion in tests/claims.toml of which only the beginning is given."""
 LONG = 100
 """Maximum characters of an assertion on the page."""
 
@@ -28,8 +28,8 @@ LONG = 100
 def sentence(claim: str) -> str:
     """Return the true sentence for a claim.
 
-    The sentence comes from the claim's entry in tests/claims.toml or from the correction that names the claim. If no
-    computation can decide the claim, return what is often said and why it cannot be decided.
+    It comes from the claim's entry in tests/claims.toml or from the correction that names the claim. If no computation
+    can decide the claim, return the common statement and the reason why it cannot be decided.
     """
     entry = mapped()[claim]
     if "not_decidable" in entry:
@@ -84,7 +84,7 @@ def decisions(claim: str, lessons: Sequence[Lesson]) -> list[Decision]:
 
 
 def decided(claim: str, lessons: Sequence[Lesson]) -> str:
-    """Return a claim's assertions with links to their cells, or else a link to its test."""
+    """Return a link to a claim's test or, if there is none, its assertions with links to their cells."""
     entry = mapped()[claim]
     if "test" in entry:
         path, *names = entry["test"].split("::")

@@ -1,6 +1,6 @@
-"""Pictures for the pages: SVG by Matplotlib, with letters as outlines on white, so that they look the same everywhere.
+"""Pictures for the pages: SVG from Matplotlib on white, with letters as outlines, so that all look the same.
 
-Each picture contains a digest of its inputs. A picture is up to date if this digest is. The bytes of pictures are not
+Each picture contains a digest of its inputs, and is up to date if this digest is. The bytes of pictures are not
 compared, because another version of Matplotlib may draw a line at a slightly different position.
 """
 
@@ -26,7 +26,7 @@ EDGES = {"blue": PALETTE["blue"], "orange": "#b87d00", "green": "#00795a", "grey
 
 
 def canvas(width: float, height: float) -> tuple[Figure, Axes]:
-    """Return an empty figure of the given size in inches. Its coordinates are inches from its lower left corner."""
+    """Return an empty figure of the given size, with coordinates in inches from its lower left corner."""
     with mpl.rc_context({**STYLE, "figure.constrained_layout.use": False}):
         fig = Figure(figsize=(width, height), facecolor="white")
         ax = fig.add_axes((0, 0, 1, 1))
@@ -56,7 +56,7 @@ def svg(fig: Figure, drawn_from: str) -> bytes:
     stream = io.BytesIO()
     with mpl.rc_context({"svg.fonttype": "path", "svg.hashsalt": "pages", "font.family": STYLE["font.family"]}):
         fig.savefig(stream, format="svg", metadata={"Date": None, "Creator": None, "Description": f"from {drawn_from}"})
-    # Nothing lies outside these clipping paths
+    # nothing is outside these clipping paths
     text = re.sub(r' clip-path="url\(#\w+\)"', "", stream.getvalue().decode())
     text = re.sub(r' id="(?:text_\d+|patch_\d\d+)"', "", text)  # nothing refers to these ids
     # Round the position of a letter to a thousandth of a pixel

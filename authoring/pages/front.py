@@ -1,6 +1,6 @@
 """figures/front.png: a figure that a lesson has drawn, for the top of the README and for the start page.
 
-The figure is taken unchanged from the executed notebook, so the README shows what readers see in their own runs.
+The figure is taken unchanged from the executed notebook, so the README shows what readers see when they run it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SHOWN = (
 )
 HEIGHT, CAPTION, GAP = 430, 60, 24
 LETTERS = 40
-"""Pixels of a caption's letters, which a reader sees at a third of this size."""
+"""Height of a caption's letters in pixels. Readers see them at a third of this size."""
 ALT = (
     "A figure from lesson 04: five rotations in the table of positions that all-MiniLM-L6-v2 learned, each about three "
     "times as slow as the one before."

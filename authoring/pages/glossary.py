@@ -34,8 +34,8 @@ def aliases(*kinds: str) -> dict[str, list[str]]:
     """Return alternative words for each term.
 
     Args:
-        kinds: Names of tables in the file. `aliases` has other names that the page shows; `searched` has words that
-            only the search treats like the term.
+        kinds: Names of tables in the file. `aliases` contains other names that the page shows; `searched` contains
+            words that only the search treats like the term.
     """
     tables = tomllib.loads(SOURCE.read_text(encoding="utf-8"))
     found: dict[str, list[str]] = {}
@@ -45,7 +45,7 @@ def aliases(*kinds: str) -> dict[str, list[str]]:
 
 
 def _explaining(lesson: Lesson, heading: str) -> Lesson:
-    """Return the lesson, or its deeper notebook if the heading is there."""
+    """Return the lesson, or its deeper notebook if that contains the heading."""
     deeper = lesson.deeper
     return deeper if deeper and heading in [there.text for there in deeper.headings] else lesson
 

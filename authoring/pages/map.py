@@ -28,8 +28,8 @@ COURSE_ALT = (
 class Graph:
     """The graph that shows which lessons build on which, and its layout.
 
-    An arrow is a pair (needed lesson, lesson that needs it). Arrows that follow from two others are left out. A column
-    contains lessons and, for each arrow that passes through it, a bend in the form of that arrow's pair.
+    An arrow is a pair (needed lesson, lesson that needs it). Arrows that are implied by two others are omitted. A
+    column contains lessons and, for each arrow that passes through it, a bend in the form of that arrow's pair.
     """
 
     arrows: tuple[tuple[int, int], ...]
@@ -77,7 +77,7 @@ def _untangle(columns: list[list], arrows: Iterable[tuple[int, int]]) -> tuple[t
 
 
 def _cheapest(length: list[list[float]], crossed: list[list[int]]) -> tuple[int, ...]:
-    """Return the first order of lowest cost, given the cost of each stop at each position and above each other stop."""
+    """Return the first order of minimum cost, given each stop's cost at each position and above each other stop."""
     best: tuple[float, tuple[int, ...]] = math.inf, ()
 
     def follow(order: tuple[int, ...], cost: float) -> None:
@@ -96,7 +96,7 @@ def _cheapest(length: list[list[float]], crossed: list[list[int]]) -> tuple[int,
 
 
 def _height(index: int, count: int) -> float:
-    """Return the vertical position of entry `index` of `count` in a column; 0 is the middle."""
+    """Return the vertical position of entry `index` of `count` in a column, where 0 is the middle."""
     return (count - 1) / 2 - index
 
 

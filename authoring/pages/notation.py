@@ -24,7 +24,7 @@ AXES = (
 
 @dataclass(frozen=True)
 class Meaning:
-    """One meaning of a symbol, with the lessons that use the symbol in this sense."""
+    """A meaning of a symbol, with the lessons that use the symbol in this sense."""
 
     symbol: str
     words: str

@@ -18,7 +18,7 @@ FILE = "exercises/PLAN.md"
 
 @dataclass(frozen=True)
 class Week:
-    """A week: the lessons to read, and the stages of *Your own transformer* to write."""
+    """A week of the plan: the lessons to read, and the stages of *Your own transformer* to write."""
 
     lessons: tuple[int, ...] = ()
     stages: tuple[int, ...] = ()
@@ -107,7 +107,7 @@ def faults(plan: Plan, lessons: Sequence[Lesson]) -> Iterator[str]:
 
 
 def handed_in(plan: Plan, lesson: int) -> list[Exercise]:
-    """Return the exercises to hand in for a lesson: the first ones of each difficulty, in course order."""
+    """Return the exercises to hand in for a lesson: the first few of each difficulty, in course order."""
     left, chosen = dict(plan.hand_in), []
     for exercise in exercises().values():
         free = int(exercise.id.split(".")[0]) == lesson and not other_exercises(exercise)
@@ -119,7 +119,7 @@ def handed_in(plan: Plan, lesson: int) -> list[Exercise]:
 
 @dataclass(frozen=True)
 class Load:
-    """The work of a week: its lessons, exercises, stages and written questions."""
+    """The work for a week: its lessons, exercises, stages and written questions."""
 
     number: int
     lessons: tuple[Lesson, ...]

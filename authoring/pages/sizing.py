@@ -32,7 +32,7 @@ SOURCE = Path(__file__).with_name("sizing.md")
 
 
 def device_days_table(models: Mapping[str, ModelConfig], question: Question) -> Table:
-    """Return a table of device days by peak speed of the chip, given the share of the peak that training reaches."""
+    """Return a table of device days by the chip's peak speed, given the share of the peak that training reaches."""
     by_peak: dict[float, list[str]] = {}
     for short, chip in CHIPS.items():
         by_peak.setdefault(chip.flops, []).append(short)
@@ -63,7 +63,7 @@ PUBLISHED = (
 
 
 def published_table() -> Table:
-    """Return a table of the share of peak FLOP/s that published runs reached, based on this page's FLOP counts."""
+    """Return a table with the share of peak FLOP/s that published runs reached, based on this page's FLOP counts."""
     rows = []
     for run in PUBLISHED:
         cost = train_cost(systems()[run.name], run.tokens)

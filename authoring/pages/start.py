@@ -53,17 +53,17 @@ def cell_of(lesson: Lesson, part: Part) -> str:
 
 
 def whom_to_tell(repository: str) -> str:
-    """Return where to report a mistake, which is the repository's issues if pyproject.toml names a repository."""
+    """Return where to report mistakes: in the repository's issues, if pyproject.toml names a repository."""
     return f"[open an issue]({repository}/issues)" if repository else "tell whoever gave you the course"
 
 
 def course(lessons: Sequence[Lesson]) -> str:
-    """Return the path as JSON for the package; a start page without its own file uses it."""
+    """Return the path as JSON for the package, for use when the file of the start page is not available."""
     return json.dumps(lessons_on_the_path(lessons), ensure_ascii=False, indent=1) + "\n"
 
 
 def render(lessons: Sequence[Lesson]) -> str:
-    """Return the notebook, which shows the path as seen by a reader who has done nothing yet."""
+    """Return the notebook, which shows the path for a reader who has not done anything yet."""
     text = TEXT.read_text(encoding="utf-8").replace("{tell}", whom_to_tell(address(ROOT, Faults())))
     text = text.replace("{picture}", front.ALT)
     before, _, after = text.partition(MARK)

@@ -14,7 +14,7 @@ from authoring.lesson import ROOT, Lesson, LessonError, with_deeper
 
 FILE = "where_texts_differ.md"
 SOURCE = Path(__file__).with_name("where_texts_differ.toml")
-CORRECTED = frozenset("WIC")  # verdicts that call for a tested correction
+CORRECTED = frozenset("WIC")  # verdicts that require a tested correction
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def due() -> set[str]:
 def home(correction: Correction, lessons: Sequence[Lesson]) -> Lesson | None:
     """Return the lesson that lists a correction.
 
-    This is the lesson that tests/claims.toml names, or else the first one with a cell that names one of its claims.
+    This is the lesson that tests/claims.toml names, or else the first lesson with a cell that names one of its claims.
     """
     wanted = {mapped()[claim].get("cell") for claim in correction.claims[:1] if claim in mapped()}
     for lesson in lessons:
@@ -87,7 +87,7 @@ def _cells(correction: Correction, lesson: Lesson) -> list[tuple[Lesson, int]]:
 
 
 def shown(correction: Correction, lesson: Lesson) -> str:
-    """Return a link to the best cell: one under "Where texts differ" or "Break it", or else the first one."""
+    """Return a link to the best cell: a cell under "Where texts differ" or "Break it", or else the first cell."""
 
     def order(place: tuple[Lesson, int]) -> tuple[bool, int, int]:
         part, index = place
@@ -100,7 +100,7 @@ def shown(correction: Correction, lesson: Lesson) -> str:
 
 
 def where(correction: Correction, at: Lesson, lessons: Iterable[Lesson]) -> str:
-    """Return the links for a correction: the best cell of its lesson, its tests, and cells of other lessons."""
+    """Return the links for a correction: to the best cell of its lesson, its tests, and cells of other lessons."""
     links = [shown(correction, at)] if _cells(correction, at) else []
     tests = {mapped()[claim]["test"].split("::")[0] for claim in correction.claims if "test" in mapped().get(claim, {})}
     links += [f"[a test](../{path})" for path in sorted(tests)]
@@ -110,7 +110,10 @@ def where(correction: Correction, at: Lesson, lessons: Iterable[Lesson]) -> str:
 
 
 def _at_home(corrections: Iterable[Correction], lessons: Sequence[Lesson]) -> Iterator[tuple[Lesson, Correction]]:
-    """Yield each correction with its lesson. A correction that only a test checks follows the previous correction."""
+    """Yield each correction with its lesson.
+
+    A correction that only a test checks is listed with the lesson of the previous correction.
+    """
     before = lessons[0]
     for correction in corrections:
         lesson = home(correction, lessons)

@@ -1,1 +1,4 @@
-"""Training runs that are too long for a lesson and ship as records. `python -m authoring.records NAME` makes one."""
+"""Training runs that are too long for a lesson and whose results ship as records.
+
+`python -m authoring.records NAME` makes a record.
+"""

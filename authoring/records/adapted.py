@@ -16,7 +16,7 @@ from companion_school.study.real import real_model
 RUNS = tuple(
     (kind, updates, start) for kind in ("straight", "with working") for updates in (15, 30) for start in (0, 1, 2)
 )
-"""Kind of answers, number of updates and start of each run."""
+"""Kind of answers, number of updates and seed of each run."""
 ASKED = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
 CELLS = (
     "setup",
@@ -37,7 +37,7 @@ CELLS = (
 
 
 def adapted(folder: Path) -> list[dict[str, Any]]:
-    """Return the record of each run: the share of right answers to 100 unseen sums, and an answer on another subject.
+    """Return each run's record: the share of right answers to 100 unseen sums, and an answer on another subject.
 
     The first run makes no updates, so it shows the model before fine-tuning.
 
@@ -48,7 +48,7 @@ def adapted(folder: Path) -> list[dict[str, Any]]:
 
 
 def run(kind: str, updates: int, start: int, folder: Path) -> dict[str, Any]:
-    """Return the record of one run; if it is not stored yet, train and measure first."""
+    """Return the record of a run. If it is not stored yet, train and measure first."""
     file = folder / f"smollm2-{kind.replace(' ', '-')}-{updates}-{start}.json"
 
     def make() -> dict[str, Any]:

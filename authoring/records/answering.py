@@ -1,4 +1,4 @@
-"""Record for lesson 20: a small model trained on exercise books, and several methods of improving its answers.
+"""Record for lesson 20: a small model trained on exercise books, and several methods for improving its answers.
 
 The runs use the lesson's own cells. Results are stored in `build/records/answering` and reused.
 """
@@ -19,19 +19,20 @@ from companion.files.models import load_model, save_model
 from companion.transformer import Transformer
 
 BOOKS = (420, 840, 1260)
-"""Updates on the pages of books. If the working was not learned, training starts again with the next number."""
+"""Numbers of updates on pages of books. If the working is not learned, training starts again with the next number."""
 TAUGHT = 120
 """Updates of fine-tuning on people's answers."""
 RATE = 1e-3
 """Learning rate of the steps on rewards."""
 STEPS = {"checker": (100, 100, 100), "hole": (60, 60, 60)}
-"""Steps of each start, by the reward."""
+"""Number of steps for each seed, by reward."""
 EVERY = 10
 STARTS = (0, 1, 2)
 ASKED, TRIES = 500, 32
-"""Unseen questions, and answers per question, before and after the steps with the checker from the first start."""
+"""Number of unseen questions, and of answers per question, before and after training with the checker from the first
+seed."""
 TEACHER, DISTILLED = 12, (0, 6, 12, 24)
-"""Steps with the checker that make a teacher, and the updates after which its student is measured."""
+"""Number of steps with the checker that train the teacher, and the updates after which the student is measured."""
 CELLS = (
     "setup",
     "sets-up-words",
@@ -57,7 +58,7 @@ class Runs(LessonRuns):
     number, cells = "20", CELLS
 
     def _kept(self, name: str, start: int, make: Callable[[Transformer, torch.Generator], None]) -> Transformer:
-        """Load the model of one seed in half precision, as it ships; if necessary, train and save it first."""
+        """Load the model of one seed in half precision, as it ships. If necessary, train and save it first."""
         place = self.folder / f"{name}-{start}"
         if not place.exists():
             began = time.perf_counter()
@@ -98,7 +99,7 @@ class Runs(LessonRuns):
         return self._kept("taught", start, lambda model, dice: self.lesson["fine_tune"](model, TAUGHT, dice))
 
     def _asked(self, model: Transformer, seed: int) -> list[int]:
-        """Return how many unseen questions got 0, 1, ..., `TRIES` right answers."""
+        """Return the number of unseen questions that got 0, 1, ..., `TRIES` right answers."""
         dice = torch.Generator().manual_seed(seed)
         q = self.lesson["digits"](self.lesson["HELD"][:ASKED])
         prompts, found = self.lesson["template"](q), []
@@ -123,7 +124,7 @@ class Runs(LessonRuns):
         return stored(file, make)
 
     def _right(self, model: Transformer, start: int) -> float:
-        """Return the share of unseen questions that a model answers right."""
+        """Return the share of unseen questions that a model answers correctly."""
         share: float = self.lesson["right_share"](model, dice=torch.Generator().manual_seed(start))
         return round(share, 3)
 
@@ -183,7 +184,7 @@ class Runs(LessonRuns):
 def answering(folder: Path) -> tuple[dict[str, Any], Transformer]:
     """Return the record, and the model trained on exercise books with which the lesson begins.
 
-    The record has three lists of runs: with rewards, with a teacher, and of SmolLM2 with adapters.
+    The record has three lists of runs: runs with rewards, runs with a teacher, and runs of SmolLM2 with adapters.
     """
     run = Runs(folder)
     found = {"runs": [run(reward, start) for reward, of in STEPS.items() for start in range(len(of))]}

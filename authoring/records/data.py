@@ -1,7 +1,7 @@
 """Record for lesson 24: models of one size, trained with the same compute on differently cleaned text.
 
 The lesson's own `trial` is run with three seeds on each version of its crawl: raw, deduplicated, filtered, both of
-these, and chosen by a classifier. Results are stored in `build/records/data` and reused.
+these, and selected by a classifier. Results are stored in `build/records/data` and reused.
 """
 
 from __future__ import annotations

@@ -23,22 +23,23 @@ from companion.training.run_folder import RunFolder
 from companion.transformer import Transformer
 
 RAW = 5000
-"""Stories in the untidy folder, before drafts of one in five are added. The page has 2,000."""
+"""Number of stories in the untidy folder before drafts of every fifth story are added. The page has 2,000."""
 PILOTS, LOOKS = (16, 32, 64), (30, 60, 120, 240)
 BUDGET = 6e11
 """Operations of the main run."""
 FURTHER, TUNED, OPENINGS, TALKS = 60, 60, 150, 600
-"""Updates with a longer context, of tuning on whole stories and on their first sentences; conversations to tune on."""
+"""Numbers of updates with a longer context, of tuning on whole stories, and of tuning on first sentences; number of
+conversations to tune on."""
 STARTS = (0, 1, 2)
 RATES = (0.003, 0.001)
-"""Learning rates of the training with a longer context. The figure and the answers have the first."""
+"""Learning rates for training with a longer context. The figure and the answers use the first."""
 ITEMS, TOLD = 100, 40
 CELLS = (
     "setup", "raw-folder", "inspect", "cleaned", "clean-first", "sets-up-pilots", "tokens", "pilot", "fitted", "advice",
     "command", "train-tales", "score", "interval", "suite", "asked", "stretch", "extend", "lengthened",
     "talks", "tune", "right-animals", "round",
 )  # fmt: skip
-"""Cells of the lesson that define functions, and the page's texts."""
+"""Cells of the lesson that define the functions and the page's texts."""
 
 
 class Evening(LessonRuns):
@@ -79,7 +80,7 @@ class Evening(LessonRuns):
 
     @cached_property
     def run(self) -> RunFolder:
-        """Run `companion train` for the main run, and resume an interrupted one."""
+        """Run `companion train` for the main run, or resume it if it was interrupted."""
         place = self.folder / "main"
         if not (place / "run" / "result.json").exists():
             began = time.process_time()
@@ -125,7 +126,7 @@ class Evening(LessonRuns):
         return train, looked
 
     def longer(self, start: int, rate: float = RATES[0]) -> dict[str, Any]:
-        """Lengthen the context in three ways, and train a control, with one seed for the continued training."""
+        """Lengthen the context in three ways, and train a control; the continued training uses one seed."""
 
         def make() -> dict[str, Any]:
             began, lesson, words = time.process_time(), self.lesson, self.run.tokenizer()
@@ -210,7 +211,7 @@ class Evening(LessonRuns):
 
 
 def evening(folder: Path) -> dict[str, Any]:
-    """Return the record: the pilot runs, the main run, its longer contexts, its answers, and the cost of each step."""
+    """Return the record: the pilot runs, the main run, the longer contexts, the answers, and the cost of each step."""
     steps = Evening(folder)
     pilots = [steps.pilot(width) for width in PILOTS]
     trained = steps.trained()

@@ -23,14 +23,14 @@ from companion.transformer import Transformer
 from companion_school.study.rounds import Reader, practise, right, rounds
 
 STARTS, BUDGETS, EVERY = (1, 2, 3), (1200, 1800), 60
-"""Starts, numbers of updates that are measured, and updates between saves.
+"""Seeds, numbers of updates after which models are measured, and updates between saves.
 
-One run has the last number of updates, and its rate falls over its last 540.
+A run has the last of these numbers of updates, and its learning rate falls during the last 540.
 """
 PAIRS = 20
 """Pairs of stories that differ only in the hero."""
 READERS, LOOK = (260, 520), 20
-"""Updates of the readers, and updates between two measurements."""
+"""Numbers of updates for the readers, and updates between two measurements."""
 CELLS = (
     "setup",
     "watched",
@@ -89,7 +89,7 @@ class Measures:
         return load_model(places[done // EVERY], dtype=torch.float32).eval()
 
     def story(self, start: int, updates: int) -> dict[str, Any]:
-        """Find the head that carries a story's hero, its shares by denoising and noising, and the next best head."""
+        """Find the head that carries a story's hero, its shares by denoising and by noising, and the next best head."""
 
         def make() -> dict[str, Any]:
             pairs = self.lesson["rivals"](self.lesson["unseen"], PAIRS)
@@ -133,7 +133,7 @@ class Measures:
         return rounded(stored(self.folder / f"stream-{start}-{updates}.json", torch.no_grad()(make)))
 
     def reader(self, start: int, updates: int) -> dict[str, Any]:
-        """Return rows of [updates, share right, best induction score of layer 0, of layer 1]."""
+        """Return rows of [updates, share right, best induction score in layer 0, best induction score in layer 1]."""
 
         def make() -> dict[str, Any]:
             rows, reader = [], Reader("rotary", start)

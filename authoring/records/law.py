@@ -1,8 +1,8 @@
 """Record for lesson 23: the runs behind its scaling law, and longer runs that test the law.
 
-The lesson's own `trial` is run with three seeds for five widths at the same compute, and for other shares of the text.
-It is also run for the widths to which the law is fitted, and for a model with eight times the parameters of the largest
-of them. Results are stored in `build/records/law` and reused.
+The lesson's own `trial` is run with three seeds for five widths at the same compute, and for smaller shares of the
+text. It is also run for the widths to which the law is fitted, and for a model with eight times the parameters of the
+largest of them. Results are stored in `build/records/law` and reused.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ LOOKS = (50, 80, 120, 170, 240)
 FITTED = (8, 16, 32, 48, 64)
 """Widths of the lesson's own runs. The law is fitted to all but the largest."""
 EQUAL = {16: 1990, 24: 1126, 32: 733, 48: 387, 64: 240}
-"""Updates by width, so that 6 * parameters * tokens is the same for all."""
+"""Number of updates for each width, such that 6 * parameters * tokens is the same for all."""
 ADVISED = 24
-"""The width that the law advises for that compute."""
+"""The width that the law recommends for this compute."""
 PARTS = (4, 8)
-"""The advised run is repeated on every fourth and every eighth document."""
+"""The recommended run is repeated on every fourth and every eighth document."""
 LARGE = 208
 """Width of a model with 8.3 times the parameters of the lesson's largest."""
 
@@ -46,12 +46,12 @@ class Trials(LessonRuns):
 
 
 def eighths(updates: int) -> list[int]:
-    """Return the number of updates after each eighth of a run."""
+    """Return the numbers of updates after each eighth of a run."""
     return [round(updates * part / 8) for part in range(1, 9)]
 
 
 def law(folder: Path) -> dict[str, Any]:
-    """Return the record: lists of trials by purpose, at a constant learning rate except for those in "falling"."""
+    """Return the record: lists of trials by purpose, with a constant learning rate except for those in "falling"."""
     trial = Trials(folder)
     advised = EQUAL[ADVISED]
     return {

@@ -1,8 +1,9 @@
 """Record for the explorer: its three models, their training, and how much rounding to 8 bits raises their loss.
 
-The story model of lesson 14 ships anyway. Its twin with experts is trained in the same way, for as many updates as the
-short runs. The translator of number names is trained with the defaults of `companion train --task number-words`, but
-for more updates. An interrupted run of the twin is resumed. The translator needs only a minute.
+The first of them is the story model of lesson 14, which ships anyway. Its twin with experts is trained in the same way,
+for as many updates as the short runs. The translator of number names is trained with the defaults of `companion train
+--task number-words`, but for more updates. An interrupted run of the twin is resumed. The translator needs only a
+minute.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ MEASURED = 500
 
 
 def live(folder: Path, shipped: Path) -> dict[str, Any]:
-    """Write the three models to `shipped`. Return each model's run, and its loss before and after rounding."""
+    """Write the three models to `shipped`. Return the run of each model, and its loss before and after rounding."""
     text = Text()
     model, tokenizer = story_model()
     pairs = {"pairs": pairs_of(tokenizer)}

@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
 def run(path: Path, first: str | None) -> None:
     """Run the code cells of a source without showing their output.
 
-    The last cell to run is the one after the cell that defines the last measurement, because it may call it.
+    The last cell to run is the one after the cell that defines the last measurement, because that cell may call it.
 
     Args:
         path: The source.

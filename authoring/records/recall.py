@@ -1,4 +1,4 @@
-"""Record for lesson 17: how well one layer recalls pairs, with softmax attention, several kinds of tables, or both.
+"""Record for lesson 17: how well a layer recalls pairs with softmax attention, several kinds of tables, or both.
 
 The runs use the lesson's own `learn` and `recalled`. Results are stored in `build/records/recall` and reused.
 """

@@ -23,12 +23,12 @@ WAYS = ("per row", "plain", "affine", "second order", "aware")
 
 
 class Runs(LessonRuns):
-    """The lesson's models, trained and rounded; the cost of rounding is stored in a folder."""
+    """The lesson's models, trained and rounded. The cost of rounding is stored in a folder."""
 
     number, cells = "19", CELLS
 
     def __call__(self, start: int, updates: int) -> dict[str, Any]:
-        """Return a run's record: by what percentage each rounding method raises the bits per byte on new stories."""
+        """Return a run's record: the percentage by which each way of rounding raises the bits per byte on stories."""
         file = self.folder / f"{start}-{updates}.json"
 
         def make() -> dict[str, Any]:
@@ -63,7 +63,7 @@ class Runs(LessonRuns):
 
 
 def _loud(model: Any, start: int) -> Any:
-    """Return a copy of the model that computes the same function but has loud (much larger) channels.
+    """Return a copy of the model that computes the same function but has outlier channels, with much larger values.
 
     In each norm of a block, two gains are enlarged, and the weights that read these channels are divided by the same
     factor.

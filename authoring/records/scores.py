@@ -1,7 +1,7 @@
 """Record for lesson 25: scores of SmolLM2 and of its quantized copies on four suites of questions.
 
-The lesson's own cells make the questions, the prompts and the quantized copies. The record holds log-likelihoods in
-nats: for each question, a list with one entry per choice. Results are stored in `build/records/scores` and reused.
+The lesson's own cells make the questions, the prompts and the quantized copies. The record contains log-likelihoods in
+nats: a list for each question, with one entry per choice. Results are stored in `build/records/scores` and reused.
 SmolLM2 must be on this machine (`companion get smollm2`).
 """
 
@@ -19,9 +19,9 @@ from companion_school.study.real import real_model
 
 CELLS = ("setup", "suites", "suite-names", "suite-others", "suite-course", "scored", "rounded", "judging")
 SOME = 30
-"""Number names that are asked with each prompt, by the rounded copies, and without the number."""
+"""How many number names are asked with each prompt, by the quantized copies, and without the number."""
 LAST = 23
-"""Last lesson whose questions the record holds."""
+"""Last lesson whose questions are in the record."""
 
 
 class Scores(LessonRuns):
@@ -61,7 +61,7 @@ class Scores(LessonRuns):
 
 
 def scores(folder: Path) -> dict[str, Any]:
-    """Return the record: log-likelihoods by suite and model, by prompt, of the course's questions, and of a judge."""
+    """Return the record: log-likelihoods by suite and model, by prompt, for the course's questions, and for a judge."""
     score = Scores(folder)
     lesson = score.lesson
     names, agreement, sums = lesson["number_names"], lesson["agreement"], lesson["sums"]
@@ -93,7 +93,7 @@ def scores(folder: Path) -> dict[str, Any]:
 
 
 def course(score: Scores) -> dict[str, Any]:
-    """Return the course's multiple-choice questions, by lesson and name, and the scores for every sixth of them."""
+    """Return the course's multiple-choice questions by lesson and name, with scores for every sixth of them."""
     asked = {key: item for key, item in score.lesson["course_questions"]().items() if int(key.split("/")[0]) <= LAST}
     tokenizer = score.model[1]
     found = {

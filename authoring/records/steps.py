@@ -16,15 +16,15 @@ STARTS = (0, 1, 2)
 CELLS = ("setup", "rung-orthogonal", "rung-muon", "sets-up-text", "small-model", "rates-of", "learn", "take-step")
 RATES = {"AdamW": (0.003, 0.006, 0.012, 0.024, 0.048), "Muon": (0.01, 0.02, 0.04, 0.08, 0.16)}
 BEST = {("AdamW", 100): 0.012, ("AdamW", 300): 0.012, ("Muon", 100): 0.04, ("Muon", 300): 0.02}
-"""The rates tuned on the first start. The best one for each budget is also run from the other starts."""
+"""The best learning rate for each budget, tuned with the first seed. It is also run with the other seeds."""
 WIDTHS, WIDE_RATES = (32, 128), (0.004, 0.008, 0.016, 0.032, 0.064, 0.128)
 CARRIED = {60: 0.064, 180: 0.016}
-"""The narrow model's best rate at each budget, which the wide one uses from every start."""
+"""The narrow model's best learning rate at each budget, which the wide model uses with every seed."""
 TUNED = 0.012
 OTHER = {"rates": 0.03, "schedules": 0.03, "widths": None}
-"""AdamW's rate for the embedding table, the head and the gains, whatever trains the matrices of the blocks.
+"""AdamW's learning rate for the embedding table, the head and the gains, whichever optimizer trains the other matrices.
 
-`None` means the same rate as theirs.
+`None` means the rate of those matrices.
 """
 
 
@@ -53,7 +53,7 @@ class Run(NamedTuple):
 
 
 def asked() -> Iterator[Run]:
-    """Yield all runs: every learning rate with the first seed, and the best ones with all seeds."""
+    """Yield all runs: every learning rate with the first seed, and the best rates with all seeds."""
     first = STARTS[0]
     for start in STARTS:
         for (way, updates), best in BEST.items():

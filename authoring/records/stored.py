@@ -1,4 +1,4 @@
-"""Store the results of long runs in files, so that no run has to be repeated."""
+"""Store the results of long runs in files so that no run has to be repeated."""
 
 from __future__ import annotations
 

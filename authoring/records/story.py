@@ -2,7 +2,7 @@
 
 The model is trained for about three minutes with three seeds, and for about ten minutes with one seed. Its twin with
 experts is trained for as many updates as in the three-minute runs, also with three seeds. A run is saved in
-`build/records` every fifty updates and can be resumed from there. A JSON file with all runs,
+`build/records` every fifty updates and can be resumed. A JSON file with all runs,
 `companion_school/records/story.json`, and the weights of the first run ship with the course.
 """
 
@@ -52,7 +52,7 @@ DENSE = ModelConfig(
 EXPERTS = DENSE.with_(feed_forward=FeedForwardConfig(128, "swiglu"), moe=MoEConfig(experts=8, top_k=2))
 """Its twin, with the same number of active parameters except for the router."""
 SHORT, LONG = 1800, 6000
-"""Updates: about three and ten minutes on one core."""
+"""Numbers of updates, which take about three and ten minutes on one core."""
 LOOKS = {SHORT: (0, 120, 360, 720, 1080, SHORT), LONG: (0, 150, 300, 600, 1200, 1800, 3600, LONG)}
 RUNS = (
     ("dense", DENSE, 0, LONG),
@@ -61,7 +61,7 @@ RUNS = (
 )
 """Name, configuration, start and number of updates of each run."""
 SCORED = 100
-"""Held-out stories that are scored, and beginnings that are continued, at each measurement."""
+"""Number of held-out stories that are scored, and of beginnings that are continued, at each measurement."""
 FALL = 0.3
 """Share of a run during which the rate decays."""
 RULE = Sampling(temperature=0.5, top_p=0.95)
@@ -138,7 +138,7 @@ def run(text: Text, config: ModelConfig, start: int, updates: int, folder: Path)
 def falling(steady: Callable[[int], float], updates: int) -> Callable[[int], float]:
     """Add a decay to a schedule: in the last part (`FALL`) of a run, the rate falls linearly to a twentieth.
 
-    Until then, the rate does not depend on the length of the run, so runs can be shortened or extended (a
+    Before that, the rate does not depend on the length of the run, so runs can be shortened or extended (a
     warmup-stable-decay schedule).
     """
     return lambda number: steady(number) * min(1.0, 0.05 + 0.95 * (updates - number) / (FALL * updates))
@@ -173,7 +173,7 @@ def look(model: Transformer, text: Text) -> dict[str, Any]:
 
 
 def beginning(story: Story) -> str:
-    """Return the first sentence of a story, up to its first full stop."""
+    """Return the first sentence of a story, up to its first period."""
     return story.text[: story.text.index(".") + 1]
 
 

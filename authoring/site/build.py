@@ -94,7 +94,7 @@ def _stale_lesson(lesson: Lesson) -> str:
 def _texts(
     course: Course, there: list[reference.Module], press: Press, home: str
 ) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
-    """Return the texts of all pages, their labels in the contents and their kinds, keyed by the name of the page."""
+    """Return the texts of all pages, their labels in the contents, and their kinds, keyed by page name."""
     texts, labels, kinds = {}, {}, {}
     asked = questions.by_lesson()
     made = [
@@ -226,7 +226,7 @@ def _set(work: Path, root: Path) -> None:
 
 
 def _colours(blue: str) -> dict[str, str]:
-    """Return theme variables that set the figures' blue, in a shade that is readable as text."""
+    """Return theme variables for the figures' blue, in a shade that is readable as text."""
     return {f"color-brand-{what}": blue for what in ("primary", "content")}
 
 

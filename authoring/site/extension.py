@@ -40,13 +40,13 @@ class Site:
     sections: list[Section] = field(default_factory=list)
 
 
-SITE = Site(Formulas())  # global because Sphinx creates the directives itself and cannot pass our data to them
+SITE = Site(Formulas())  # global, because Sphinx creates the directives itself and cannot pass our data to them
 
 
 class LightFormatter(HtmlFormatter):
     """Code formatter that puts no span around plain names, brackets and spaces.
 
-    These have the color of plain code anyway, and their spans would make up as much as a third of a page.
+    These have the color of plain code anyway, and their spans would take up as much as a third of a page.
     """
 
     def _get_css_classes(self, ttype: Any) -> str:
@@ -54,7 +54,7 @@ class LightFormatter(HtmlFormatter):
 
 
 class Cell(SphinxDirective):
-    """A code cell. A folded cell is opened by a click on its first line."""
+    """A code cell. Clicking on the first line of a folded cell opens it."""
 
     has_content = True
     option_spec: ClassVar = {"id": directives.unchanged_required, "folded": directives.flag}
@@ -73,7 +73,10 @@ class Cell(SphinxDirective):
 
 
 class Printed(SphinxDirective):
-    """The printed output of a cell. Output that consists of sentences, not columns, wraps on narrow screens."""
+    """The printed output of a cell.
+
+    Output that consists of sentences instead of columns is wrapped on narrow screens.
+    """
 
     has_content = True
 
@@ -137,7 +140,7 @@ def _context(app: Sphinx, page: str, template: str, context: dict[str, Any], doc
     context["prev"], context["next"] = link(before), link(after)
     context["last_updated"] = SITE.days.get(page, "")
     context["kind"] = SITE.kinds.get(page, "")
-    contents = context.get("furo_navigation_tree", "")  # Sphinx gives captions role="heading" but no level
+    contents = context.get("furo_navigation_tree", "")  # sphinx gives captions the role "heading" but no level
     context["furo_navigation_tree"] = contents.replace('role="heading"', 'role="heading" aria-level="2"')
     if doctree is not None:
         title = context.get("title", "")

@@ -1,4 +1,4 @@
-"""The other two pages that run the story model: a text's flow through it, and a story by reader and model.
+"""Two more pages that run the story model: a text's flow through it, and a story by the reader and the model.
 
 The texts of the pages are in `flow.md` and `chat.md`, so readers can read, search and print them without scripts.
 `flow.js` and `chat.js` replace each mark in these texts with a part of the picture.

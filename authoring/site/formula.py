@@ -34,7 +34,7 @@ class Formula:
 
 @dataclass
 class Formulas:
-    """Formulas, the location at which each is first used and, after the conversion, their MathML."""
+    """Formulas, the location of each formula's first use and, after the conversion, their MathML."""
 
     places: dict[Formula, str] = field(default_factory=dict)
     done: dict[Formula, str] = field(default_factory=dict)
@@ -108,7 +108,7 @@ def _short(reason: str) -> str:
 
 
 def _kept(tex: str) -> str:
-    r"""Protect spaces that Pandoc would drop, which are those after an escaped character, as in 2 \% for."""
+    r"""Protect spaces after an escaped character, as in 2 \% for, because Pandoc would drop them."""
     return re.sub(r"(\\[%#&_]) ", r"\1~", tex)
 
 

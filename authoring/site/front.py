@@ -44,14 +44,14 @@ def text(course: Course, asked: Mapping[str, list[Question]], press: Press, home
 def begin(course: Course) -> str:
     """Return the link to the first lesson.
 
-    For a returning reader, the page's script replaces it with a link to where the reader stopped.
+    For returning readers, the page's script replaces it with a link to where they stopped.
     """
     first = course.pages[course.path[0]["file"]]
     return raw(f'<p class="begin"><a id="go-on" href="{first.name}.html">Begin: {html.escape(first.label)}</a></p>')
 
 
 def doors() -> str:
-    """Return the other links as a list that looks like the list of lessons."""
+    """Return the other links as a list in the style of the list of lessons."""
     rows = [f'<li><a href="{href}">{title}</a><span>{said}</span></li>' for href, title, said in DOORS]
     return raw(f'<ul class="path doors">{"".join(rows)}</ul>')
 

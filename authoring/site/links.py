@@ -28,7 +28,7 @@ class Links:
 
     Attributes:
         course: The pages of the course.
-        modules: The address in the reference of each module, by its file, such as "companion/layers/attention.py".
+        modules: The address of each module in the reference, by its file, such as "companion/layers/attention.py".
         repository: Address for files that have no page; empty if the project has none.
         faults: Collection to which broken links are added.
     """
@@ -39,7 +39,7 @@ class Links:
     faults: Faults
 
     def leads(self, href: str, page: Page, place: str) -> str | None:
-        """Return where a page's link leads on the site, or `None` if it is broken or its file has no address."""
+        """Return a link's target on the site, or `None` if the link is broken or its file has no address."""
         if re.match(r"[a-z]+:", href) or href.startswith("//"):
             return href
         target, _, fragment = href.partition("#")
@@ -77,7 +77,7 @@ class Links:
         """
 
         def turned(found: re.Match[str]) -> str:
-            if found["fold"] is not None:  # a click on a summary opens the fold, so it must not contain a link
+            if found["fold"] is not None:  # clicking on a summary opens the fold, so it must not contain a link
                 return found["fold"] + found["says"]
             if found["to"] is not None:
                 there = self.leads(found["to"], page, place)

@@ -1,4 +1,4 @@
-"""Adjust a converter's MathML for browsers, which do less layout than a TeX engine."""
+"""Adjust a converter's MathML for browsers, which lay out formulas with less care than TeX."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SCRIPTS = ("msup", "msub", "msubsup")
 TWINS = "|∥‖"  # fences that open and close with the same sign
 BRACES = ("⏟", "⏞")
 _ANNOTATION = re.compile(r"<annotation.*?</annotation>|</?semantics>", re.DOTALL)
-# A name followed by the invisible sign of function application. TeX puts a thin space there unless a bracket follows,
+# A name followed by the invisible sign for function application. TeX puts a thin space there unless a bracket follows,
 # but browsers put none.
 _APPLIED = re.compile(
     r"(<mi(?: mathvariant=\"normal\")?>[a-zA-Z]{2,}</mi><mo>)&#8289;(</mo>)(</mrow>)?(?!<mo[^>]*>[(\[]|</mrow>)"
@@ -36,9 +36,9 @@ def mended(math: str) -> str:
 
 
 def _close_fences(row: ElementTree.Element) -> None:
-    """Put large brackets and their content into one row, so that an exponent belongs to the whole row.
+    """Put large brackets and their content into one row, so that an exponent applies to the whole row.
 
-    Otherwise the bracket with the exponent would not grow with its partner.
+    Otherwise, the bracket with the exponent would not grow with the matching bracket.
     """
     kept: list[ElementTree.Element] = []
     opened: list[int] = []
@@ -65,9 +65,9 @@ def _close_fences(row: ElementTree.Element) -> None:
 
 
 def _keep_small(radical: ElementTree.Element) -> None:
-    """Let a subscript under a root hang a little below the root, as in print.
+    """Let a subscript under a root extend slightly below the root, as in print.
 
-    Otherwise a browser would use the next larger root sign, which reaches far into the line below.
+    Otherwise, a browser would use the next larger root sign, which extends far into the line below.
     """
     inside = [element for child in radical for element in child.iter()]
     scripts = [element for element in inside if element.tag == "msub"]

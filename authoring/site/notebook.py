@@ -18,14 +18,14 @@ from authoring.site.pages import Page
 from authoring.source import FOLDED
 from companion_school.course.release import navigation_line
 
-FENCE = "`" * 12  # a fence longer than any code fence in a cell
+FENCE = "`" * 12  # longer than any code fence in a cell
 _QUESTION = re.compile(r"# question \d+\.[a-z]$")
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass
 class Press:
-    """The objects that the conversion uses and to which it adds."""
+    """The objects that the conversion uses and extends."""
 
     links: Links
     assets: Assets

@@ -1,9 +1,9 @@
-"""Prepare outputs of cells for pages: pictures, scripts and styles become files that the whole site shares.
+"""Prepare outputs of cells for pages: pictures, scripts and styles become files that all pages share.
 
 In a notebook, each output contains everything it needs: every question has its own script and style, and pictures are
-encoded as text. On the site, pictures become files, each distinct script becomes one file, and all styles become one
-sheet, in which rules for the site's themes replace those for JupyterLab's. The scripts are not modules, because
-browsers do not load modules from a local folder.
+encoded as text. On the site, pictures become files, each distinct script becomes one file, and all styles become a
+single sheet, with rules for the site's themes in place of those for JupyterLab's themes. The scripts are not modules,
+because browsers do not load modules from a local folder.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Assets:
 
 
 def _phone(width: int) -> str:
-    """Return the attribute that sets the width of a picture on a phone, if the picture scrolls there."""
+    """Return the attribute that sets a picture's width on a phone, if the picture scrolls there."""
     return f'style="--phone:{width}px" ' if width else ""
 
 

@@ -1,4 +1,4 @@
-"""*Your own transformer* on the site: the page that lists its stages, and the note on pages whose cells must be run."""
+"""*Your own transformer* on the site: the page that lists its stages, and a note on pages whose cells must be run."""
 
 from __future__ import annotations
 

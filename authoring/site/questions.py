@@ -1,4 +1,4 @@
-"""Pages with the questions of each lesson, which show how many of them the reader has answered."""
+"""Pages with the questions of each lesson, which show how many questions the reader has answered."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def texts(press: Press, course: Course) -> Iterator[tuple[str, str, str]]:
 def _shown(question: Question, name: str, lesson: Page, course: Course, press: Press) -> str:
     asking = [part for kind in ("lesson", "deeper") if (part := course.part(kind, lesson.lesson))]
     asked = place_of(asking, question)
-    # Links in a question are relative to the folder of the notebook that asks it
+    # links in a question are relative to the folder of its notebook
     source = next((part for part in asking if asked and asked.startswith(f"{part.name}.html")), lesson)
     page, place = replace(source, name=name), f"question {question.id}"
 

@@ -1,9 +1,9 @@
-"""API reference of both packages, made from docstrings that are read without importing anything.
+"""API reference for both packages, generated from docstrings without importing anything.
 
 Each folder has a page. The pages are ordered so that each folder imports only from earlier ones. Each page lists its
 modules, and each module lists its documented public names, with the signature as written followed by the docstring. The
-index is a map of the packages: it lists each module with its first sentence and the lessons that import it. The
-exercises' modules are left out, because they contain the solutions.
+index is a map of the packages: it lists each module with its first sentence and the lessons that import it. The modules
+with exercises are omitted, because they contain the solutions.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from authoring.site.notebook import block, raw
 
 INDEX = "reference/index"
 LEFT_OUT = re.compile(r"companion_school/exercises/lesson_\d\d$|/_\w*$")
-_OWN = "companion"  # the page of modules that are not in a subfolder
-# folders whose subfolders get pages of their own, and to how many levels
+_OWN = "companion"  # page for modules that are not in a subfolder
+# folders whose subfolders get their own pages, and the number of levels
 _DEEP = {"layers": 2, "training": 2, "build": 2, "course": 2}
 _TERM = re.compile(r"(\S.{0,60}?):?\s{2,}(\S.*)")  # a term and its description, separated by two or more spaces
 _OF_ONE = ("Returns:", "Yields:", "Note:", "Example:", "Examples:")
@@ -67,7 +67,7 @@ def modules() -> list[Module]:
 
 
 def users(lessons: Iterable[Lesson]) -> dict[str, list[str]]:
-    """Return the labels of the lessons that import each module, by the module's file."""
+    """Return the labels of the lessons that import each module, keyed by module file."""
     found: dict[str, list[str]] = {}
     for lesson in lessons:
         for module in lesson.imports:
@@ -229,7 +229,7 @@ def _language(example: str) -> str:
 def _entries(lines: Sequence[str]) -> list[tuple[str, str]]:
     """Return the entries in lines of the form `name: description`, with indented continuations.
 
-    Return an empty list if any line has another form.
+    Return an empty list if any line has a different form.
     """
     found: list[tuple[str, str]] = []
     for line in lines:

@@ -39,7 +39,7 @@ def address(root: Path, faults: Faults) -> str:
 
 
 def changed(folder: Path) -> dict[str, str]:
-    """Return the date of the last change to each file in a folder, by its path there; empty without a git history."""
+    """Return the date of the last change to each file in a folder, by path. Empty if there is no git history."""
     command = ["git", "log", "--format=%x00%cs", "--name-only", "--no-renames", "--relative", "--", "."]
     try:
         log = subprocess.run(command, cwd=folder, capture_output=True, text=True, encoding="utf-8", check=True).stdout
@@ -66,7 +66,7 @@ def badges(repository: str, file: str = "start.ipynb") -> dict[str, str]:
 
 
 def bar(repository: str, page: Page) -> str:
-    """Return the line of badges on a notebook's page. The page's script adds the same links beside each cell."""
+    """Return the line of badges on a notebook's page. The page's script adds these links to each cell as well."""
     file = page.source.relative_to(page.source.parents[len(Path(page.name).parts) - 1]).as_posix()
     there = badges(repository, file)
     if not there:

@@ -1,4 +1,4 @@
-"""The search index, which contains each section of each page with its headings and words.
+"""The search index, which contains every section of every page with its headings and words.
 
 The browser loads the whole index (one or two megabytes), but only on the search page. The index is a script, because a
 page opened from a local folder may not fetch files. `search.js` searches it.
@@ -77,7 +77,7 @@ def _counts(node: nodes.Node) -> bool:
 def _words(node: nodes.Node | None, mathml: Say) -> str:
     """Return the visible text of a node.
 
-    Formulas become plain text, and code stays as it is. Only the questions and captions of outputs are included.
+    Formulas become plain text, and code stays as it is. Of outputs, only questions and captions are included.
     """
     if node is None or isinstance(node, nodes.comment):
         return ""
@@ -140,7 +140,7 @@ def _said(node: ElementTree.Element) -> str:
 def script(found: Sequence[Section], aliases: Mapping[str, Sequence[str]]) -> str:
     """Return the script with the index, which the search page loads.
 
-    The glossary's own page is left out, because each term is already a section.
+    The glossary's own page is omitted, because each term is already a section.
     """
     rows = [
         [entry.page, entry.anchor, entry.kind, entry.title, " › ".join(entry.headings), " ".join(entry.text.split())]

@@ -2,8 +2,8 @@
 
 A picture of two or three diagrams is at least 760 pixels wide, so its text is too small on a phone. Diagrams side by
 side are recognized by their bases: two or three long lines or surfaces in the same row of pixels. To be cut apart, they
-must also have a gap between them that runs from top to bottom. Formulas made of boxes, and boxes with words beside
-them, have no such row.
+must also have a gap between them that runs from top to bottom. Formulas made of boxes and boxes with words beside them
+have no such row.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def stacked(png: bytes, width: int) -> bytes | None:
 
 
 def shown_width(width: int) -> int:
-    """Return the width, in points, at which a phone shows a picture; 0 means as wide as the screen."""
+    """Return the width in points at which a phone shows a picture, where 0 means as wide as the screen."""
     return 0 if width * PRINT <= SCREEN else round(width * PRINT)
 
 
@@ -88,19 +88,22 @@ def _cuts(pixels: Pixels) -> list[int]:
         gaps = [gap for gap in _runs(blank[end:start]) if gap[1] - gap[0] >= GAP * width]
         if not gaps:
             return []
-        cuts.append(end + sum(gaps[0]) // 2)  # the first gap, because the axis label of the next diagram may follow it
+        cuts.append(end + sum(gaps[0]) // 2)  # the next diagram's axis label may follow the first gap
     return cuts
 
 
 def _below_the_first_line(pixels: Pixels) -> int:
-    """Return the pixel row at which the first line of text ends if it is in the picture's upper quarter, else 0."""
+    """Return the pixel row in which the first line of text ends if this is in the picture's upper quarter, else 0."""
     blank = _runs((pixels == pixels[0, 0]).all(axis=(1, 2)))
     inner = [(start + end) // 2 for start, end in blank if start > 0 and end < pixels.shape[0] / 4]
     return inner[0] if inner else 0
 
 
 def _is_over(line: Pixels, cuts: list[int]) -> bool:
-    """Return whether part of a line of text is near a cut, so that it belongs to all diagrams, as a legend does."""
+    """Return whether part of a line of text is near a cut.
+
+    If so, the line belongs to all diagrams, as a legend does.
+    """
     near = round(NEAR * line.shape[1])
     return any(bool((line[:, cut - near : cut + near] != line[:1, :1]).any()) for cut in cuts)
 

@@ -118,7 +118,7 @@ def summary(settled: Sequence[Settled]) -> str:
     if not rows:
         told = "There is nothing here that the grader can mark; a person marks the written answers."
     if late := [one.record.student for one in settled if one.record.time_from == CALLED_LATE]:
-        told += f"\n\n{CALLED_LATE}, so nothing is deducted: {', '.join(late)}. Their times can be given with --times."
+        told += f"\n\n{', '.join(late)}: {CALLED_LATE}, so no points are deducted. --times can give the times."
     return told
 
 
@@ -293,8 +293,9 @@ def first_results(out: Path, students: Sequence[str], *, again: bool) -> Results
 
 
 def merged(first: Results, new: Results) -> tuple[Results, list[str]]:
-    """Replace earlier results with new ones. Students whom the platform has renamed are recognized by the platform's
-    number in the name of the downloaded file.
+    """Replace earlier results with new ones.
+
+    Students whom the platform has renamed are recognized by the platform's number in the name of the downloaded file.
 
     Returns:
         The merged results, and a line for each student whose marks changed.
