@@ -186,7 +186,6 @@ def _defined(tree: ast.Module) -> set[str]:
 
 
 def _used(cell: NotebookNode) -> set[str]:
-    """Return the names that a cell reads."""
     nodes = list(ast.walk(_tree(cell)))
     added_to = [node.target for node in nodes if isinstance(node, ast.AugAssign)]
     return {

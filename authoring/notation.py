@@ -34,7 +34,6 @@ def atoms(cell: str) -> list[str]:
 
 
 def _split(text: str, separator: str) -> Iterator[str]:
-    """Split `text` at each separator that is outside brackets."""
     depth, start = 0, 0
     for at, character in enumerate(text):
         depth += (character in _OPEN) - (character in _CLOSE)

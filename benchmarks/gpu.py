@@ -156,7 +156,6 @@ def one_process(size: Size, setting: Setting) -> Iterator[Found]:
 
 
 def _losses(size: Size, setting: Setting, parallel: Any) -> list[float]:
-    """Return the losses of the first three updates of a small decoder in fp32."""
     config = size.config.with_(layers=2, vocab=512, d_model=48, context=32)
     torch.manual_seed(0)
     model = Transformer(config).to(setting.device)

@@ -124,7 +124,6 @@ class Runs(LessonRuns):
         return stored(file, make)
 
     def _right(self, model: Transformer, start: int) -> float:
-        """Return the share of unseen questions that a model answers correctly."""
         share: float = self.lesson["right_share"](model, dice=torch.Generator().manual_seed(start))
         return round(share, 3)
 

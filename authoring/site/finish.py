@@ -79,6 +79,5 @@ def check(site: Path, sources: Mapping[str, str], faults: Faults) -> int:
 
 
 def _repeated(text: str) -> list[str]:
-    """Return the ids that occur more than once on a page."""
     counts = Counter(re.findall(r'\sid="([^"]+)"', text))
     return sorted(name for name, count in counts.items() if count > 1)

@@ -172,8 +172,6 @@ def _told(
 
 
 class _Clock:
-    """Measure how many seconds each step takes."""
-
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self._since = time.monotonic()
@@ -184,8 +182,6 @@ class _Clock:
 
 
 class _Training:
-    """A learner's model and its training loop."""
-
     def __init__(self, code: World, merges: Any, ids: Tensor, context: int, device: torch.device) -> None:
         self.code, self.merges, self.ids, self.context, self.device = code, merges, ids, context, device
         self.model = self._new()

@@ -123,7 +123,6 @@ def is_untouched(number: int, source: str) -> bool:
 
 
 def _code(source: str) -> str:
-    """Return the syntax tree of a file without docstrings."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
@@ -156,7 +155,6 @@ def _page() -> str:
 
 @cache
 def _sections() -> dict[int, str]:
-    """Return the section of each stage in `companion/page.py`, by stage number."""
     marks = list(_MARK.finditer(_page()))
     ends = [mark.start() for mark in marks[1:]] + [len(_page())]
     return {int(mark[1]): _page()[mark.end() : end].strip("\n") for mark, end in zip(marks, ends, strict=True)}

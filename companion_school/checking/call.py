@@ -161,7 +161,6 @@ def _refused(watch: Watch) -> Outcome:
 
 
 def _is_empty(answer: Answer) -> bool:
-    """Return True if the function's body is only `...` or `pass`."""
     code = getattr(answer, "__code__", None)
     return code is not None and code.co_names == () and set(code.co_consts) <= {None, ...}
 

@@ -158,7 +158,6 @@ def holds_nan(value: Any) -> bool:
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
-    """Return the tensors in a value, including those in lists, tuples and dicts."""
     if isinstance(value, torch.Tensor):
         return [value]
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
@@ -278,7 +277,6 @@ def _coarse(case: Case) -> Case:
 
 
 def _instead(value: Any, old: torch.Tensor, new: torch.Tensor) -> Any:
-    """Return the value with one of its tensors replaced by another tensor."""
     if value is old:
         return new
     if isinstance(value, dict):

@@ -426,7 +426,6 @@ def _known(key: AnswerKey, call: Call, index: int, outcome: Outcome) -> str | No
 
 
 def _both(first: Sequence[bool], second: Sequence[bool]) -> int:
-    """Count the positions where both sequences are true."""
     return sum(a and b for a, b in zip(first, second, strict=True))
 
 

@@ -74,7 +74,6 @@ def _written() -> Iterator[Row]:
 
 
 def _plain(text: str) -> str:
-    """Convert Markdown to one line of plain text."""
     from companion_school.questions.terminal import readable
 
     return " ".join(re.sub(r"\\([A-Za-z]+)", r"\1", readable(text)).replace("`", "").split())

@@ -100,7 +100,6 @@ def _write(flags: Namespace, made: str) -> int:
 
 
 def _serve(made: str, asked: Asked, port: int, talk: Talk | None) -> int:
-    """Serve the page until Ctrl-C."""
     from companion_school.explorer.page_files import served
     from companion_school.explorer.server import Server
 

@@ -260,6 +260,7 @@ def _tell(settled: Sequence[Settled], changes: Sequence[str] | None, task: Task,
     """Print the class results, the work that was not graded, and how late work was handled."""
     from companion_school.course.grading.lateness import read_rule
     from companion_school.course.grading.marks_csv import summary
+    from companion_school.course.grading.received import CALLED_LATE
     from companion_school.course.grading.tables import number
 
     print(summary(settled))
@@ -275,7 +276,8 @@ def _tell(settled: Sequence[Settled], changes: Sequence[str] | None, task: Task,
     if waiting := sum(bool(one.waits) for one in settled):
         print(f"{waiting} of them wait for the marks of written answers: companion course collect --help")
     rule = read_rule(task.course, name) if task.course else None
-    late, unknown = sum(bool(one.late.told) for one in settled), sum(not one.record.time for one in settled)
+    late = sum(bool(one.late.told) or one.record.time_from == CALLED_LATE for one in settled)
+    unknown = sum(not one.record.time for one in settled)
     told = f"due {rule.due}, {rule.late}: {late} late" if rule else "no rule, so no points are deducted"
     untimed = f"; the submission times of {unknown} are unknown, so they lose no points" if unknown else ""
     print(f"Late work: {told}{untimed}")
@@ -291,7 +293,6 @@ def _written(out: Path, faults: Sequence[str]) -> int:
 
 
 def _race(handed: Sequence[Handed], flags: Namespace, out: Path, wall: Wall) -> None:
-    """Run every race.py and write the leaderboard."""
     from tqdm import tqdm
 
     from companion.ground.display import table

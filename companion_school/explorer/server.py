@@ -226,8 +226,6 @@ class Server(ThreadingHTTPServer):
 
 
 class _Answer(BaseHTTPRequestHandler):
-    """Handler for one request to a `Server`."""
-
     server: Server
     timeout = PATIENCE
 

@@ -118,7 +118,6 @@ absorbed.variant(
 
 
 def _layer(draw, d_model, heads, rank, d_rope):
-    """Return random weights for a layer, by name."""
     d_head = d_model // heads
     return {"query.weight": draw.normal(heads * (d_head + d_rope), d_model), "down.weight": draw.normal(rank + d_rope, d_model),
             "latent_norm.weight": draw.normal(rank), "up.weight": draw.normal(heads * 2 * d_head, rank),

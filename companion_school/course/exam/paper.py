@@ -84,7 +84,6 @@ def paper(name: str, questions: Sequence[Question], secret: bytes, version: str)
 
 
 def _pieces(name: str, questions: Sequence[Question], secret: bytes, version: str) -> list[str]:
-    """Return a paper in Markdown: its header, followed by its questions."""
     points, minutes = sum(one.points for one in questions), sum(one.minutes for one in questions)
     pieces = [
         f"# {name}, version {version}\n\nName:\n\n{count(len(questions), 'question')}, {count(points, 'point')}, "

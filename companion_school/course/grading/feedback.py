@@ -17,7 +17,7 @@ from companion_school.course.grading.results import EXTRA, Line, Settled
 from companion_school.course.grading.submissions import CHOICE, platform_name
 from companion_school.course.grading.tables import number, points
 from companion_school.course.release.own_numbers import is_own
-from companion_school.course.release.questions import is_question
+from companion_school.course.release.questions import LINK, is_question
 from companion_school.course.written.rubrics import find_written
 
 _WORDS = {
@@ -60,7 +60,6 @@ def _template() -> Template:
 
 
 def _verdict(line: Line) -> str:
-    """Return the outcome of an item as a sentence."""
     if line.outcome == "wrong" and is_question(line.item.id):
         offered = any(finding.fault for finding in line.item.findings)
         return "Wrong: this is not one of the choices." if offered else "Wrong: this is not the right answer."
@@ -77,7 +76,6 @@ def _is_right_but(fault: str) -> bool:
 
 
 def _level(line: Line) -> str:
-    """Return the rubric's text for the points that a written answer received."""
     assert line.given is not None
     return find_written(line.item.id).level(line.given.points).text
 
@@ -91,7 +89,7 @@ def _sentence(text: str) -> str:
 
 def _prose(text: str) -> Markup:
     """Convert a line of the course's Markdown to HTML, with code marked up and links reduced to their text."""
-    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
+    text = LINK.sub(r"\1", text)
     text = re.sub(r"\$([^$]+)\$", lambda found: found[1].replace("{", "").replace("}", ""), text)
     parts = re.split(r"`([^`]+)`", text)
     return Markup("").join(Markup("<code>{}</code>").format(p) if at % 2 else escape(p) for at, p in enumerate(parts))

@@ -24,7 +24,7 @@ import yaml
 from companion_school.course.grading.answers import Unreadable, contents
 from companion_school.course.grading.tables import Row, read_table, unquoted
 
-UNKNOWN, CALLED_LATE = "unknown", "Canvas calls it late, and does not say by how much"
+UNKNOWN, CALLED_LATE = "unknown", "Canvas marks it as late, but does not say by how much"
 _MOST_MEMORY, _MOST_SECONDS = 2 * 2**30, 10
 _FORMS = (
     "%Y-%m-%d-%H-%M-%S",
@@ -246,7 +246,6 @@ def _head(repository: Path) -> str:
 
 
 def _is_committed(home: Path, head: str, files: Sequence[Path], names: Sequence[str]) -> bool:
-    """Return True if the files are the same as in this commit."""
     listed = _git(home, "ls-tree", "-r", "-z", "--full-tree", head, "--", *names)
     there = {name: about.split()[2] for about, name in (line.split("\t", 1) for line in listed.split("\0") if line)}
     for file, name in zip(files, names, strict=True):

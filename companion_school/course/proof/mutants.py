@@ -156,7 +156,6 @@ def _function(text: str, exercise: Exercise) -> Answer | None:
 
 
 def _become(node: ast.AST, other: ast.AST) -> None:
-    """Replace a node with another node in place."""
     node.__class__ = other.__class__
     node.__dict__.clear()
     node.__dict__.update(other.__dict__)

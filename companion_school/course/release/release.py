@@ -27,6 +27,7 @@ from companion.ground.waiting import counted
 from companion_school.checking.exercise import BEGIN, END, Exercise
 from companion_school.checking.problem_set_checks import to_text as key_text
 from companion_school.checking.sealed_keys import seal
+from companion_school.course.grading.lateness import Lateness
 from companion_school.course.grading.marks_csv import page_name
 from companion_school.course.hidden_seeds import PUBLIC_SEED, hidden_seeds
 from companion_school.course.points import is_constant, parts, shares
@@ -79,7 +80,6 @@ def source_notebook(pset: ProblemSet, secret: bytes) -> Notebook:
 
 
 def _answer(exercise: Exercise, place: str, secret: bytes) -> list[Cell]:
-    """Return the cells for an exercise's answer and its checks."""
     return [solution(f"answer_{place}", code(marked_solution(exercise))), *_checks(exercise, place, secret)]
 
 
@@ -153,7 +153,7 @@ def student_files(pset: ProblemSet, source: Notebook) -> dict[str, bytes]:
     }
 
 
-def release(pset: ProblemSet, secret: bytes, out: Path) -> list[Path]:
+def release(pset: ProblemSet, secret: bytes, out: Path, rule: Lateness | None = None) -> list[Path]:
     """Write a problem set into `out`, which may already contain others.
 
     Everything is first written to a temporary folder, so a failure leaves no incomplete files.
@@ -162,6 +162,7 @@ def release(pset: ProblemSet, secret: bytes, out: Path) -> list[Path]:
         pset: The problem set.
         secret: The instructor's secret.
         out: Output folder (created if missing).
+        rule: Due date and penalty for late work, for the instructor's page.
 
     Returns:
         The set's folders and files, including the folder for the sheets, which `write_sheets` fills.
@@ -180,7 +181,7 @@ def release(pset: ProblemSet, secret: bytes, out: Path) -> list[Path]:
         for folder, contents in (("source", kept), ("release", received)):
             for path, content in contents.items():
                 write_atomic(unfinished / folder / path, content)
-        write_atomic(unfinished / "page", page(pset))
+        write_atomic(unfinished / "page", page(pset, rule))
         if pset.written:
             write_atomic(unfinished / "marking", "\n".join(map(marking_page, pset.written)))
         made_now = ("source", "release", "page", *["marking"] * bool(pset.written))
@@ -225,7 +226,6 @@ def check_free(pset: ProblemSet, out: Path) -> list[Path]:
 
 
 def _worth(exercise: Exercise) -> str:
-    """Describe how an exercise's points are divided."""
     earned = parts(exercise)
     public, hidden = shares(exercise)
     told = f"{count(public + hidden, 'point')}: {public:g} for the public check, {hidden:g} for the hidden one"

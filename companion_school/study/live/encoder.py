@@ -66,7 +66,6 @@ def hearing(*, words: Sequence[str], start: int = 0, who: int = 0, caption: str 
 
 
 def _check_filler(table: np.ndarray, points: np.ndarray, words: int, offered: list[int], start: int) -> None:
-    """Raise `ValueError` if the arguments are not valid for `filler`."""
     if not 2 <= words <= 4 or table.shape != (words + 1,) * 2 or points.shape != (words + 1, 2) or points.min() < 0:
         what = "scores, values: expected (word + 1, word + 1) and (word + 1, 2) from 0 upwards, for two to four words"
         raise ValueError(f"{what}; got {table.shape} and {points.shape} for {words}")

@@ -72,7 +72,6 @@ def _formats() -> dict[str, tuple[list[float], int | None]]:
 
 
 def _kept(weights: Sequence[float], name: str, group: int) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Return the quantized weights and the scaled levels of each group."""
     levels, power = _formats()[name]
     both, kept, lines = np.unique([-x for x in levels] + levels), [], []
     for at in range(0, len(weights), group):

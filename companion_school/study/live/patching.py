@@ -69,7 +69,6 @@ def travels(
 
 
 def _still(shares: np.ndarray, words: Sequence[str]) -> Figure:
-    """Draw the effects of the first way of patching."""
     fig, ax = figures.subplots(width=9.0, height=2.4)
     ax.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="auto", origin="lower")
     ax.set_xticks(range(len(words)), [word.strip() or "·" for word in words], rotation=90, fontsize=8)

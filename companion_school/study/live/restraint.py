@@ -102,5 +102,4 @@ def _still(rows: dict[str, np.ndarray], words: Sequence[str], start: int) -> fig
 
 
 def _unit(rows: np.ndarray) -> np.ndarray:
-    """Scale rows to a mean square of 1."""
     return rows / np.sqrt(np.square(rows).mean(-1, keepdims=True))

@@ -209,7 +209,6 @@ def seats(texts: Sequence[tuple[float, int, int]], *, together: int = 8, chunk: 
 
 
 def _seated(tables: dict[str, Measured]) -> Figure:
-    """Draw the timetables, one below the other."""
     fig, axes = figures.subplots(len(tables), 1, width=7.2, height=3.9)
     plain = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
     for ax, (way, table) in zip(axes, tables.items(), strict=True):

@@ -94,7 +94,6 @@ def _fit(
 def _states(
     K: np.ndarray, names: list[str], values: list[str], writes: Sequence[tuple[str, str]], rule: str, decay: float
 ) -> list[np.ndarray]:
-    """Return the state before the first write and after each write."""
     tables = [np.zeros((K.shape[1], len(values)))]
     for name, value in writes:
         k, v = K[names.index(name)], np.eye(len(values))[values.index(value)]

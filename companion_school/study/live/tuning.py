@@ -153,7 +153,6 @@ def group(
 
 
 def _group(won: Sequence[bool], lengths: Sequence[int], gains: Sequence[float], pushes: Sequence[float]) -> Figure:
-    """Draw two rows of bars: one for the answers and one for their tokens."""
     fig, axes = figures.subplots(2, 1, width=7.2, height=4.2)
     colors = [figures.PALETTE["blue" if good else "orange"] for good in won]
     for ax, values, title in zip(axes, (gains, pushes), ("advantage", "push of a token"), strict=True):

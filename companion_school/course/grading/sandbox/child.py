@@ -202,8 +202,6 @@ def _is_under(path: str, folders: list[str]) -> bool:
 
 @dataclass(frozen=True)
 class _Tools:
-    """Modules and functions that each fork needs."""
-
     engine: dict[str, Any]
     wall: Any
     reading: Any
