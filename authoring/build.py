@@ -53,8 +53,7 @@ CELL_TIMEOUT = 900  # seconds
 QUESTIONS = Path(questions.__file__).with_name("questions.json")
 LAST_FAILED = ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
 """Tests that failed in the last run of pytest, including cells checked by nbval. The file is not in git."""
-# A kernel runs with one thread and a fixed hash seed, and does not inherit the builder's settings for plotting and the
-# terminal.
+# Every kernel runs with one thread and a fixed hash seed, without the builder's settings for plots and the terminal.
 KERNEL_ENVIRONMENT = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
 FORGOTTEN_ENVIRONMENT = ("MPLBACKEND", "MATPLOTLIBRC", "COLUMNS", "FORCE_COLOR", "PYTHONSTARTUP", "PYTHONWARNINGS")
 

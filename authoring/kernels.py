@@ -79,8 +79,7 @@ def _become(command: list[str], cwd: str | None, env: dict[str, str], search_pat
     """Turn this process into the kernel that the command would have started, with some modules already loaded."""
     os.setsid()  # interrupts and the final signal should also reach the processes that the notebook starts
     os.chdir(cwd or ".")
-    # `authoring.loaded` sets the first of these variables, the backend of the kernels. A kernel's debugger sets the
-    # second when it is loaded.
+    # Keep what `authoring.loaded` sets (the Matplotlib backend) and what the kernel's debugger sets when it is loaded.
     set_here = {name: os.environ[name] for name in ("MPLBACKEND", "PYDEVD_USE_FRAME_EVAL") if name in os.environ}
     os.environ.clear()
     os.environ.update({**env, **set_here})

@@ -128,11 +128,9 @@ def _x_transformers(ours: Transformer) -> Peer:
             verbose=False,
         ),
     )
-    # x-transformers rotates pairs of neighboring elements, but our pairs are half a head apart, so we permute the rows
-    # of the query and key projections.
+    # Permute query and key rows: x-transformers rotates neighboring elements, we rotate elements half a head apart.
     place = torch.argsort(half_from_interleaved(sizes.d_head))
-    # In x-transformers, query head i reads key head i mod kv_heads. In our model, neighboring query heads share a key
-    # head.
+    # Query head i reads key head i mod kv_heads in x-transformers, but neighboring query heads share one in ours.
     order = torch.arange(sizes.heads).view(sizes.kv_heads, -1).T.flatten()
     decoder: Any = ours.decoder
     layers = model.attn_layers.layers

@@ -66,8 +66,7 @@ def compare(
                 return why
         step = _plain_step(peer, inputs, targets, settings, setting, fused=fused)
         theirs = torch.tensor([step() for _ in range(TRIAL_UPDATES)])
-        # In fp32, the loss must agree to four digits, but the gradient norm only to two, because rounding affects it
-        # more.
+        # In fp32, the loss must agree to four digits. Rounding affects the gradient norm more, so two digits suffice.
         parts = ((0, "loss", 1e-4 if setting.precision == "fp32" else 1e-2), (1, "gradient", 1e-2))
         far = [what for i, what, most in parts if not torch.allclose(course[:, i], theirs[:, i], rtol=most, atol=0)]
         if far:

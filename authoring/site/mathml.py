@@ -12,8 +12,7 @@ SCRIPTS = ("msup", "msub", "msubsup")
 TWINS = "|∥‖"  # fences that open and close with the same sign
 BRACES = ("⏟", "⏞")
 _ANNOTATION = re.compile(r"<annotation.*?</annotation>|</?semantics>", re.DOTALL)
-# A name followed by the invisible sign for function application. TeX puts a thin space there unless a bracket follows,
-# but browsers put none.
+# The name of a function that is applied to something, where TeX puts a thin space (unless a bracket follows).
 _APPLIED = re.compile(
     r"(<mi(?: mathvariant=\"normal\")?>[a-zA-Z]{2,}</mi><mo>)&#8289;(</mo>)(</mrow>)?(?!<mo[^>]*>[(\[]|</mrow>)"
 )

@@ -24,8 +24,7 @@ from companion_school.checking.call import Result
 from companion_school.checking.notebook_answer import NotYet
 
 _START_SECONDS = 300.0  # enough to import PyTorch on a slow or busy machine
-# The process limits the processor time of each part. The limit on elapsed time is several times as long, so that a
-# correct file does not fail on a busy machine.
+# Limit on a part's elapsed time, as a multiple of its limit on processor time, because the machine may be busy.
 _BUSY = 5
 _RIGHT = Result.RIGHT.value
 _LONGEST = 200  # maximum number of characters in a one-line message
@@ -56,8 +55,7 @@ class Found:
         lines = [line.strip() for line in self.told.splitlines()]
         if self.lies_in is not None or len(lines) == 1:
             return lines[0]
-        # Prefer the exception to the likely mistake: an earlier fault may, by coincidence, raise the same exception as
-        # a known mistake.
+        # Prefer the exception to the likely mistake, because an earlier fault may happen to raise the same exception.
         raised = [line for line in lines if line.startswith("it raised")]
         likely = raised or [line for line in lines if line.startswith("most likely")]
         line = next((line for line in likely or lines[1:] if not line.startswith("with ")), "")

@@ -63,8 +63,7 @@ def main(arguments: list[str]) -> int:
                 found = {"part": part.name, "result": Result.TIMEOUT.value, "told": told, "lies_in": None}
             wrong |= found["result"] != Result.RIGHT.value
             tell(**found)
-            # Locate the first difference only for the first part that is wrong, because later faults often follow from
-            # it.
+            # Locate the first difference only for the first wrong part, because later faults often follow from it.
             if not looked and found["lies_in"] is None and found["result"] in ("wrong", "crashed"):
                 looked = True
                 tell(place=where(stage, folder, guess=_NAMED not in found["told"]))

@@ -120,8 +120,7 @@ def compare(one: Scene, mine: Log, theirs: Log, file: str | None = None) -> Part
     if key is None:
         if not raised:
             return None
-        # A node that the run never reached may still appear to match, because an unrelated tensor happens to have the
-        # same elements (all zeros, for example).
+        # A node that the run never reached may seem to match an unrelated tensor, for example if both are all zeros.
         reached = [node for node in one.nodes if node.find(mine) is not None]
         seen = [node for node in reached if streams.seen[node.key].state is State.AGREES]
         raising = [place for place in mine.error_at if file in (None, place.file)]

@@ -60,8 +60,7 @@ def _anywhere(streams: Streams, key: str) -> Origin | None:
         return _used(streams, mine, node.home) or _of_call(streams, node.home)
     used = mine.used or _use(streams, mine, node.home)
     if streams.is_known(mine.content) and _is_a_parent(streams, key, mine):
-        # The tensor is correct, but an operation on it is missing between the line that computed it and the line that
-        # uses it.
+        # The tensor is correct, but an operation on it is missing between its computation and its use.
         made = _at_home(step.stack, node.home)
         there = [place for place in used if made and place.function == made.function and place.file == made.file]
         if made and there:

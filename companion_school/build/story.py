@@ -145,8 +145,8 @@ def _told(
     clock.note("learning merges")
     with tempfile.TemporaryDirectory() as place:  # if the merges cannot be saved, find out before training
         check_merges(code, merges, Path(place))
-    # Encode everything in one call, so that an `encode` that caches words processes each word only once. No merge
-    # crosses the end of a text.
+    # One call encodes all texts, because an `encode` that caches words then processes each word only once.
+    # No merge crosses the end of a text.
     ids = torch.tensor(code["tokenizer"].encode("".join(f"{text}{chr(END)}" for text in texts), merges), device=device)
     clock.note("encoding")
     context = min(CONTEXT, len(ids) - 2)

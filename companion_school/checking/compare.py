@@ -188,8 +188,8 @@ def _close(found: torch.Tensor, expected: torch.Tensor, allowed: float) -> bool:
     if not expected.is_floating_point():
         return False
     found, expected = found.double(), expected.double()
-    # Testing only the largest deviation takes a third of the operations of isclose. If it is NaN, at least one side
-    # contains NaN or infinity.
+    # Testing only the largest deviation takes a third of the operations of isclose.
+    # If the deviation is NaN, at least one side contains NaN or infinity.
     over = ((found - expected).abs() - (allowed + allowed * expected.abs())).max().item()
     if over != over:
         return bool(torch.isclose(found, expected, rtol=allowed, atol=allowed, equal_nan=True).all())

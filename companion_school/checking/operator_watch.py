@@ -108,8 +108,7 @@ class Watch:
         begun = (event.name() for events in threads for event in events if event.kind() == "push")
         if next(begun, None) != _MARK:
             self.seen.append("something that stops PyTorch's recording of operators")
-        # Read only the names, because there are thousands of events. An event without a name marks the end of an
-        # operator.
+        # There are thousands of events, so read only their names. The end of an operator has no name.
         names = dict.fromkeys(name for events in threads for name in map(ProfilerEvent.name, events))
         self.seen += [_short(name) for name in names if self._is_forbidden(name)]
         self.peak = _peak(threads) if self.measures else 0

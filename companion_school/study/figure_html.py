@@ -26,9 +26,9 @@ def _variables(colors: Mapping[str, str]) -> str:
     return "".join(f"--{name}:{color};" for name, color in colors.items() if name != "black")
 
 
-# In JupyterLab the theme decides between light and dark; elsewhere the system setting does. A figure sets its own
-# background, because the page around it may stay light in a dark theme. On a dark page, the lightness of a picture is
-# inverted but its hues are not, and white becomes the background color.
+# In JupyterLab, the theme decides between light and dark; elsewhere, the system setting does.
+# A figure sets its own background, because the page around it may stay light in a dark theme.
+# On a dark page, the lightness of a picture is inverted (but not its hues), and white becomes the background color.
 _DARK = f"{_variables(DARK | DARK_PAGE)}color-scheme:dark"
 _DARK_PICTURE = "filter:invert(1) hue-rotate(180deg);mix-blend-mode:screen"
 _SYSTEM, _LAB = "body:not([data-jp-theme-light]) .ext-figure", "[data-jp-theme-light=false] .ext-figure"

@@ -179,12 +179,11 @@ def environment(root: Path, known: dict[str, str]) -> dict[str, str]:
 def command(root: Path) -> list[str]:
     """Return the command that opens JupyterLab at the start page."""
     settings = {
-        # The course's style sheet. The server has no setting for its path, so pass `static_custom_path` to Tornado
-        # directly.
+        # The server has no setting for the path of the course's style sheet, so set it in Tornado.
         "static_custom_path": [str(root / "notebooks" / ".lab" / "custom")],
     }
-    # Tornado warns once that it shortens the server's timeout for pings, which is harmless. If the timeout were short
-    # enough for Tornado, the server would close every connection at its first check (`make lab-check`).
+    # Tornado's warning that it shortens the server's timeout for pings is harmless.
+    # With a shorter timeout, the server would close every connection at its first check (`make lab-check`).
     quiet = {"loggers": {"tornado.general": {"level": "ERROR"}}}
     flags = [
         f"--ServerApp.root_dir={root}",

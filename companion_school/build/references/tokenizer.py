@@ -14,8 +14,8 @@ from tokenizers import Regex, pre_tokenizers
 Merge = tuple[int, int]
 """Two adjacent tokens that become one."""
 
-# GPT-2's pattern: the end of a contraction ('s, 't, ...); letters, digits or other signs with at most one space before
-# them; or white space. Other programs know this pattern by name, so they can split a text exactly as you did.
+# GPT-2's pattern: an ending such as 's or 't; letters, digits or other signs after at most one space; or white space.
+# Other programs know this pattern by name, so they can split a text exactly as you did.
 PIECE = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 CUT = pre_tokenizers.Split(Regex(PIECE), "isolated")  # Python's own `re` has no \p{L}, a letter of any alphabet
 
@@ -84,8 +84,8 @@ def learn(text: str, most: int) -> list[Merge]:
     """Learn at most `most` merges from a text: each joins the most frequent pair, until no pair occurs twice.
 
     Pairs are counted within the pieces of the text, at every position. Of equally frequent pairs, the smallest is
-    chosen.
-    A thousand merges on a megabyte should take less than a minute, so update only the words that contain the pair.
+    chosen. A thousand merges on a megabyte should take less than a minute, so update only the words that contain the
+    pair.
     """
     times = Counter(pieces(text))  # A piece that occurs a thousand times is processed once
     words, often = [list(piece) for piece in times], list(times.values())

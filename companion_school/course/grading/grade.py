@@ -128,8 +128,8 @@ def grade_one(
     elif chosen and not any(answer.defined for answer in found.values()):
         state = OTHER
         fault = "it defines none of this problem set's functions; is it the notebook of another one?"
-    # Run all public cases before any hidden case. Feedback on public cases quotes what the code wrote, so code that has
-    # seen a hidden case could reveal it there.
+    # Run all public cases before any hidden case.
+    # Feedback on public cases quotes what the code wrote, so the code must not have seen any hidden case by then.
     begun = [begin(worker, one, found[one.name], keys, handed.student, robust) for one in chosen]
     return Graded(handed, state, fault, tuple(finish() for finish in begun), texts, worker.wall.warning)
 

@@ -83,8 +83,8 @@ def grade_one(worker: Worker, handed: Handed, stages: Sequence[Stage], keys: Key
     faults |= {file: found.fault for file, found in surveyed.items() if found.fault}
     sources = {module: text for module, text in sources.items() if f"{module}.py" not in faults}
     tried = _Tried(worker, keys, handed.student, sources, faults, surveyed, bans, {})
-    # Run all public cases before any hidden case. Feedback on public cases quotes what the code wrote, so code that has
-    # seen a hidden case could reveal it there.
+    # Run all public cases before any hidden case.
+    # Feedback on public cases quotes what the code wrote, so the code must not have seen any hidden case by then.
     begun = [tried.begin(part) for part in book]
     marks = tuple(finish() for finish in begun)
     fault = "; ".join(faults.values()) or None

@@ -33,8 +33,8 @@ class Right(torch.Tensor):
 return scores.as_subclass(Right)
 """  # noqa: E501
 
-# Read the reference's own body with C++ code, which no Python hook sees. This is the right answer if the file is
-# readable.
+# Read the reference's own body with C++ code, which no Python hook sees.
+# If the file can be read, this attack is a right answer.
 _NATIVE = r"""
 try: text = bytes(torch.from_file('{references}', size={size}, dtype=torch.uint8).tolist()).decode()
 except RuntimeError: raise RuntimeError('it cannot be read') from None

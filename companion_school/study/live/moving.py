@@ -25,9 +25,8 @@ from companion_school.study.figure_html import Tables, frame
 LARGEST = 42_000  # maximum size of one output in bytes
 STILL_COLORS = 16  # enough for bars, lines and text; takes half the bytes of an ordinary still figure
 
-# JupyterLab listens for keyboard shortcuts on the elements around the figure. Figures stop their key presses from
-# propagating, because the arrow keys would otherwise move between cells. Ctrl+S still saves. If a script fails, the
-# still picture comes back.
+# Key presses must not reach JupyterLab, where the arrow keys would move between cells. Ctrl+S still saves.
+# If a script fails, the still picture comes back.
 _START = """
 for (const figure of document.querySelectorAll('figure[data-live="%s"]:not([data-alive])')) {
 figure.dataset.alive = "yes";
