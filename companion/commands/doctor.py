@@ -258,9 +258,7 @@ def comparisons() -> bool:
             differs |= not one.same and not must_hold
             word = ("holds" if one.same else "FAILS") if must_hold else ("same" if one.same else "differs")
             print(f"  {word:<8} {one.claim:<50} {one.found}", flush=True)
-    print(
-        "Everything that must hold does." if holds else "Something that must hold does not: please report this output."
-    )
+    print("All required results are correct." if holds else "A required result is wrong: please report this output.")
     if differs:
         print("Results that may differ are compared with a tolerance, never bit for bit.")
     return holds

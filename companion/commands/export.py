@@ -63,12 +63,12 @@ def parser() -> Parser:
     parser.add_argument(
         "--as",
         metavar="KIND",
-        help="model_type of the architecture to write (default: the simplest that has all parts of the model)",
+        help="model_type of the architecture to write (default: the simplest type that supports the whole model)",
     )
     parser.add_argument(
         "--gguf",
         type=Literal["F32", "F16", "BF16", "Q8_0"] | None,
-        help="write a GGUF file with matrices in this type; Q8_0 uses one byte per element and a scale for every 32",
+        help="write a GGUF file with matrices in this type; Q8_0 uses a byte per element and a scale per 32 elements",
     )
     parser.add_dtype()
     return parser

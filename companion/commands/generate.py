@@ -74,14 +74,14 @@ def parser() -> Parser:
     parser.add_argument(
         "--chat",
         action="store_true",
-        help="answer in a conversation: the prompts are its turns, formatted with the checkpoint's chat template; the "
-        "user has the first and the last turn and alternates with the model",
+        help="answer in a conversation: the prompts are its turns, formatted with the checkpoint's chat template; user "
+        "and model take turns, and the first and the last turn are the user's",
     )
     parser.add_argument("--system", metavar="TEXT", help="chat: system message")
     add_run(parser, best=True)
     add_checkpoint(parser, download=True)
     parser.add_dtype("as stored; on a GPU, the precision in which a run was trained")
-    add_tokens(parser, "maximum number of new tokens per prompt (default: what the checkpoint says, or 200)")
+    add_tokens(parser, "maximum number of new tokens per prompt (default: the checkpoint's setting, otherwise 200)")
     parser.add_fields(Sampling)
     parser.add_argument(
         "--repetition-penalty",

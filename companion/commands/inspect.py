@@ -193,7 +193,7 @@ def described(config: ModelConfig) -> str:
     window = config.attention.window
     local = sum(config.local(layer) for layer in range(config.layers))
     if window is not None:
-        heads += f"; {local} of the layers only see {window.width:,} tokens"
+        heads += f"; {local} of the layers see only {window.width:,} tokens"
     memory, linear = config.memory, config.linears
     if memory is not None:
         heads += f"; {linear} of the layers store {memory.heads} matrices of {memory.d_head} by {memory.d_v} instead"
@@ -297,7 +297,7 @@ def files(folder: Path, found: Inspection) -> Iterable[str]:
         tokenizer = load_tokenizer(folder)
         yield f"Tokenizer: found, with {tokenizer.vocab:,} ids."
         if found.config is not None and tokenizer.vocab > found.config.vocab:
-            yield f"The tokenizer has {tokenizer.vocab:,} ids, the model {found.config.vocab:,}: some have no vector."
+            yield f"The tokenizer has {tokenizer.vocab:,} ids, the model {found.config.vocab:,}: some lack a vector."
     except ValueError as error:
         yield f"Tokenizer: missing; --prompt-ids takes token ids instead. ({error})"
     try:

@@ -206,14 +206,14 @@ class Parser(ArgumentParser):
         flag = word.partition("=")[0]
         if flag.startswith("-"):
             return f"{flag}: no such flag{did_you_mean(flag, self._option_string_actions)}"
-        return f"{word}: not expected here; every word but a flag's value is one too many"
+        return f"{word}: not expected here; this command takes no further words"
 
     def wrong_usage(self, message: str) -> tuple[str, Parser]:
         """Return the error sentence about an unknown flag or a missing value, and the parser whose help explains it."""
         if unknown := re.search(r"Subcommand '([\w.]+)' does not accept option '(.*)'", message):
             parser, name = self.inner(unknown[1].split(".")), unknown[2]
             flags = [plain for action in parser._actions for plain in _plain(action)]
-            return f"{name}: no such flag, in the file of --config{did_you_mean(name, flags)}", parser
+            return f"{name}: no such flag (in the file given by --config){did_you_mean(name, flags)}", parser
         if spaced := re.search(r"Spaces not allowed in keys: (.*)", message):
             return f"--config: {spaced[1].rstrip('.')}: no such flag", self
         if empty := re.search(r"Unexpected config: ([\w.-]+):", message):

@@ -15,7 +15,7 @@ _STOPPING = (
 )
 SEVERAL = (
     "Several processes, one per GPU or per few cores of a CPU, can train one model together. Batches and losses do not "
-    "depend on the number of processes, and a run can be resumed by another number of them, or by one. torchrun starts "
+    "depend on the number of processes, and a run can be resumed with another number, or with one. torchrun starts "
     "them, in one of three ways; in the third, everything but the experts is replicated (DDP) or, with --shard, "
     "sharded (FSDP):\n\n"
     "  torchrun --nproc-per-node 4 -m companion train\n"

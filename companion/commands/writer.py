@@ -105,7 +105,7 @@ class Writer:
             raise ValueError(f"{name}: expected text that the tokenizer can encode, got no tokens")
         if len(ids) > most:
             context = self.model.config.context
-            why = "the model's context" if most == context else f"so that one can follow in a context of {context:,}"
+            why = "the model's context" if most == context else f"so that another one fits in a context of {context:,}"
             raise ValueError(
                 f"{name}: {len(ids):,} tokens including the begin and end tokens; expected at most {most:,}, {why}"
             )

@@ -324,7 +324,7 @@ class AttentionConfig:
             self.heads % (self.kv_heads or self.heads) == 0,
             "kv_heads",
             self.kv_heads,
-            f"a divisor of heads={shown(self.heads)}, so that key-value heads serve equally many query heads",
+            f"a divisor of heads={shown(self.heads)}, so that every key-value head serves as many query heads",
         )
         for name in ("score_width", "score_cap"):
             value = getattr(self, name)
@@ -429,7 +429,7 @@ class PositionConfig:
         require_types(self)
         require(self.base > 0, "base", self.base, "a number > 0")
         require_whole("buckets", self.buckets, 4)
-        require(self.buckets % 2 == 0, "buckets", self.buckets, "an even number, half of them for each direction")
+        require(self.buckets % 2 == 0, "buckets", self.buckets, "an even number, so that each direction gets half")
         require_whole("reach", self.reach, self.buckets // 2 + 1)
         for name, usual in (("buckets", 32), ("reach", 128)):
             value = getattr(self, name)

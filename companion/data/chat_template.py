@@ -189,7 +189,7 @@ def compiled(source: str, origin: str) -> Template:
     except ImportError:
         raise ValueError(NEEDS) from None
     if tuple(int(part) for part in jinja2.__version__.split(".")[:3]) < (3, 1, 6):
-        raise ValueError(f"{NEEDS} (found {jinja2.__version__}, whose sandbox templates can escape)")
+        raise ValueError(f"{NEEDS} (found {jinja2.__version__}; templates can escape from its sandbox)")
 
     world = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_generation(), "jinja2.ext.loopcontrols"]

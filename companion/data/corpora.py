@@ -275,10 +275,10 @@ def split(corpus: Corpus, held_out: float = 0.1) -> Split:
         train = _divide(documents, kept)[1]
         measured = _divide(documents, _fitting(kept, MOST_HELD_OUT))[0]
         aside = size - sum(document.bytes for document in measured)
-        note = f"held out but not used to evaluate: {aside:,} bytes; a smaller share leaves more text to train on"
+        note = f"held out but not used for evaluation: {aside:,} bytes; a smaller share leaves more text to train on"
         return Split(train, measured, (note,) if aside else ())
     measured, train = _divide(documents, _fitting(by_hash, min(wanted, MOST_HELD_OUT)))
-    note = "few documents, or unequal ones: adding or removing some may change which are held out"
+    note = "few documents, or very unequal ones: adding or removing documents may change which of them are held out"
     return Split(train, measured, (note,))
 
 

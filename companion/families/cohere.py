@@ -29,7 +29,7 @@ FIELDS = {name: row for name, row in llama.FIELDS.items() if name != "rms_norm_e
     logit_scale                      taken = 0.0625          embedding.logit_divisor, one divided by it
     tie_word_embeddings              taken = true            embedding.tied
     rope_theta                       taken = 500000.0        positions.base
-    use_qk_norm                      must be false or null   norms with gains for each head are not built
+    use_qk_norm                      must be false or null   norms with a gain for each head are not supported
     model_max_length                 neutral                 by hand; of the tokenizer
     """
 )

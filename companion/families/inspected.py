@@ -142,7 +142,7 @@ def _look_at_writing(folder: Path, found: Inspection) -> None:
             found.writing = read_writing(folder, None if found.config is None else found.config.vocab)
             translates = found.config is not None and found.config.stack == "encoder_decoder"
             if translates and found.writing.special.start is None:
-                wrong.append(f"{folder / CONFIG}: decoder_start_token_id is missing, which begins every translation")
+                wrong.append(f"{folder / CONFIG}: decoder_start_token_id, which begins every translation, is missing")
         found.refused += wrong
     except ValueError as error:
         found.refused.append(str(error))

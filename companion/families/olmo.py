@@ -45,7 +45,7 @@ def _olmo2(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
 def _olmo3(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
     base = fields.given.get("rope_theta", 500000.0)
     if base != 500000.0 and fields.given.get("rope_parameters") is None:
-        raise fields.refuse("rope_theta", base, "500000.0: versions of the released code disagree on others")
+        raise fields.refuse("rope_theta", base, "500000.0: versions of the released code treat others differently")
     usual = [LOCAL if (layer + 1) % 4 else GLOBAL for layer in range(layers_of(fields))]
     return changed(configuration(fields, layer_types(fields, usual), local_base="rope_theta"), **_OWN)
 

@@ -398,7 +398,7 @@ class KVCache:
             ValueError: If `lengths` is not a number of tokens, if it is longer than the row, or if local or linear
                 layers no longer store the tokens that the row's last token saw.
         """
-        expected = f"a whole number, or a tensor of one for each of the {self.batch} rows"
+        expected = f"a whole number, or a tensor with one for each of the {self.batch} rows"
         if isinstance(lengths, Tensor):
             if lengths.dtype not in (torch.int64, torch.int32) or lengths.shape not in ((), (1,), (self.batch,)):
                 raise ValueError(f"lengths is {described(lengths)}: expected {expected}")

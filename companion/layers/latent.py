@@ -94,7 +94,7 @@ class LatentAttention(nn.Module):
         self.score_width = float(self.d_query) if config.score_width is None else config.score_width
         self.score_cap = config.score_cap
         if config.window is not None:
-            require(causal, "causal", causal, "True beside a window, which looks back")
+            require(causal, "causal", causal, "True with a window, which looks back")
         self.window = None if config.window is None else config.window.width
 
     @checked(sizes=lambda layer: {"d_model": layer.d_model})

@@ -173,7 +173,7 @@ def summaries(stride: int, count: int = 1) -> Predicate:
     """
     _check_stride(stride)
     if not 1 <= count <= stride:
-        raise ValueError(f"count={count}: expected between 1 and the stride {stride} tokens at the end of each block")
+        raise ValueError(f"count={count}: expected a number of tokens from 1 to the stride, {stride}")
     return lambda batch, head, query, key: (key <= query) & (key % stride >= stride - count)
 
 

@@ -302,8 +302,8 @@ class States:
         if bool((gone > wanted).any()):
             raise ValueError(
                 f"lengths={wanted.tolist()}: expected for each row 0 or a length close to the current one, "
-                f"{lengths.tolist()}; linear layers store only the updates of the last {BACK} tokens and, before them, "
-                "one matrix, and no update can be removed from it"
+                f"{lengths.tolist()}; linear layers store only the updates of the last {BACK} tokens; earlier updates "
+                "are part of a matrix and cannot be removed"
             )
         if bool((gone != self.gone).any()):  # rows of length 0 start again from zeros
             begun = (wanted == 0)[:, None, None]

@@ -289,7 +289,7 @@ class RunFolder:
                     f"{saved.folder}: expected a checkpoint of this run's model, got one of another configuration"
                 )
             for fault, aside in zip(faults, reversed(self.checkpoints.set_aside(saved.folder)), strict=True):
-                say(f"{fault}; resuming from the one before, {saved.folder}. The damaged one is now {aside.name}")
+                say(f"{fault}; resuming from the previous one, {saved.folder}. The damaged one is now {aside.name}")
             if not (self.path / "log.jsonl").exists():
                 if saved.log not in (None, digest_of([])):
                     say(f"{self.path / 'log.jsonl'} is missing, so the log of updates 1 to {saved.done:,} is lost")

@@ -232,7 +232,7 @@ class Settings(RunSettings, ABC):
     dropout: Number = setting(MODEL, 0.15, "dropout probability in training")
 
     label_smoothing: Decay = setting(
-        TRAINING, 0.0, "fraction of each target's probability that is spread over all tokens; 0.1 in 2017"
+        TRAINING, 0.0, "fraction of each target's probability that is spread over all tokens (0.1 in the 2017 paper)"
     )
     balance_loss: NonNegative | None = setting(
         TRAINING, None, "weight of the load-balancing loss (default: 0.01, or 0 with --balanced)"

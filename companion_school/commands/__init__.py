@@ -8,6 +8,6 @@ COMMANDS = {
     "progress": (progress, "show which exercises you have done, and where to continue"),
     "review": (review, "ask the lessons' questions again when they are due"),
     "grade": (grade, "grade a folder of submissions"),
-    "course": (course, "problem sets, marks, and the proof that the checks work"),
+    "course": (course, "make problem sets, collect marks, and prove that the checks work"),
 }
 """For each command, the module with its functions `parser` and `run`, and its help text."""

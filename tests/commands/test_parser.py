@@ -116,7 +116,7 @@ def test_a_file_of_flags_that_is_not_there_is_named(capsys):
     ("text", "sentence"),
     [
         ("batch: 0\n", "--batch 0: expected a whole number >= 1"),
-        ("laiers: 3\n", "laiers: no such flag, in the file of --config; did you mean layers?"),
+        ("laiers: 3\n", "laiers: no such flag (in the file given by --config); did you mean layers?"),
         ("[a\n", "expected a file in YAML or JSON"),
     ],
 )

@@ -177,7 +177,7 @@ def test_the_checkpoint_before_a_damaged_one_does(home: Path, capsys) -> None:
     assert main(TRAIN) == 0
     said = capsys.readouterr().out
     assert "step-00000004/optimizer.safetensors: expected a complete safetensors file" in said
-    assert "resuming from the one before, runs/one/checkpoints/step-00000003" in said
+    assert "resuming from the previous one, runs/one/checkpoints/step-00000003" in said
     assert "resuming after update 3" in said and weights("one") == weights("whole")
 
 

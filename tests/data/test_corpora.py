@@ -229,7 +229,7 @@ def test_where_names_would_divide_badly_sizes_decide_and_a_note_says_so() -> Non
     book, letter = Document("book", "word " * 9_000), Document("letter", "other " * 200)
     parts = split(Corpus((book, letter), "t"), 0.1)
     assert parts.train == (book,) and parts.held_out == (letter,)
-    assert "adding or removing some may change which are held out" in parts.notes[0]
+    assert "adding or removing documents may change which of them are held out" in parts.notes[0]
     same_name = tuple(Document("x.txt", document.text) for document in numbered(20))
     assert 1 <= len(split(Corpus(same_name, "t"), 0.1).held_out) <= 2
 
@@ -242,7 +242,7 @@ def test_a_large_corpus_does_not_measure_with_more_than_is_needed_nor_train_on_w
     assert 1_000 < sum(d.bytes for d in parts.held_out) <= 2_000
     assert parts.train == whole.train and set(parts.held_out) < set(whole.held_out)
     unused = sum(d.bytes for d in whole.held_out) - sum(d.bytes for d in parts.held_out)
-    assert f"not used to evaluate: {unused:,} bytes" in parts.notes[0]
+    assert f"not used for evaluation: {unused:,} bytes" in parts.notes[0]
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def test_what_it_does_otherwise_is_seen_in_the_logits(name, group, change, tmp_p
             "use_qk_norm=True: expected false or null, norms with gains for each head",
         ),
         ("command-r", {"logit_scale": 0}, "logit_scale=0: expected a number from 1e-6 to 1e6"),
-        ("command-r", {"rms_norm_eps": 1e-6}, "rms_norm_eps=1e-06: expected a field this reader knows"),
+        ("command-r", {"rms_norm_eps": 1e-6}, "rms_norm_eps=1e-06: unsupported field"),
         ("command-r7b", {"use_parallel_block": False}, "use_parallel_block=False: expected true"),
         ("command-r7b", {"sliding_window_pattern": 3}, "layer_switch=4: expected 3, as sliding_window_pattern"),
         ("command-r7b", {"rotary_pct": 0.5}, "rotary_pct=0.5: expected 1.0"),

@@ -129,7 +129,7 @@ def test_bad_sparse_patterns_are_refused():
         with pytest.raises(ValueError, match="stride=0"):
             pattern(0)
     for count in (0, 4):
-        with pytest.raises(ValueError, match=f"count={count}: expected between 1 and the stride 3"):
+        with pytest.raises(ValueError, match=f"count={count}: expected a number of tokens from 1 to the stride, 3"):
             fixed(3, count)
     with pytest.raises(ValueError, match="at least one"):
         per_head()

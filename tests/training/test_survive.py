@@ -160,7 +160,7 @@ def test_from_a_damaged_checkpoint_the_run_falls_back_to_the_one_before(damage, 
     again = make_trainer()
     assert folder.restore(again, said.append) == 2
     (line,) = said
-    assert all(part in line for part in ("step-00000003", name, "resuming from the one before", "step-00000002"))
+    assert all(part in line for part in ("step-00000003", name, "resuming from the previous one", "step-00000002"))
     assert names(folder) == ["damaged-00000003", "step-00000002"]
     assert [entry["update"] for entry in folder.entries()] == [1, 2]
     again.update()

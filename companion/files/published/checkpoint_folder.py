@@ -187,15 +187,13 @@ def became_by(path: Path, name: str, value: Any, policy: Policy | None, harm: st
         name: The field.
         value: Its value.
         policy: The policy for the field, or `None` if the table has no row for it.
-        harm: A clause about the possible effect of an unknown field, for the message.
+        harm: A clause about the possible effect of an unsupported field, for the message.
     """
     policy = policy or left_behind(name, value)
     if policy is None:
         if value is None:
             return Became(name, value, "null, which has no effect")
-        return Became(
-            name, value, "not known here", f"{path}: {name}={shown(value)}: expected a field this reader knows; {harm}"
-        )
+        return Became(name, value, "not known here", f"{path}: {name}={shown(value)}: unsupported field; {harm}")
     match policy.kind:
         case "must be":
             only = " or ".join(map(json.dumps, policy.values))

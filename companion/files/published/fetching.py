@@ -115,7 +115,7 @@ def get(
         near = difflib.get_close_matches(name, CATALOGUE, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise ValueError(
-            f"{plain(name)}: expected {', '.join(CATALOGUE)}, or a model's name on the hub, organisation/name{hint}"
+            f"{plain(name)}: expected {', '.join(CATALOGUE)}, or a model's name on the hub, organization/name{hint}"
         )
     if known is None and (source == "package" or file is not None):
         raise ValueError(f"{name}: expected one of {', '.join(CATALOGUE)}; no package is known for other models")

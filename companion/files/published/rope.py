@@ -186,7 +186,9 @@ def _share(fields: Fields, name: str, values: dict[str, Any]) -> float:
     field = _row(fields.table, "positions.share", _SHARE)
     if field not in fields.table or fields.table[field].kind != "taken":
         if (share := values.pop(_SHARE, 1.0)) != 1.0:
-            raise fields.refuse(f"{name}.{_SHARE}", share, "1.0: versions of the released code disagree on others")
+            raise fields.refuse(
+                f"{name}.{_SHARE}", share, "1.0: versions of the released code treat others differently"
+            )
         return 1.0
     outside = fields.take(field)
     share = values.pop(_SHARE, outside)

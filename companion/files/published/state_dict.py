@@ -207,7 +207,7 @@ class Places:
             if name := next((name for name in self.given if name.endswith(f".{wanted}")), ""):
                 return (
                     f"found {name} in place of {wanted}: expected no {name.removesuffix(wanted)!r} before it; the "
-                    "tensors are those of a part of another model, such as the text model in one that also sees images"
+                    "tensors are a part of a larger model, such as the text model in a vision-language model"
                 )
         return None
 

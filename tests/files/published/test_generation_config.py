@@ -182,7 +182,7 @@ def test_a_rule_that_nothing_here_follows_is_refused_by_name(name, folder):
         ({"renormalize_logits": 1}, "renormalize_logits=1: expected true or false"),
         ({"stop_strings": [""]}, r"stop_strings=\[''\]: expected a text"),
         ({"stop_strings": 5}, "stop_strings=5: expected a text"),
-        ({"colour": "red"}, "colour='red': expected a field this reader knows"),
+        ({"colour": "red"}, "colour='red': unsupported field"),
     ],
 )
 def test_what_a_field_cannot_be_is_refused(said, message, folder):
