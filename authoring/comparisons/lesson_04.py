@@ -44,7 +44,7 @@ def elsewhere() -> dict[tuple[str, int, int], list[float]]:
                 P = lesson.sinusoidal(torch.arange(first, first + lesson.LENGTH), lesson.WIDTH)
                 said = [lesson.answers(each, test, P).argmax(-1) for each in weights]
                 values = [100 * (one == test[:, :-1]).double().mean().item() for one in said]
-                print(row(f"{kind}, rate {rate}", f"{steps} updates", f"begins at {first}", values), flush=True)
+                print(row(kind, f"{steps} at {rate}", f"right, begins at {first}", values), flush=True)
                 found[kind, steps, rate, first] = values
     return found
 

@@ -68,9 +68,9 @@ def failing_head() -> dict[tuple[int, int], list[float]]:
     for updates in BUDGETS:
         for start in STARTS:
             model = lesson.practise(Reader("rotary", start=start), start, updates)
-            helps: tuple[dict[str, bool], ...] = ({}, {"hide_far": True}, {"closer": True})
-            found[updates, start] = [100 * lesson.right_with(model, 62, **how) for how in helps]
-            print(updates, start, *(f"{share:.1f}" for share in found[updates, start]), flush=True)
+            shares = {name: 100 * lesson.right_with(model, 62, **how) for name, how in lesson.ways.items()}
+            found[updates, start] = list(shares.values())
+            print(said("rotary, rounds of 62", updates, start, shares), flush=True)
     return found
 
 
