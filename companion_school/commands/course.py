@@ -74,7 +74,7 @@ def _release_parser() -> Parser:
         epilog=(
             "examples:\n"
             "  companion course release week2 --exercises 2.3 2.4 3.1 --out course/\n"
-            "  companion course release quiz --questions 2.a 2.b --out course/\n"
+            "  companion course release quiz --questions 2.a 2.c --out course/\n"
             "  companion course release project --build 2-7 --out course/\n"
             "  companion course release week3 --exercises 3.2 3.3 --out course/ \\\n"
             "      --seed-file ~/secret.seed\n"
@@ -88,7 +88,7 @@ def _release_parser() -> Parser:
         "--exercises", nargs="+", default=[], metavar="N.N", help="exercises; they appear in the order of the course"
     )
     parser.add_argument(
-        "--questions", nargs="+", default=[], metavar="N.X", help="questions from the lessons, such as 2.a 2.b"
+        "--questions", nargs="+", default=[], metavar="N.X", help="questions from the lessons, such as 2.a 2.c"
     )
     parser.add_argument(
         "--written",
@@ -286,7 +286,7 @@ def _notebooks_parser() -> Parser:
 
 def _release(flags: Namespace) -> int:
     from companion_school.course.grading.gradebook import read_roster
-    from companion_school.course.grading.lateness import as_toml
+    from companion_school.course.grading.lateness import Lateness, as_toml
     from companion_school.course.hidden_seeds import read_secret
     from companion_school.course.release import project, release
     from companion_school.course.release.problem_set import ProblemSet, checked_name
@@ -309,7 +309,8 @@ def _release(flags: Namespace) -> int:
     bundles = _bundles(pset, flags)
     file, is_new = _secret_file(flags, out)
     secret = read_secret(file)
-    written = release.release(pset, secret, out) if pset else project.release(name, stages, out, notebooks)
+    late = Lateness(settings["due"], settings["late"], settings.get("grace", "")) if "due" in settings else None
+    written = release.release(pset, secret, out, late) if pset else project.release(name, stages, out, notebooks, late)
     if settings:
         write_atomic(rule, as_toml(settings))
         written.append(rule)
@@ -326,7 +327,8 @@ def _release(flags: Namespace) -> int:
         print(f"\n{project.UNGUIDED}")
     for warning in pset.warnings() if pset else ():
         print(f"warning: {warning}")
-    print(f"\nGive students {out / 'release' / name}, the whole folder. {out / f'{name}.md'} is your page.")
+    sheets = f", and each student their own sheet from {out / f'{name}_sheets'}" if flags.numbers else ""
+    print(f"\nGive students {out / 'release' / name}, the whole folder{sheets}. {out / f'{name}.md'} is your page.")
     return 0
 
 
@@ -497,6 +499,7 @@ def _alike(flags: Namespace) -> int:
 def _oral(flags: Namespace) -> int:
     from companion_school.course import oral
     from companion_school.course.grading import similarity
+    from companion_school.course.grading.lateness import due_line, read_rule
     from companion_school.course.grading.submissions import handed_in
     from companion_school.course.grading.what_to_grade import choose
     from companion_school.course.hidden_seeds import read_secret
@@ -513,7 +516,9 @@ def _oral(flags: Namespace) -> int:
         answers = similarity.modules(handed, task.stages)
     else:
         answers = similarity.programs(handed, [one for one in task.exercises if not is_question(one.id)])
-    write_atomic(to, oral.page([one.student for one in handed], answers, secret, flags.each))
+    due = due_line(task.name, read_rule(task.course, task.name) if task.course else None)
+    about = f"{task.name}: {due}\n\n" if task.name else ""
+    write_atomic(to, oral.page([one.student for one in handed], answers, secret, flags.each, about))
     print(f"{to}: questions for {count(len(handed), 'student')}")
     return 0
 
@@ -576,8 +581,8 @@ ACTIONS = {
         written_answers.collect,
         "collect written answers into a sheet, for a person to mark",
     ),
-    "mark": (written_answers.mark_parser, written_answers.mark, "read the points of that sheet into the marks"),
-    "alike": (_alike_parser, _alike, "list similar answers of a class, after renaming"),
+    "mark": (written_answers.mark_parser, written_answers.mark, "read the points from that sheet into the marks"),
+    "alike": (_alike_parser, _alike, "list similar answers of a class, ignoring names"),
     "oral": (_oral_parser, _oral, "list questions to ask each student about their own code"),
     "clone": (_clone_parser, _clone, "clone the repositories of a class, from a list"),
     "verify": (_verify_parser, _verify, "test every check by running right and wrong answers"),

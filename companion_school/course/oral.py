@@ -152,9 +152,9 @@ def _statements(node: ast.AST) -> Iterator[Found]:
     if isinstance(node, (ast.For, ast.While)):
         yield (
             "loop",
-            "How many times does this loop run for an input that is twice as long? What could replace it in PyTorch?",
-            "the number of rounds as a function of a size, and an operator or a broadcast that does all of them at "
-            "once",
+            "How many more times does this loop run if the input is twice as large? Could an operation replace it?",
+            "the number of rounds as a function of a size, and an operator or a broadcast that does them all at once, "
+            "or why each round needs the one before",
         )
     if isinstance(node, ast.Subscript) and isinstance(node.slice, (ast.Slice, ast.Tuple)):
         parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
@@ -221,10 +221,10 @@ def drawn(answers: Sequence[Answers], student: str, secret: bytes, each: int) ->
     return sorted(chosen, key=lambda one: (order.index(one.exercise), one.line))
 
 
-def page(students: Sequence[str], answers: Sequence[Answers], secret: bytes, each: int) -> str:
+def page(students: Sequence[str], answers: Sequence[Answers], secret: bytes, each: int, about: str = "") -> str:
     """Return the instructor's list in Markdown: each student's questions, their lines, and what to listen for."""
     pieces = [
-        "# Questions about your students' own answers\n\nKeep the answer in view of both of you while you ask. "
+        f"# Questions about your students' own answers\n\n{about}Keep the answer in view of both of you while you ask. "
         "Students who wrote a line can say what it does; students who copied it often cannot change it. Line numbers "
         "refer to the answer with its helpers."
     ]

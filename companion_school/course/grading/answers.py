@@ -466,7 +466,7 @@ def _cells(name: str, data: bytes) -> list[_Cell]:
         book = json.loads(text)
     except (ValueError, RecursionError):
         raise Unreadable(
-            f"{name} is not a notebook: the file is cut off or damaged, because its text is not JSON"
+            f"{name} is not a notebook: its text is not JSON, so the file may be cut off or damaged"
         ) from None
     try:
         sheets = book.get("worksheets", [book])  # notebook format 3 grouped cells into worksheets

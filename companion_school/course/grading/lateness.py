@@ -137,6 +137,14 @@ class Lateness:
         return Extension(student, assignment, **found)
 
 
+def due_line(name: str, rule: Lateness | None) -> str:
+    """Say in Markdown when a problem set or project is due, and which files contain this."""
+    if rule is None:
+        return "There is no due date."
+    grace = f" after a grace period of {rule.grace}" if rule.grace else ""
+    return f"Due {rule.due}; late work loses {rule.late}{grace} (`{name}.toml`; individual extensions: `{EXTENSIONS}`)."
+
+
 def _told(time: str, ends: datetime, late: float, days: int, share: float) -> str:
     came = moment(time, "time").astimezone(ends.tzinfo).strftime("%Y-%m-%d %H:%M")
     due = ends.strftime("%Y-%m-%d %H:%M")

@@ -33,7 +33,7 @@ FILE, OVERRIDES = "results.json", "overrides.csv"
 OVERRIDE_COLUMNS = ("student_id", "item", "points", "reason", "author")
 EXTRA, TOTAL = "extra", "total"
 MARKED = "marked"
-READ, EMPTY, OTHER, NOTHING, FAILED = "read", "empty", "other notebook", "nothing handed in", "not graded"
+READ, EMPTY, OTHER, NOTHING, FAILED = "read", "empty", "other notebook", "nothing to grade", "not graded"
 TRIED = (READ, EMPTY)
 
 

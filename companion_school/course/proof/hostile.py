@@ -210,8 +210,8 @@ def hostile_class() -> dict[str, Student]:
         "a list": Student(b"[1, 2]", unreadable, "unreadable"),
         "deep brackets": Student(b"[" * 10**6, unreadable, "unreadable"),
         "an empty file": Student(b"", unreadable, "unreadable"),
-        "a letter": Student(b"%PDF", unreadable, "nothing handed in", file="answer.pdf"),
-        "a link to the secret": Student([], unreadable, "nothing handed in", link=True),
+        "a letter": Student(b"%PDF", unreadable, "nothing to grade", file="answer.pdf"),
+        "a link to the secret": Student([], unreadable, "nothing to grade", link=True),
         "an error in its own cell": Student([*others, head + "    return scores +"], {TARGET: ("crashed",)}),
         "deep code": Student([*others, head + "    return " + "-" * 10**5 + "scores"], {TARGET: ("crashed",)}),
         "defines it as a list": Student([*others, "visible_softmax = [1, 2]"], {TARGET: ("crashed",)}),
@@ -269,8 +269,8 @@ class Told(Exception): pass
 
 def _remembers(target: Exercise, otherwise: str) -> str:
     """Return code that recognizes the public cases by the sum of their scores, and runs `otherwise` on all others."""
-    # Compare strings, because NaN is not equal to itself; compare only six digits, because a different memory order
-    # changes the others.
+    # Compare strings, because NaN is not equal to itself.
+    # Compare only six digits, because the order in memory may change the others.
     sums = sorted({f"{float(case.arguments[0].sum()):.6g}" for case in key_of(target).cases})
     body = target.solution.partition(":\n")[2]
     known = f"if f'{{float(scores.sum()):.6g}}' not in {sums!r}"

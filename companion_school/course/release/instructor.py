@@ -5,6 +5,7 @@ from __future__ import annotations
 from companion.ground.display import count
 from companion_school.checking.codec import case_value, pack
 from companion_school.checking.exercise import DIFFICULTIES, Exercise
+from companion_school.course.grading.lateness import Lateness, due_line
 from companion_school.course.hidden_seeds import hidden_seed
 from companion_school.course.points import is_constant, shares
 from companion_school.course.release.documents import document
@@ -18,8 +19,8 @@ _TABLE = (
 )
 
 
-def page(pset: ProblemSet) -> str:
-    """Return the instructor's page of a problem set in Markdown."""
+def page(pset: ProblemSet, rule: Lateness | None = None) -> str:
+    """Return the instructor's page of a problem set, with this rule for late work, in Markdown."""
     rows = list(_TABLE) if pset.exercises else []
     for exercise in pset.exercises:
         public, hidden = shares(exercise)
@@ -36,13 +37,17 @@ def page(pset: ProblemSet) -> str:
         marks = f"companion course mark sheet.csv --into marks/{pset.name}"
         rows += ["", f"**Written answers**, marked by a person: {', '.join(items)}. {sheet} collects the texts;"]
         rows += [f"`{pset.name}_marking.md` is the marker's page; `{marks}` puts the points into the marks."]
+    if pset.numbers:
+        rows += ["", f"**Individual numbers.** Give each student their own sheet from `{pset.name}_sheets/` as well."]
+    needs = "and `companion`" if any(item.id.startswith("27.") for item in pset.written) else "but not `companion`"
     minutes = sum(one.minutes for one in pset.exercises) + sum(item.minutes for item in pset.written)
     points = count(pset.points, "point")
     exercises = count(len(pset.exercises) + len(pset.written), "exercise")
     text, facts = document("instructor.md"), "\n".join(rows).strip()
     if not pset.exercises:  # limits and stars are only for code
         text = "\n\n".join(part for part in text.split("\n\n") if not part.startswith(("**Two marks.**", "`--time")))
-    return text.format(name=pset.name, exercises=exercises, points=points, minutes=minutes, rows=facts)
+    work = {"exercises": exercises, "points": points, "minutes": minutes, "rows": facts}
+    return text.format(name=pset.name, due=due_line(pset.name, rule), needs=needs, **work)
 
 
 def _secrecy(exercise: Exercise) -> str:

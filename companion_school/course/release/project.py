@@ -17,6 +17,7 @@ from companion_school.build.parts import FORBIDDEN, OPEN, parts, points_of
 from companion_school.build.stages import STAGES, Stage
 from companion_school.build.stubs import given, names, reference
 from companion_school.build.workspace import TAKEN, lay_stubs
+from companion_school.course.grading.lateness import Lateness, due_line
 
 UNGUIDED = (
     "The guiding notebooks are missing, because the wheel does not contain them; they are in `notebooks/build` of the "
@@ -25,7 +26,9 @@ UNGUIDED = (
 )
 
 
-def release(name: str, stages: Sequence[Stage], out: Path, notebooks: Path | None = None) -> list[Path]:
+def release(
+    name: str, stages: Sequence[Stage], out: Path, notebooks: Path | None = None, rule: Lateness | None = None
+) -> list[Path]:
     """Write a project into `out`.
 
     For stages that the project needs but does not assign, students get the course's references. The students' folder is
@@ -37,6 +40,7 @@ def release(name: str, stages: Sequence[Stage], out: Path, notebooks: Path | Non
         out: Output folder (created if missing).
         notebooks: Folder with the guiding notebooks, `notebooks/build` in the repository. If None, the project has no
             guides, and the teacher's page says so.
+        rule: Due date and penalty for late work, for the teacher's page.
 
     Returns:
         The students' folder and the teacher's page.
@@ -61,7 +65,7 @@ def release(name: str, stages: Sequence[Stage], out: Path, notebooks: Path | Non
         made.rename(place)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-    write_atomic(page, _for_teachers(name, stages, needed, guided=notebooks is not None))
+    write_atomic(page, _for_teachers(name, stages, needed, due_line(name, rule), guided=notebooks is not None))
     return [place, page]
 
 
@@ -134,13 +138,14 @@ def _bans(stages: Sequence[Stage]) -> str:
     )
 
 
-def _for_teachers(name: str, stages: Sequence[Stage], needed: set[int], *, guided: bool) -> str:
+def _for_teachers(name: str, stages: Sequence[Stage], needed: set[int], due: str, *, guided: bool) -> str:
     minutes, points = sum(stage.minutes for stage in stages), sum(map(points_of, stages))
     spec = ",".join(str(stage.number) for stage in stages)
     lines = [
         f"# {name}: the instructor's page",
         "",
-        f"{count(len(stages), 'stage')} of *Your own transformer*, {points} points, about {minutes} minutes of work.",
+        f"{count(len(stages), 'stage')} of *Your own transformer*, {points} points, about {minutes} minutes of work. "
+        f"{due}",
         "",
         "Collect the folders, or zips of them, in one folder, each under its student's name. Then grade them:",
         "",

@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -36,10 +37,14 @@ def function_name(question: Question) -> str:
 _LESSON = re.compile(
     r"\b((?:cell|head|code|formula|equation|picture|numbers|chances|figure)s? (?:above|below)|Figure \d+\.\d+|press\b|"
     r"(?:with|do|does|of) this (?:model|head|run)|with these weights|these \w+ clocks|our batch|the runs of|"
-    r"(?:after )?the \d+ updates|in these (?:steps|runs)|this lesson)",
+    r"(?:after )?the \d+ updates|in these (?:steps|runs)|this lesson|the figure|handles?|stations?|sliders?)\b",
     re.IGNORECASE,
 )
 """Phrases that refer to a cell, figure or run in a lesson, which are missing from a problem set."""
+
+
+LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
+"""A link in Markdown. A lesson's relative links lead nowhere in a problem set."""
 
 
 def needs_lesson(question: Question) -> list[str]:
@@ -67,6 +72,7 @@ def find_gradable(id: str) -> Question:
 
 def as_exercise(question: Question, secret: bytes) -> Exercise:
     """Return the question as an exercise, with its choices in an order determined by the secret."""
+    question = replace(question, text=LINK.sub(r"\1", question.text))
     if question.kind == "predict":
         return _prediction(question, secret)
     assert question.right is not None

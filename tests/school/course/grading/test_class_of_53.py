@@ -103,7 +103,7 @@ TABLE2 = {
     "priya": ("4", "read"), "wei": ("0", "read"), "dana": ("6", "read"), "igor": ("6", "read"), "lucas": ("6", "read"),
     "mateo": ("6", "read"), "order": ("6", "read"), "twice-tom": ("6", "read"), "copied-cleo": ("6", "read"),
     "scratch-sam": ("6", "read"), "zip-zoe": ("6", "read"), "zip-flat": ("6", "read"), "omar2": ("", "unreadable"),
-    "omar3": ("", "unreadable"), "zofia": ("", "unreadable"), "nadia": ("", "nothing handed in"),
+    "omar3": ("", "unreadable"), "zofia": ("", "unreadable"), "nadia": ("", "nothing to grade"),
     "other-otto": ("", "other notebook"), "empty-emma": ("0", "empty"), "lovelaceada_1234": ("6", "read"),
     "Grace Hopper_77": ("6", "read"), "late-lena": ("4.8", "read"), "timely-tina": ("6", "read"),
 }  # fmt: skip

@@ -76,7 +76,7 @@ def test_every_outcome_has_its_word_in_the_csv(class_of_five):
         "read",
         "read",
         "unreadable",
-        "nothing handed in",
+        "nothing to grade",
     ]
     assert rows["ada"]["assignment"] == "week2" and (rows["ada"]["timestamp"], rows["ada"]["time_from"]) == (
         "",

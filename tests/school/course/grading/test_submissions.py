@@ -346,7 +346,7 @@ def test_a_fault_is_plain_text_whatever_a_file_is_called(tmp_path):
     (tmp_path / "evil").mkdir()
     Path(os.fsdecode(os.fsencode(tmp_path / "evil") + b"/x\xff\x1b[31m.zip")).write_bytes(b"PK")
     [evil] = handed_in(tmp_path, "week2")
-    fault = record_of(Graded(evil, "nothing handed in", evil.fault, ())).fault
+    fault = record_of(Graded(evil, "nothing to grade", evil.fault, ())).fault
     assert fault.isprintable() and fault.encode() and "cannot be unpacked" in fault
 
 

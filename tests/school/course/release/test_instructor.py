@@ -2,11 +2,12 @@
 
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
 
-from companion.commands.main import command_parser
+from companion.commands.main import command_parser, main
 from companion_school.checking.call import Result
 from companion_school.commands.grade import parser as grade_parser
 from companion_school.course.exam.paper import exam_questions
@@ -59,6 +60,26 @@ def test_limits_and_empty_scores_are_explained(bundle):
     for page in (PAGE, (bundle / "week2.md").read_text(encoding="utf-8")):
         assert f"`--time {grader['--time']:g}`" in page and f"`--memory {grader['--memory']:g}`" in page
         assert re.search(r"empty score (?:[^.]* )?is (?:not a|no) zero", " ".join(page.split()), re.IGNORECASE)
+
+
+def test_pages_say_when_the_work_is_due_what_it_needs_and_who_gets_a_sheet(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("roster.csv").write_text("id\nada\n")
+    due = ["--due", "2026-11-30T23:59+01:00", "--late", "10% a day", "--grace", "1 hour", "--out", "c"]
+    told = "Due 2026-11-30T23:59+01:00; late work loses 10% a day after a grace period of 1 hour"
+    assert main(["course", "release", "set", "--numbers", "5.turn", "--roster", "roster.csv", *due]) == 0
+    page, said = Path("c/set.md").read_text("utf-8"), capsys.readouterr().out
+    assert told in page and "Give each student their own sheet from `set_sheets/`" in page and "not `companion`" in page
+    assert "and each student their own sheet from c/set_sheets." in said
+    assert main(["course", "release", "part", "--build", "20", *due]) == 0
+    assert told in Path("c/part.md").read_text("utf-8")
+    assert main(["course", "release", "own", "--written", "27.data", "--out", "c"]) == 0
+    page = Path("c/own.md").read_text("utf-8")
+    assert "There is no due date." in page and "and Jupyter, and `companion`" in page and "hidden checks" not in page
+    Path("sub").mkdir()
+    shutil.copy("c/source/set/set.ipynb", "sub/ada.ipynb")
+    assert main(["course", "oral", "sub", "--pset", "c/release/set", "--seed-file", "c/secret.seed"]) == 0
+    assert f"set: {told}" in Path("oral.md").read_text("utf-8")
 
 
 def test_a_page_for_written_answers_says_nothing_of_stars_and_limits(bundle):
