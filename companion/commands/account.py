@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def published() -> str:
     """Return a sentence that lists the published models.
 
-    This is a function because it imports the modules of all families, and only two commands need it.
+    The sentence is made on demand, because it requires importing all families and only two commands show it.
     """
     return f"Published systems: {', '.join(systems())}."
 

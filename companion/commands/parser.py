@@ -69,8 +69,8 @@ class Parser(ArgumentParser):
             (file or sys.stderr).flush()
 
     def add_argument(self, *names: Any, **settings: Any) -> Any:
-        """Add an argument as usual. Its value is a string unless `type` is another type, such as a number with
-        limits."""
+        """Add an argument as usual. The argument's value is a string unless `type` is another type, such as a number
+        with limits."""
         if "type" in settings or "action" not in settings:
             settings["type"] = flag_type(settings.get("type", str))
         return super().add_argument(*names, **settings)

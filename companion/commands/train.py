@@ -27,7 +27,7 @@ ALIKE = {f.name for f in fields(Learning)}
 def task_asked_for(arguments: Sequence[str]) -> str:
     """Return the task named by the flags or the --config file of `companion train`; it determines the other flags.
 
-    The default is "text". It is also returned instead of an unknown task, which the parser rejects afterwards.
+    The default is "text". An unknown task gives the default too, and the parser then reports the error.
 
     Raises:
         ValueError: If the --config file is not a valid settings file.

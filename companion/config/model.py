@@ -149,7 +149,7 @@ class WindowConfig:
             (Mistral 7B). (True, False): every second layer is global (Gemma 2). Five times True, then False: every
             sixth layer is global (Gemma 3).
         base: Base of the rotary frequencies in local layers. If it is given, these frequencies are not scaled. `None`
-            means the same as in the global layers.
+            means the base of the global layers.
 
     Raises:
         ValueError: If a field is invalid; the message names the field, its value and what was expected.
@@ -179,7 +179,7 @@ class LatentConfig:
             only these components. With other kinds of positions, the width may be 0.
         query_rank: Width (d'_c, `q_lora_rank`) of the small vector from which queries are computed. If `None`, they are
             computed directly from the stream.
-        eps: Epsilon of the norms of these vectors. `None` means the same as for the model's norms.
+        eps: Epsilon of the norms of these vectors. `None` means the epsilon of the model's norms.
 
     Raises:
         ValueError: If a field is invalid; the message names the field, its value and what was expected.
@@ -212,7 +212,7 @@ class LinearConfig:
             softmax attention (Qwen3-Next).
         heads: Number of heads, each with its own matrix and its own values. `None` means the number of attention heads.
         key_heads: Number of query and key heads; each is shared by heads / key_heads matrices. `None` means `heads`.
-        d_head: Width of a query and of a key. `None` means the same as for attention.
+        d_head: Width of a query and of a key. `None` means the `d_head` of softmax attention.
         d_v: Width of a value. `None` means `d_head`.
         rule: With `"delta"`, a token writes the difference between its value and what the matrix returns for its key,
             times a strength from 0 to 1 (Schlag et al. 2021; Yang et al. 2024). With `"sum"`, a token adds its value
@@ -276,7 +276,7 @@ class AttentionConfig:
         d_head: Width of a query and of a key (d_k). `None` means `d_model / heads`.
         d_v: Width of a value. `None` means `d_head`.
         bias: Add biases to the projections that compute queries, keys and values.
-        output_bias: Add a bias to the output projection. `None` means the same as `bias` (Qwen2 has biases only in the
+        output_bias: Add a bias to the output projection. `None` means the value of `bias` (Qwen2 has biases only in the
             first three).
         qk_norm: Normalize queries and keys before they are rotated (Henry et al. 2020), using the model's kind of norm
             and its epsilon. `"head"`: the d_head components of each head separately, with one gain shared by all heads
@@ -557,8 +557,8 @@ class MoEConfig:
         pattern: Which layers have experts, starting with the first; the pattern repeats. The other layers have one
             plain network. (False,) + (True,) * 45: the first of 46 layers is plain (GLM-4.5-Air). (False, True): every
             second layer has experts (Llama 4 Maverick).
-        plain_d_ff: Hidden width of the networks in layers without experts. `None` means the same as for an expert.
-        shared_d_ff: Hidden width of each shared expert. `None` means the same as for the other experts.
+        plain_d_ff: Hidden width of the networks in layers without experts. `None` means the hidden width of an expert.
+        shared_d_ff: Hidden width of each shared expert. `None` means the width of the other experts.
         shared_gate: Multiply the output of the shared experts by the sigmoid of one logit computed from the token
             (Qwen2-MoE, Qwen3-Next).
 

@@ -89,7 +89,7 @@ def forward_flops(
     a chunk of n tokens costs 2 n^2 (2 d_k + d_v) + n (n - 1) d_v, where the terms with d_k are left out if each channel
     has its own decay, because they are then not matrix products. Reading the matrix and writing it cost 6 n d_k d_v.
     After `cached` tokens, of which up to 2 `recurrent_cache.BACK` are in a log, the matrix is only read. Occasionally
-    the log is folded into the matrix. That costs 2 d_k d_v per token and is not counted.
+    the log is folded into the matrix. Folding costs 2 d_k d_v per token and is not counted.
 
     For d_k = d_v = d / h, a plain feed-forward network and one new token that attends to t keys, including its own, a
     layer costs 8 d^2 + 4 t d + 4 d d_ff (lesson 10).
@@ -150,9 +150,9 @@ def forward_flops(
 def train_flops(config: ModelConfig, tokens: int, *, batch: int = 1, source: int = 0) -> int:
     """Count the FLOPs of one forward and backward pass.
 
-    This equals 3 forward passes, because computing the gradients of each matrix product takes two more products.
-    Multi-token-prediction heads run only in training; each costs 2 d_model (d_model + vocab) per token in a forward
-    pass.
+    The count equals that of 3 forward passes, because computing the gradients of each matrix product takes two more
+    products. Multi-token-prediction heads run only in training; each costs 2 d_model (d_model + vocab) per token in a
+    forward pass.
     """
     later = config.later_heads * batch * tokens * 2 * config.d_model * (config.d_model + config.vocab)
     return 3 * (forward_flops(config, tokens, batch=batch, source=source).total + later)
@@ -162,7 +162,7 @@ def counted_flops(run: Callable[[], Any]) -> int:
     """Count FLOPs with PyTorch's `FlopCounterMode` while `run()` runs, including attention on the CPU and experts.
 
     The counter does not support the CPU's fused attention kernel, the grouped matrix product of a mixture of experts or
-    the triangular solve of linear attention (PyTorch 2.13). It counts them as zero, so their counts are added here.
+    the triangular solve of linear attention (PyTorch 2.13). PyTorch counts them as zero, so their FLOPs are added here.
     """
 
     def attention(q: torch.Size, k: torch.Size, v: torch.Size, *_: Any, out_shape: Any = None, **__: Any) -> int:
@@ -194,8 +194,8 @@ def train_bytes(config: ModelConfig, dtype: torch.dtype = torch.float32) -> int:
     """Return the memory in bytes that training with Adam occupies throughout.
 
     It holds the weights, the gradients, two moments and, if the weights are in half precision, an fp32 master copy
-    (Rajbhandari et al. 2020, section 3.1). This takes 16 bytes per parameter in both fp32 and bf16. Activations, which
-    depend on the batch, are not included.
+    (Rajbhandari et al. 2020, section 3.1). In both fp32 and bf16, the total is 16 bytes per parameter. Activations,
+    which depend on the batch, are not included.
     """
     moment = max(dtype.itemsize, 4)
     master = 4 if dtype.itemsize < 4 else 0
@@ -233,7 +233,7 @@ def cache_bytes(
 def state_bytes(config: ModelConfig, tokens: int, *, batch: int = 1, dtype: torch.dtype = torch.float32) -> int:
     """Return the part of `cache_bytes` that linear layers store.
 
-    It no longer grows after `2 * recurrent_cache.BACK` tokens.
+    This part stops growing after `2 * recurrent_cache.BACK` tokens.
     """
     if config.memory is None:
         return 0

@@ -129,8 +129,8 @@ def training_peak(device: torch.device, precision: str, devices: int = 1) -> Pea
 def measure_chip(dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> Chip:
     """Measure this machine's best rates over several matrix products and over several copies of a large tensor.
 
-    A copy reads each byte once and writes it once. This takes one to two seconds; the result varies with what else is
-    running.
+    A copy reads each byte once and writes it once. The measurement takes one to two seconds, and its result varies with
+    what else is running.
     """
     device = torch.device(device)
     side, megabytes = (1024, 256) if device.type == "cpu" else (8192, 1024)
@@ -146,8 +146,8 @@ def measure_reading(device: torch.device | str = "cpu") -> float:
     """Measure this machine's memory bandwidth for reading, in bytes per second. A decode step reads the weights in the
     same way.
 
-    This is the best rate over several sums of a tensor far larger than any cache, and several dot products of its
-    halves. It takes less than a second; the result varies with what else is running.
+    The result is the best rate over several sums of a tensor far larger than any cache, and over several dot products
+    of its halves. The measurement takes less than a second, and its result varies with what else is running.
     """
     device = torch.device(device)
     # As large as the tensor that is copied above. Some servers have caches of 256 MB that read twice as fast as memory.

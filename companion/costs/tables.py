@@ -170,7 +170,7 @@ def cost_table(models: Mapping[str, ModelConfig], question: Question) -> Table:
 def data(models: Mapping[str, ModelConfig], question: Question) -> list[dict[str, Any]]:
     """Return all figures as numbers for JSON.
 
-    These are bytes, FLOPs, days, and the fewest devices for each chip and distribution.
+    The figures are bytes, FLOPs, days, and the fewest devices for each chip and distribution.
     """
     chips = CHIPS if question.chip is None else {question.chip: question.named_chip}
     found = []
@@ -254,7 +254,8 @@ COLUMNS = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}
 def account_data(config: ModelConfig) -> dict[str, Any]:
     """Return the account of a model as a dictionary of numbers.
 
-    It contains the parameters by part, the FLOPs per token, and the bytes needed to hold, train and serve the model.
+    The account contains the parameters by part, the FLOPs per token, and the bytes needed to hold, train and serve the
+    model.
 
     Figures that do not apply to a model are left out; for example, an encoder generates nothing and has no cache.
     `cache_token` is the size that each token adds to a cache, and `cache_text` the size that linear layers store for a
@@ -292,7 +293,8 @@ def account_data(config: ModelConfig) -> dict[str, Any]:
 def account_table(config: ModelConfig, width: int = WIDTH) -> str:
     """Return the account of a model as text.
 
-    It contains the parameters by part, the FLOPs per token, and the memory needed to hold, train and serve the model.
+    The text shows the parameters by part, the FLOPs per token, and the memory needed to hold, train and serve the
+    model.
 
     In the int8 column, the weights take one byte each, and the cache is bf16.
     """

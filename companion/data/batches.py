@@ -27,7 +27,7 @@ IGNORE = -100
 class Encoder(Protocol):
     """A function from text to ids, such as a `BytePairTokenizer`.
 
-    That class is not imported here, because batches need no tokenizer library.
+    `BytePairTokenizer` is not imported here, because batches need no tokenizer library.
 
     Attributes:
         separator: the id that precedes every document.

@@ -1,8 +1,8 @@
 """Chat templates, which format a conversation as a published chat model expects it (lesson 13).
 
-A model that was fine-tuned on conversations has seen them in a single format, with markers between the turns. Its
-folder contains a Jinja program that writes this format: `chat_template.jinja`, or a field of `tokenizer_config.json`.
-Because this is untrusted code, it runs in Jinja's sandbox, where it can only read its inputs.
+A model that was fine-tuned on conversations has seen them in a single format, with markers between the turns. The
+model's folder contains a Jinja program that writes this format: `chat_template.jinja`, or a field of
+`tokenizer_config.json`. Because this is untrusted code, it runs in Jinja's sandbox, where it can only read its inputs.
 """
 
 from __future__ import annotations
@@ -177,8 +177,8 @@ def _spelled(token: object) -> str | None:
 def compiled(source: str, origin: str) -> Template:
     """Compile a template, with the same extensions as the released code.
 
-    These are `raise_exception`, `strftime_now`, `tojson` without HTML escapes, `break` and `continue` in loops, and
-    `generation` blocks, which mark the tokens that count in a loss and write nothing themselves.
+    The extensions are `raise_exception`, `strftime_now`, `tojson` without HTML escapes, `break` and `continue` in
+    loops, and `generation` blocks, which mark the tokens that count in a loss and write nothing themselves.
 
     Raises:
         ValueError: if the template is invalid, or if jinja2 is missing or too old.

@@ -81,7 +81,7 @@ class Split:
 def first_edition() -> Corpus:
     """Return the prose of this course's first edition.
 
-    It contains 550 kB of English and LaTeX, with one document per section of a lesson.
+    The corpus contains 550 kB of English and LaTeX, with one document per section of a lesson.
 
     The text never changes and comes with the package, so measurements on it can be repeated on any machine, with any
     Python version and after any change to the lessons.
@@ -147,8 +147,8 @@ def read_corpus(paths: Sequence[str | Path], *, keep_repeats: bool = False) -> C
 
     Folders are read recursively, without hidden entries; globs may contain `**`.
 
-    Files must be UTF-8. They are read in the order of `paths`, sorted by name within a folder or glob, and each at most
-    once. A file that is named or matched by a glob must be text. Files in a folder that are not text are left out and
+    Files must be UTF-8. Files are read in the order of `paths`, sorted by name within a folder or glob. No file is read
+    twice. A file that is named or matched by a glob must be text. Files in a folder that are not text are left out and
     listed in `notes`. Repeated paragraphs are removed (see `deduplicate`) unless `keep_repeats` is true.
 
     Raises:

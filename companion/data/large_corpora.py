@@ -166,7 +166,7 @@ def _pieces(file: Path, name: str, count: Callable[[int], object]) -> list[tuple
 def _end(data: mmap.mmap, start: int, size: int) -> int:
     """Return the end of a piece that begins at `start`.
 
-    It ends between paragraphs or, failing that, between lines, words or characters.
+    A piece ends between paragraphs or, failing that, between lines, words or characters.
     """
     if size - start <= PIECE:
         return size

@@ -67,8 +67,8 @@ class Language:
     def number(self, name: str) -> int:
         """Return the number with this name. This is the inverse of `name`.
 
-        Capitals, extra spaces, "ss" for "ß", and a space instead of a hyphen or comma make no difference. Neither does
-        "hundert" for "einhundert" in German.
+        Capitals, extra spaces, "ss" for "ß", and a space instead of a hyphen or comma make no difference. In German,
+        "hundert" is also accepted for "einhundert".
 
         Raises:
             ValueError: if the text is not a name; the message says where the name goes wrong.

@@ -141,7 +141,7 @@ class NumberWords:
     def longest(self) -> int:
         """Maximum number of tokens in a source, or in a target including its `BOS` or `EOS`.
 
-        This is the context that a model needs.
+        A model needs a context of at least this length.
         """
         return max(self.source.longest(self.source_pieces), 1 + self.target.longest(self.target_pieces))
 

@@ -39,8 +39,8 @@ def best_fit(lengths: Sequence[int], room: int) -> list[int]:
     """Assign pieces to windows that hold `room` tokens by best fit, starting with the longest piece.
 
     Each piece goes to the window where it leaves the least room, or to a new window if it fits nowhere. Windows are
-    numbered in order. At most 11/9 of the minimum number of windows, plus one, are used (Johnson 1973). This takes O(n
-    log n) for n pieces.
+    numbered in order. At most 11/9 of the minimum number of windows, plus one, are used (Johnson 1973). The time for n
+    pieces is O(n log n).
 
     Raises:
         ValueError: if a piece is empty or longer than a window.

@@ -249,8 +249,8 @@ _QWEN_WORDS = (
 def _added(folder: Path, settings: Mapping[str, Any]) -> list[AddedToken]:
     """Return the tokens that are not produced by a merge, in the order of their ids.
 
-    These are the tokens listed in tokenizer_config.json or, in older folders, in added_tokens.json, and the special
-    tokens named in a file.
+    The result contains the tokens listed in tokenizer_config.json or, in older folders, in added_tokens.json, and the
+    special tokens named in a file.
     """
     listed = settings.get("added_tokens_decoder")
     with library_faults(f"{folder / SETTINGS}: expected added_tokens_decoder, from ids to tokens"):
@@ -277,7 +277,8 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def _table(path: Path) -> dict[str, int]:
-    """Return a table from pieces to ids. Raises `ValueError` if the file is missing, damaged, or not such a table."""
+    """Return a table from pieces to ids. Raises `ValueError` if the file is missing, damaged, or does not contain such
+    a table."""
     if not path.is_file():
         raise ValueError(f"{path}: expected a file that maps tokens to ids, found none")
     table = read_json(path)

@@ -100,7 +100,7 @@ class NgramModel:
     def fit(self, texts: Iterable[bytes]) -> NgramModel:
         """Count every n-gram of `texts`, each a separate document.
 
-        This takes O(order * n log n) time and O(n) memory.
+        Counting takes O(order * n log n) time and O(n) memory.
         """
         stream, depth = _join(texts)
         self._tables = []

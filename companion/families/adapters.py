@@ -140,8 +140,8 @@ def adapt(
         rank: The rank of every adapter.
         alpha: The numerator of the scale alpha / rank (default: twice the rank).
         targets: The layers that get an adapter.
-        kind: The published layout whose fused layers share a `down` matrix (see above). It is stored in the model. The
-            default is the layout that the model was read from, or else the layout that `export_model` chooses. In a
+        kind: The published layout whose fused layers share a `down` matrix (see above). The model stores this layout.
+            The default is the layout that the model was read from, or else the layout that `export_model` chooses. In a
             model that no layout can represent, each layer has its own `down` matrix, and the adapters cannot be saved.
 
     Raises:

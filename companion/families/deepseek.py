@@ -153,8 +153,8 @@ def with_experts(fields: Fields, config: ModelConfig, **chosen: Any) -> ModelCon
 def mixed_layers(fields: Fields, layers: int) -> list[bool]:
     """Return, for each layer, whether it has experts.
 
-    These are the layers that `mlp_layer_types` calls sparse or, without that field, all layers after the first
-    `first_k_dense_replace`.
+    The layers with experts are those that `mlp_layer_types` calls sparse or, without that field, all layers after the
+    first `first_k_dense_replace`.
     """
     plain, kinds = fields.take("first_k_dense_replace"), fields.take("mlp_layer_types")
     require_whole("first_k_dense_replace", plain, 0)

@@ -1,7 +1,7 @@
 """Gemma, Gemma 2 and Gemma 3 as published (Gemma Team 2024 and 2025), relatives of LLaMA (lesson 13).
 
-They have a GELU gate and scaled embeddings. Gemma 2 and 3 also have norms on both sides of each sub-layer, and layers
-with windows.
+All three have a GELU gate and scaled embeddings. Gemma 2 and 3 also have norms on both sides of each sub-layer, and
+layers with windows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """GPT-Neo (Black et al. 2021) and the models of TinyStories (Eldan and Li 2023) as published (lesson 13).
 
-They are like GPT-2, but have local attention in every second layer, and scores are not divided by the square root of
-d_head.
+These models are like GPT-2, except that every second layer has local attention and scores are not divided by the square
+root of d_head.
 """
 
 from __future__ import annotations

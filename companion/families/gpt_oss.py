@@ -1,6 +1,6 @@
 """gpt-oss as published (OpenAI 2025): LLaMA with attention sinks and with local attention in every second layer.
 
-Its experts have biases and a clamped gate (lesson 16).
+The experts have biases and a clamped gate (lesson 16).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Kimi Linear as published (Kimi Team 2025; lesson 17).
 
 Every three delta layers, whose states decay per channel, are followed by one layer of latent attention without
-positional encoding. Its experts are the same as in DeepSeek-V3.
+positional encoding. The experts are like those of DeepSeek-V3.
 """
 
 from __future__ import annotations

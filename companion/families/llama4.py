@@ -1,8 +1,8 @@
 """The text model of Llama 4 as published (Meta 2025): LLaMA in which some layers have no positional encoding and the
 router scales the inputs of the experts (lesson 16).
 
-Its local layers see only a chunk of the text, and its layers without positional encoding sharpen their scores after a
-certain number of tokens. Neither feature is implemented here. But neither has an effect within the first chunk, so a
+Local layers see only a chunk of the text, and layers without positional encoding sharpen their scores after a certain
+number of tokens. Neither feature is implemented here. But neither has an effect within the first chunk, so a
 configuration is accepted if its context ends there.
 """
 

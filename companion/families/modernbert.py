@@ -1,6 +1,6 @@
 """ModernBERT as published (Warner et al. 2024), an encoder built from LLaMA's parts (lesson 13).
 
-It has pre-norm sub-layers, rotary positions and gated networks, and two of every three layers use windows.
+ModernBERT has pre-norm sub-layers, rotary positions and gated networks, and two of every three layers use windows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The text models of Qwen3.5 as published (Qwen Team 2026; lesson 17).
 
-They have the layers of Qwen3-Next, with a dense feed-forward network or with experts. In a linear layer, the gate,
-strength and decay matrices are separate tensors; those of queries, keys and values share one tensor.
+These models have the layers of Qwen3-Next, with a dense feed-forward network or with experts. In a linear layer, the
+gate, strength and decay matrices are separate tensors; those of queries, keys and values share one tensor.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """T5 and FLAN-T5 as published (Raffel et al. 2020; Chung et al. 2022; lessons 02 and 13).
 
-They are encoder-decoders with relative positions and RMS norms. Scores are not divided by the square root of d_head.
+Both are encoder-decoders with relative positions and RMS norms. Scores are not divided by the square root of d_head.
 """
 
 from __future__ import annotations
@@ -131,8 +131,8 @@ def _ends(config: ModelConfig) -> Mapping[str, Tensor]:
 def _place(places: Places, config: ModelConfig) -> None:
     """Map all tensors.
 
-    Early files also have relative positions for the first cross-attention. These are dropped, because no version of the
-    released code reads them.
+    Early files also have relative positions for the first cross-attention. These positions are dropped, because no
+    version of the released code reads them.
     """
     places.drop(lambda name: name.endswith("EncDecAttention.relative_attention_bias.weight"))
     tables = ["shared", "encoder.embed_tokens", "decoder.embed_tokens", *["lm_head"][: config.embedding.tied]]

@@ -1,6 +1,6 @@
 """Quantized int4 weights on disk, so that a model is calibrated only once (see `companion.quantization.calibration`).
 
-They are stored in a safetensors file next to the model's own file, with these tensors for each layer:
+The quantized weights are stored in a safetensors file next to the model's own file, with these tensors for each layer:
 
     <name>.levels  quantized values, two in a byte with the first in the lower half, uint8 (out, d_in / 2)
     <name>.scale   the scale of each group, bf16 (out, d_in / 32)

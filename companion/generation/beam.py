@@ -1,6 +1,6 @@
 """Beam search (lesson 10): the most probable text found by keeping a few candidates at every step.
 
-It follows the rules of `transformers`' `generate(num_beams=...)`, so the same settings give the same sequences.
+The search follows the rules of `transformers`' `generate(num_beams=...)`, so the same settings give the same sequences.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Beam:
     """A continuation and its log-probability: the sum over its tokens of ln p(token | preceding tokens).
 
     A stop token counts; a token forced by `Rules.last` adds nothing. If other rules forbid tokens, p is still the
-    model's own probability: that of the forbidden tokens is not redistributed.
+    model's own probability, and the probability of the forbidden tokens is not redistributed.
     """
 
     tokens: tuple[int, ...]

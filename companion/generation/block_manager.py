@@ -131,7 +131,7 @@ class Places:
         self._kept: OrderedDict[int, int] = OrderedDict()  # by prefix number, least recently used first
 
     def take(self) -> int:
-        """Take a slot that no text uses. There must be such a slot."""
+        """Take a slot that no text uses. At least one slot must be free."""
         return self._free.pop()
 
     def leave(self, place: int) -> None:

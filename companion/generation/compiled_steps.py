@@ -1,10 +1,10 @@
 """Decoding steps as programs on disk, compiled once ahead of time and loaded by the next process without tracing.
 
-A program is an AOTInductor package, which contains a library of machine code. It is a function of tensors only: the
+A program is an AOTInductor package, which contains a library of machine code. All of its arguments are tensors: the
 weights, the tensors of the cache and the inputs of a step. Therefore one program works for every checkpoint of the same
-shape, texts of any length and caches of any size. Its name encodes everything that it depends on (see `_name`). If
-there is no program with the required name yet, one is compiled. Steps that PyTorch cannot export, and those on devices
-other than a CPU, are compiled by `torch.compile` as usual.
+shape, texts of any length and caches of any size. The name of a program encodes everything that the program depends on
+(see `_name`). If there is no program with the required name yet, one is compiled. Steps that PyTorch cannot export, and
+those on devices other than a CPU, are compiled by `torch.compile` as usual.
 
 The folder must belong to the user, because anyone who can write to it can run programs as that user.
 """

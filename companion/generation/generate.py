@@ -37,8 +37,8 @@ def generate(
     All arguments after the prompts are passed by name. They are checked before this function returns, by a
     `companion.generation.request.Request`.
 
-    The model runs in evaluation mode and without gradients; between two steps and at the end, both settings are
-    restored for the caller.
+    The model runs in evaluation mode and without gradients; between two steps and at the end, the caller's settings are
+    restored.
 
     Cost: one forward pass over the sources and one over the prompts, then one single-token pass per step;
     `companion.costs.account` counts them.
@@ -134,7 +134,7 @@ def generate_long(
 
     The arguments are the same as for `generate`, without a source.
 
-    Cost: the same as `generate`, plus one pass over the remaining tokens of every row whenever one of them is full.
+    Cost: the same as `generate`, plus one pass over the remaining tokens of all rows whenever a row is full.
 
     Raises:
         ValueError: before anything runs, in the same cases as `generate`, and for a prompt longer than the context.

@@ -101,7 +101,8 @@ class Handle:
         return self.state not in ("waiting", "running")
 
     def cancel(self) -> list[int]:
-        """End the text now and return its new tokens so far. This has no effect on a text that has already ended."""
+        """End the text now and return its new tokens so far. Canceling has no effect on a text that has already
+        ended."""
         if not self.ended:
             self._server._end(self, "cancelled")
         return self.tokens

@@ -10,7 +10,7 @@ model itself draws at their positions. The text is then the same as without a dr
 token that a draft model has drawn from its distribution q is accepted with probability min(1, p / q), where p is the
 large model's distribution. The first rejected token is redrawn from max(0, p - q) (Leviathan et al. 2023, algorithm 1;
 Chen et al. 2023). The same seed then gives a different text, but from the same distribution. `Sampling` and the rules
-apply to both p and q. Both statements hold except for the last digits of the logits, which may depend on the number of
+apply to both p and q. Both statements are true up to the last digits of the logits, which may depend on the number of
 tokens in a pass.
 """
 
@@ -309,7 +309,7 @@ class _SmallModel(_Drafter):
 class _OwnHeads(_Drafter):
     """Multi-token-prediction heads of the model itself.
 
-    They predict later tokens from the stream that the last token was drawn from.
+    The heads predict later tokens from the stream that the last token was drawn from.
     """
 
     def possible(self, rows: Sequence[_Row], counts: Sequence[int]) -> list[int]:

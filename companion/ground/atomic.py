@@ -74,7 +74,7 @@ def must_be_writable(place: str | Path, flag: str, given: str | None = None) -> 
 def sync_folder(folder: str | Path) -> None:
     """Flush the names in a folder to the disk, so that a renamed file keeps its new name after a power cut.
 
-    This does nothing on systems that do not support it (Windows).
+    On systems that do not support this (Windows), the function does nothing.
 
     Raises:
         OSError: If the disk fails.

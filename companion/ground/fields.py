@@ -87,7 +87,7 @@ def require_number(name: str, value: object, expected: str = "a finite number") 
 def _hints(kind: Any) -> dict[str, Any]:
     """Return the annotations of a configuration's class.
 
-    They are cached, because resolving them takes longer than all the checks.
+    The annotations are cached, because resolving them takes longer than all the checks.
     """
     return get_type_hints(kind)
 

@@ -284,7 +284,7 @@ class Attention(nn.Module):
         return self.query(x), self.key(x), self.value(x)
 
     def project_source(self, source: Float[Tensor, "batch key d_model"] | None) -> CrossCache:
-        """Project a source to keys and values once, to be passed as `cache` from then on (lesson 10).
+        """Project a source to keys and values once; pass the result as `cache` in all later calls (lesson 10).
 
         Raises:
             ValueError: If `source` is `None`.

@@ -26,7 +26,7 @@ def switch_loss(routing: RoutingStats, counts: Int[Tensor, "expert"] | None = No
     more often than others.
 
     The loss is 1 when the load or the mean probabilities are uniform. It reaches its maximum, expert / top_k, when all
-    tokens choose the same experts and one of these has all the probability. It can also be below 1, when the most
+    tokens choose the same experts and one of these has all the probability. The loss can also be below 1, when the most
     chosen experts are not those with the most probability.
 
     Args:

@@ -129,8 +129,8 @@ def layer_mask(
 ) -> AttentionMask:
     """Combine a mask with the causality and the window of a layer, for the keys that the layer reads in this call.
 
-    These are the keys of `x`, of a `LayerCache` and `x`, or of a source, which every query sees in full. The result is
-    the same for every layer with the same causality and window.
+    The layer reads the keys of `x`, of a `LayerCache` and `x`, or of a source, which every query sees in full. The
+    result is the same for every layer with the same causality and window.
 
     Args:
         mask: A mask or a predicate. With a `LayerCache`, the keys of the mask are the slots of the cache. An

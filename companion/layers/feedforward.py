@@ -45,7 +45,7 @@ def activation(
 def hidden(kind: Any) -> Callable[..., Tensor]:
     """Return the function between the matrix products of a network of `kind`.
 
-    It takes x W_in, or x W_gate and x W_in if the network is gated.
+    The function takes x W_in, or x W_gate and x W_in if the network is gated.
     """
     if kind == "swiglu_clamped":
         return _gated_clamped

@@ -1,8 +1,8 @@
 """Linear attention, which stores the past in one matrix of fixed size (lessons 12 and 17).
 
-It is a different function from `attend` and has no softmax. Every token decays the matrix, writes to it and reads from
-it, and one recurrence covers all variants. A head stores a matrix S of d_head rows and d_v columns. At token t, with
-key k, value v, query q, the decay factors a = exp(log_decay) of the rows, and strength b,
+Linear attention is a different function from `attend`, without a softmax. Every token decays the matrix, writes to it
+and reads from it, and one recurrence covers all variants. A head stores a matrix S of d_head rows and d_v columns. At
+token t, with key k, value v, query q, the decay factors a = exp(log_decay) of the rows, and strength b,
 
     (1)  S'  = diag(a_t) S_(t-1)
     (2)  u_t = v_t                               `"sum"`: write the value (Katharopoulos et al. 2020)
@@ -302,11 +302,11 @@ def linear_attention(
 ) -> Float[Tensor, "batch head query d_v"]:
     """Compute normalized linear attention, causal or bidirectional (Katharopoulos et al. 2020; lesson 12).
 
-    The output is sum_j phi(q_i).phi(k_j) v_j / sum_j phi(q_i).phi(k_j) with phi = elu + 1. This is a different function
-    from softmax attention, not a faster way to compute it. A model trained with one does not work with the other.
-    Without a softmax in between, (phi(Q) phi(K)^T) V = phi(Q) (phi(K)^T V), and the right side never forms the
-    query-by-key matrix. The right side takes 2 (query + key) d_head (d_v + 1) operations per head, which is linear in
-    the length. (The 1 is the normalizer, computed as one more value component that is 1 everywhere.)
+    The output is sum_j phi(q_i).phi(k_j) v_j / sum_j phi(q_i).phi(k_j) with phi = elu + 1. Linear attention is a
+    different function from softmax attention, not a faster way to compute it. A model trained with one does not work
+    with the other. Without a softmax in between, (phi(Q) phi(K)^T) V = phi(Q) (phi(K)^T V), and the right side never
+    forms the query-by-key matrix. The right side takes 2 (query + key) d_head (d_v + 1) operations per head, which is
+    linear in the length. (The 1 is the normalizer, computed as one more value component that is 1 everywhere.)
 
     Args:
         q: Queries, (batch, head, query, d_head).

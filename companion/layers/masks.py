@@ -144,7 +144,7 @@ def strided(stride: int) -> Predicate:
     Use `per_head(window(stride), every(stride))` to give the two halves to alternate heads instead. In both cases, a
     query can reach any earlier token in two steps: back by a multiple of the stride, then within the window. For n
     tokens and stride sqrt(n), about 1.5 n^1.5 of the n^2 / 2 causal pairs remain: n^1.5 in the window and 0.5 n^1.5
-    outside it. This is a different function from full attention, not a faster way to compute it.
+    outside it. The strided pattern gives a different function from full attention, not a faster way to compute it.
 
     Raises:
         ValueError: If stride < 1.
@@ -166,7 +166,7 @@ def own_block(stride: int) -> Predicate:
 def summaries(stride: int, count: int = 1) -> Predicate:
     """Let a query attend to the last `count` tokens of each block of `stride` tokens, up to its own position.
 
-    This is the long-range half of `fixed`.
+    These tokens are the long-range half of the pattern `fixed`.
 
     Raises:
         ValueError: If count is not from 1 to stride.

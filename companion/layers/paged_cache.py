@@ -150,7 +150,7 @@ class PagedCache(KVCache):
         dtype: torch.dtype = torch.float32,
         device: torch.device | str | None = None,
     ) -> PagedCache:
-        """Make a pool of block 0 and `blocks` more blocks, each with room for `size` tokens. It has no rows yet.
+        """Make a pool of block 0 and `blocks` more blocks, each with room for `size` tokens. The pool has no rows yet.
 
         In memory, each layer takes d_head + d_v elements per kv_head and slot, or rank + d_rope per slot with latents.
         A linear layer takes `recurrent_cache.state_numbers` elements for each of its texts, without a log, in fp32 or

@@ -87,7 +87,7 @@ def last_real(
 ) -> Float[Tensor, "batch before channel"]:
     """Return the last inputs of the convolution, the same number as in `tail`.
 
-    They are taken from `tail` followed by those inputs in `raw` for which `here` is true.
+    The inputs are taken from `tail` followed by those inputs in `raw` for which `here` is true.
     """
     if tail.shape[1] == 0:
         return tail

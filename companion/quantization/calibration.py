@@ -73,7 +73,7 @@ class Calibrated:
 class Moments:
     """Second moments H = sum of x x^T of a layer's inputs, and the Cholesky factor that rounding needs.
 
-    They are computed once for all layers that read these inputs.
+    The moments are computed once for all layers that read these inputs.
 
     Attributes:
         h: (d_in, d_in), in float64.
@@ -100,7 +100,7 @@ class Moments:
 def corrected_levels(weight: Float[Tensor, "out d_in"], moments: Moments) -> FourBits:
     """Choose the levels for a matrix whose inputs have these second moments.
 
-    This is algorithm 1 of Frantar et al. 2022, in float64.
+    The method is algorithm 1 of Frantar et al. 2022, in float64.
 
     Scales and zero points are the same as in `in_four_bits`. A row keeps the nearest levels unless the chosen ones
     reduce its output error, so no row ever gets worse.
@@ -150,7 +150,7 @@ def output_error(
 ) -> Float[Tensor, "out"]:
     """Return the squared change that rounding causes in each output, summed over the inputs.
 
-    This is d H d^T for each row d of W' - W.
+    The change is d H d^T for each row d of W' - W.
     """
     change = rounded.numbers(torch.float64) - weight.double()
     return ((change @ h) * change).sum(-1)

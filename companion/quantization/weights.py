@@ -63,7 +63,8 @@ PAYS_FROM_WEIGHTS = 2**20
 
 
 class Formed(nn.Module):
-    """Quantized or repacked replacement of a linear layer. It shares the weight, the bias and the hooks of that layer.
+    """Quantized or repacked replacement of a linear layer. The replacement shares the weight, the bias and the hooks of
+    that layer.
 
     Attributes:
         product: the product of this layer, or of several layers that read the same x.
@@ -164,10 +165,11 @@ def check_weights(model: Transformer, weights: str | None) -> None:
 def fast_form(model: Transformer, steps: int, tokens: int = 1, *, compile: bool = False) -> Weights | None:
     """Return the format that `"fast"` selects for this many steps with this many tokens each; `None` means no change.
 
-    It is the format of the weights' own dtype, which gives the same results up to rounding. It pays off for at least
-    `PAYS_FROM_WEIGHTS` weights, at least `PAYS_FROM_STEPS` steps and only a few tokens at a time, on a processor whose
-    kernel for one row is faster (measured once), and if the copy takes at most a quarter of the machine's memory. With
-    compilation, this was measured only for fp32 with PyTorch's kernel, which the compiler can optimize.
+    The selected format is that of the weights' own dtype, which gives the same results up to rounding. A copy in this
+    format pays off for at least `PAYS_FROM_WEIGHTS` weights, at least `PAYS_FROM_STEPS` steps and only a few tokens at
+    a time, on a processor whose kernel for one row is faster (measured once), and if the copy takes at most a quarter
+    of the machine's memory. With compilation, this was measured only for fp32 with PyTorch's kernel, which the compiler
+    can optimize.
     """
     weight = model.embedding.weight
     form, there = OWN.get(weight.dtype), memory()
@@ -228,8 +230,8 @@ def rounded_of(layers: Sequence[nn.Linear | nn.Embedding]) -> list[FourBits] | N
 def four_bit_layers(model: Transformer) -> list[list[nn.Linear]]:
     """Return the layers that int4 quantizes, grouped by the x that they read.
 
-    These are the layers that a weight format replaces, except for the head and for layers whose width is not a multiple
-    of the group size.
+    The result contains the layers that a weight format replaces, except for the head and for layers whose width is not
+    a multiple of the group size.
     """
     ends = (model.embedding, model.unembedding)
     groups = [

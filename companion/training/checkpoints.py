@@ -1,4 +1,4 @@
-"""Checkpoints of a run: the last few and the best one. They are always complete, whenever the process is killed.
+"""Checkpoints of a run: the last few and the best one. All of them are complete, no matter when the process is killed.
 
     checkpoints/
         step-00000400/            the best so far, according to state.json of the last one

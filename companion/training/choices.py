@@ -37,7 +37,7 @@ def log_likelihoods(
         choices: For each prompt, the token ids of its choices. If the tokenizer joins a space to the following word,
             encode the space between prompt and choice as part of the choice.
         read: A one-row cache that already holds the text preceding every prompt (such as few-shot examples), with room
-            for the longest prompt and choice. It is not changed.
+            for the longest prompt and choice. The cache is not changed.
         batch: Number of prompts that are read together.
 
     Raises:

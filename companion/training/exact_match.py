@@ -14,10 +14,10 @@ from companion.ground.display import count, table
 def wilson(right: int, total: int, confidence: float = 0.95) -> tuple[float, float]:
     """Return the interval that contains the true fraction of right answers with probability `confidence` (Wilson 1927).
 
-    It consists of all fractions p that are at most z standard deviations sqrt(p (1 - p) / total) away from the observed
-    fraction, right / total. Unlike the observed fraction plus or minus z of *its* standard deviations, this interval
-    stays within 0 and 1, and it is informative even if all answers or none are right: with 20 out of 20, the true
-    fraction may still be as low as 84 %.
+    The interval consists of all fractions p that are at most z standard deviations sqrt(p (1 - p) / total) away from
+    the observed fraction, right / total. Unlike the observed fraction plus or minus z of *its* standard deviations,
+    this interval stays within 0 and 1, and it is informative even if all answers or none are right: with 20 out of 20,
+    the true fraction may still be as low as 84 %.
 
     Raises:
         ValueError: unless 0 <= right <= total, total >= 1 and 0 < confidence < 1.

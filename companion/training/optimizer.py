@@ -20,7 +20,7 @@ MOMENTUM = "momentum_buffer"
 def decayed(model: nn.Module) -> set[str]:
     """Return the names of the parameters that have weight decay.
 
-    These are the matrices that multiply a stream, including the matrices of experts.
+    Weight decay applies to the matrices that multiply a stream, including the matrices of experts.
 
     Gains and biases do not decay, because their size is not a measure of complexity. Neither do lookup tables (token
     and position embeddings, a head tied to them, relative positions): AdamW decays at every update, and a row whose
@@ -36,9 +36,9 @@ def decayed(model: nn.Module) -> set[str]:
 def hidden_matrices(model: nn.Module) -> set[str]:
     """Return the names of the matrices that map a stream or hidden vector to another such vector.
 
-    These are the matrices of attention, feed-forward networks, routers and experts (whose matrices are stacked in
-    tensors with three axes). They do not include embeddings and heads, because one of their axes is the vocabulary. Nor
-    do they include filters over a few tokens: each row of a `ShortConvolution` belongs to one channel, so it does not
+    The hidden matrices are those of attention, feed-forward networks, routers and experts (whose matrices are stacked
+    in tensors with three axes). Embeddings and heads are not among them, because one of their axes is the vocabulary.
+    Neither are filters over a few tokens: each row of a `ShortConvolution` belongs to one channel, so it does not
     connect all inputs to all outputs.
     """
     filters = {id(module.weight) for module in model.modules() if isinstance(module, ShortConvolution)}
@@ -72,8 +72,8 @@ def adamw(
 ) -> torch.optim.AdamW:
     """Make an AdamW optimizer for `model`, with parameters grouped by decay. Set the learning rate before each update.
 
-    A sharded model may have tensors of different types. These are in separate groups, because a fused step accepts only
-    one type.
+    A sharded model may have tensors of different types. Tensors of different types are in separate groups, because a
+    fused step accepts only one type.
 
     Args:
         model: the model whose parameters are optimized.
@@ -105,12 +105,12 @@ class MuonWithAdamW:
     """Combine PyTorch's Muon, for the hidden matrices of a model, with AdamW, for everything else, in one optimizer.
 
     Muon (Jordan et al. 2024) stores a momentum of each matrix's gradients, M <- 0.95 M + 0.05 G. The step is along 0.05
-    G + 0.95 M after all singular values of this matrix have been moved close to 1. This takes five iterations of X <- a
-    X + (b X X^T + c (X X^T)^2) X, which start from the matrix divided by its norm and use the coefficients (a, b, c) =
-    (3.4445, -4.7750, 2.0315). This is steepest descent if the size of a step is measured by its largest singular value
-    (Bernstein and Newhouse 2024). Steps are multiplied by 0.2 sqrt(max(rows, columns)). Their elements are then about
-    as large as those of AdamW's steps, so both can share one learning rate and one decay (Liu et al. 2025, Moonlight,
-    section 2.2).
+    G + 0.95 M after all singular values of this matrix have been moved close to 1. Moving them takes five iterations of
+    X <- a X + (b X X^T + c (X X^T)^2) X, which start from the matrix divided by its norm and use the coefficients (a,
+    b, c) = (3.4445, -4.7750, 2.0315). The step is steepest descent if the size of a step is measured by its largest
+    singular value (Bernstein and Newhouse 2024). Steps are multiplied by 0.2 sqrt(max(rows, columns)). Their elements
+    are then about as large as those of AdamW's steps, so both can share one learning rate and one decay (Liu et al.
+    2025, Moonlight, section 2.2).
 
     Matrices are used as the layers store them: queries, keys and values are three matrices, and the `up` and `down`
     projections of latents are one matrix each. Each expert has its own matrices, which are the slices of a stack

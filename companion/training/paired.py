@@ -64,9 +64,9 @@ class Paired:
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
         """Return a confidence interval for the difference.
 
-        It is the difference plus or minus z standard errors, after half a question has been added to each of the four
-        counts (Agresti and Min 2005). Without this correction, the interval would be too short if there are few
-        discordant questions, and would have length 0 if there are none.
+        The interval is the difference plus or minus z standard errors, after half a question has been added to each of
+        the four counts (Agresti and Min 2005). Without this correction, the interval would be too short if there are
+        few discordant questions, and would have length 0 if there are none.
 
         Raises:
             ValueError: Unless 0 < confidence < 1.

@@ -26,8 +26,8 @@ def autocast(device: torch.device, precision: str) -> contextlib.AbstractContext
 def tf32(precision: str) -> Iterator[None]:
     """If `precision` is `"tf32"`, use TensorFloat-32 for fp32 matrix products on a CUDA GPU in the `with` block.
 
-    This applies to both the forward and the backward pass. Factors are then rounded to 8 exponent bits and 10 mantissa
-    bits, which makes products several times as fast. For other precisions and devices, nothing changes.
+    The setting applies to both the forward and the backward pass. Factors are then rounded to 8 exponent bits and 10
+    mantissa bits, which makes products several times as fast. For other precisions and devices, nothing changes.
     """
     products = torch.backends.cuda.matmul
     before = products.allow_tf32

@@ -49,8 +49,8 @@ def preference_loss(
 
         L = -log sigmoid(beta log(p(c) / p_ref(c)) - beta log(p(r) / p_ref(r)))
 
-    This is the negative log-likelihood of the Bradley-Terry model (their eq. 1) with the rewards beta log(p / p_ref).
-    Under these rewards, p is the best policy if its divergence from the reference is penalized (their eq. 5).
+    The loss is the negative log-likelihood of the Bradley-Terry model (their eq. 1) with the rewards beta log(p /
+    p_ref). Under these rewards, p is the best policy if its divergence from the reference is penalized (their eq. 5).
 
     Args:
         log_probs: log-probabilities of both answers, the chosen one first.
@@ -127,8 +127,8 @@ def policy_loss(
 ) -> Improved:
     """Compute the loss of group-relative policy optimization (Shao et al. 2024, eq. 3; lesson 20, equation 20.11).
 
-    It accepts the answers of one or more groups. To get the loss of a batch, average the result over the answers. With
-    the probability ratio q = exp(log p - log p_old) of a token and the advantage A of its answer,
+    The function accepts the answers of one or more groups. To get the loss of a batch, average the result over the
+    answers. With the probability ratio q = exp(log p - log p_old) of a token and the advantage A of its answer,
 
         L_i = -1/|o_i| sum_t [ min(q A, clip(q, 1 - c, 1 + c) A) - beta KL_t ]
 

@@ -109,7 +109,7 @@ class RunFolder:
         """Create the folder and write `files` by name; `run.json` is written last, so a folder that has it is complete.
 
         Raises:
-            ValueError: if the folder already contains a run or anything else.
+            ValueError: if the folder already contains a run or other files.
             NotWritten: if the disk is full. No files are left behind.
         """
         self.check_ours()
@@ -354,7 +354,7 @@ class RunFolder:
     def _cut_log(self, done: int) -> None:
         """Remove the lines of updates after the checkpoint, which the resumed run will repeat and log again.
 
-        This needs no disk space.
+        Cutting the log needs no disk space.
         """
         kept = max((end for end, entry in self._lines() if entry["update"] <= done), default=0)
         with suppress(FileNotFoundError):
@@ -411,7 +411,7 @@ def newest_run(home: str | os.PathLike[str] = "runs", *, task: str | None = None
 class Start:
     """Starting point of a run.
 
-    It may be the folder of a text run, a fine-tuning run or a published model, or a GGUF file.
+    The starting point may be the folder of a text run, a fine-tuning run or a published model, or a GGUF file.
     """
 
     folder: Path

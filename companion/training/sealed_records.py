@@ -4,7 +4,7 @@ run.json, result.json and state.json contain a digest of their contents, so that
 noticed before they are used.
 
 The digests of result.json and state.json include the digest of their run, so that files of another run are rejected.
-Runs from before digests were introduced have no digest in any file. They are accepted. This does not protect against
+Runs from before digests were introduced have no digest in any file. They are accepted. Digests do not protect against
 deliberate forgery.
 """
 

@@ -168,7 +168,7 @@ class RunSettings(Learning, ABC):
     def what_matters(self) -> dict[str, Any]:
         """Return the settings that determine the result, in a form that JSON can store.
 
-        These are all settings except those that say where the run is computed and stored.
+        The result contains all settings except those that say where the run is computed and stored.
         """
         chosen = {name: value for name, value in asdict(self).items() if name not in _OF_THE_MACHINE}
         return {"task": self.task, **chosen}

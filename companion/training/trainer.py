@@ -243,7 +243,7 @@ class Trainer:
     def weights(self) -> dict[str, Tensor]:
         """Return the whole model's `state_dict` in the main process, for saving, and `{}` in the others (a collective).
 
-        With several processes its tensors are on the CPU. They may be the model's own tensors, so write them before the
+        With several processes its tensors are on the CPU. The tensors may be the model's own, so write them before the
         next update.
         """
         kept = self.model.state_dict(keep_vars=True)

@@ -1,8 +1,8 @@
 """Map the architectures of GGUF files to our published families.
 
 The mapping covers metadata keys and the corresponding config.json fields, names of tensors, and tensors that llama.cpp
-stores in a different layout. It works in both directions. An unknown key of an architecture is rejected with an error
-that names it.
+stores in a different layout. The mapping works in both directions. An unknown key of an architecture is rejected with
+an error that names it.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ A row contains a field, its policy, and a note that says where the value goes or
 The policy depends on how a field can affect the generated text. A field without a row may change the model, so it is
 rejected with an error that names it. The exceptions are fields that are null and fields that `left_behind` recognizes,
 such as dropout rates, which matter only in training, and metadata of the tools that wrote the file. The rows of each
-family are in its file in `companion/families`. They take precedence over the rows in this file, which apply to every
-release. The rows about generation are in this file too. They apply to generation_config.json or, without such a file,
-to config.json.
+family are in its file in `companion/families`, and they take precedence over the rows in this file, which apply to
+every release. This file also contains the rows about generation, which apply to generation_config.json or, without such
+a file, to config.json.
 
 The two versions after a neutral field are the first and the last version of `transformers` that are known to write it,
 out of 2.2, 2.9, 3.0, 3.5, 4.0, 4.6, 4.10, 4.18, 4.22, 4.26, 4.30, 4.33, 4.36, 4.40, 4.44, 4.46, 4.48, 4.51, 4.53, 4.55,

@@ -68,7 +68,8 @@ def cache_home() -> Path:
 
 
 def at_hand(name: str) -> Got | None:
-    """Return a downloaded model, given by its short name or its name on the hub, or `None` if it is not here."""
+    """Return a downloaded model, given by its short name or its name on the hub, or `None` if it has not been
+    downloaded."""
     folder = cache_home() / "models" / name
     if name in CATALOGUE and (folder / SOURCE).is_file():
         return Got(folder, str(json.loads((folder / SOURCE).read_text(encoding="utf-8"))["source"]))

@@ -305,8 +305,8 @@ def _scaling_said(config: ModelConfig, scaling: RotaryScaling) -> dict[str, Any]
 def sharpened(fields: Fields) -> float:
     """Return the factor by which DeepSeek multiplies attention scores when frequencies are scaled.
 
-    It is m^2 with m = 0.1 mscale_all_dim ln(factor) + 1, as in the released code, and 1 without `mscale_all_dim`. Call
-    `positions` first, because this function does not check the fields.
+    The factor is m^2 with m = 0.1 mscale_all_dim ln(factor) + 1, as in the released code, and 1 without
+    `mscale_all_dim`. Call `positions` first, because this function does not check the fields.
     """
     values = fields.given.get("rope_parameters") or fields.given.get("rope_scaling") or {}
     share = values.get("mscale_all_dim")

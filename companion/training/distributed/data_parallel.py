@@ -292,7 +292,7 @@ def _sum(gradients: Tensor) -> torch.futures.Future[Tensor]:
 class _WholeDraws(TorchDispatchMode):
     """Draw random tensors for the whole micro-batch, and return only the rows of this process.
 
-    This covers all random tensors that a model draws: dropout, including that inside PyTorch's attention, and a
+    All random tensors that a model draws are covered: dropout, including that inside PyTorch's attention, and a
     router's noise.
     """
 

@@ -24,7 +24,7 @@ class Spread(Dispatch):
 
     Args:
         rows_of_all: collective that gathers the rows of the current micro-batch from all processes, given the rows of
-            this one.
+            this process.
         own_rows: selects the rows of this process from those of all processes.
     """
 

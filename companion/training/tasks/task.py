@@ -93,7 +93,7 @@ class Task(ABC):
 
     @property
     def enough(self) -> Enough | None:
-        """Number of updates beyond which training does harm. It does not limit `steps`."""
+        """Number of updates beyond which training does harm. This number does not limit `steps`."""
         return None
 
     # Contents of the run's folder

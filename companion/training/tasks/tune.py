@@ -603,8 +603,8 @@ class PolicyTask(TuneTask):
     """Policy optimization on the model's own answers, which a function checks.
 
     Answers that earn more than other answers to the same problem are reinforced. As a result, behavior that the initial
-    model shows only sometimes becomes frequent. This works only if the model's answers vary in a way that also helps
-    with other problems.
+    model shows only sometimes becomes frequent. The method works only if the model's answers vary in a way that also
+    helps with other problems.
 
     With the recipe in `companion tune --help` (16 problems per step, rate 5e-5), the following fractions of 500
     held-out sums are answered right, starting from three initial models that show their steps in half of their answers
