@@ -43,7 +43,7 @@ class Bug:
 
     @cached_property
     def sources(self) -> dict[str, str]:
-        """Source text of the reference files that the stage needs, with the bug inserted, by module name."""
+        """Source text of the reference files that the stage needs, with the bug inserted, keyed by module name."""
         return references(STAGES[self.stage]) | {STAGES[self.file].module: patched(self.file, self.pieces)}
 
     @cached_property
@@ -55,7 +55,7 @@ class Bug:
             if what == "delete":
                 found += [start, start + 1]  # the lines around the missing code
             elif what != "equal":
-                opens = new[end - 1].endswith(":")  # a wrong condition shows up only in the first line of its block
+                opens = new[end - 1].endswith(":")  # a wrong condition becomes visible in the first line of its block
                 found += range(start + 1, end + 1 + opens)
         return found
 
@@ -264,5 +264,5 @@ BUGS = (
 
 
 def is_named(bug: Bug, key: str) -> bool:
-    """Return True if a node is one of the first tensors that the bug makes wrong."""
+    """Return True if the bug may make this node the first wrong tensor."""
     return any(key == tensor or key.endswith((f": {tensor}", f", {tensor}")) for tensor in bug.tensors)

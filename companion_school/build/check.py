@@ -1,6 +1,6 @@
 """Check a stage: report what is right in the learner's file, what is wrong, and which file is at fault.
 
-The learner's code runs in a separate process (`check_process`). That code may exit, print or hang; anything that goes
+The learner's code runs in a separate process (`check_process`). That code may exit, print or hang. Anything that goes
 wrong is attributed to the part that was running. Each part has a time limit. If a part crashes or takes too long, a new
 process checks the remaining parts.
 """
@@ -116,8 +116,7 @@ def examine_stage(
         seed: Seed of the test cases.
         done: Called with the result of each part as soon as it is known.
 
-    Raises:
-        ValueError: If the stage has no check, or the folder has no file for it.
+    Raises: ValueError: If the stage has no check, or the folder does not contain its file.
     """
     wanted = parts(stage.number)
     if not wanted:
@@ -132,7 +131,7 @@ def examine_stage(
         fault = _run(stage, folder, left, seed, found, done)
         if fault is not None:
             return Report(stage, tuple(found), fault)
-        if len(found) == before:  # the process ended before it reported anything
+        if len(found) == before:  # the process ended without reporting anything
             found.append(Found(left[0].name, Result.CRASHED.value, "the process that ran it ended unexpectedly"))
     return Report(stage, tuple(found))
 
@@ -189,8 +188,8 @@ def _follow(
     """Read the messages of the process until it ends or a part takes too long.
 
     Returns:
-        The reason why the file cannot be checked at all, and the part that was running when the process ended
-        unexpectedly; each may be None.
+        The reason why the file cannot be checked at all, or None; and the part that was running when the process ended
+        unexpectedly, or None.
     """
     begun: Part | None = None
     already = len(found)
@@ -222,7 +221,7 @@ def _follow(
 
 
 def with_real_model(report: Report, folder: Path) -> Report:
-    """Return the report; if all parts of stage 10 are right, include the outcome of the check on SmolLM2."""
+    """Return the report. If all parts of stage 10 are right, it includes the outcome of the check on SmolLM2."""
     from companion_school.build.real_model import STAGE, try_real_model  # imported late: only stage 10 loads a model
 
     if report.stage.number != STAGE or not report.is_right:
@@ -232,7 +231,7 @@ def with_real_model(report: Report, folder: Path) -> Report:
 
 
 def check_stage(stage: Stage, folder: Path) -> None:
-    """Check a stage, record the result and print the report, as `check("build.5")` does.
+    """Check a stage, record the result and print the report. `check("build.5")` calls this function.
 
     Raises:
         NotYet: If the stage is not right yet; the message is the report.

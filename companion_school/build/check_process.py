@@ -30,7 +30,7 @@ _NAMED = "\n  most likely: "
 
 
 def main(arguments: list[str]) -> int:
-    """Check parts of a stage and write the results to a file; return the exit code."""
+    """Check parts of a stage, write the results to a file, and return the exit code."""
     folder, stage, seed, lines = Path(arguments[0]), STAGES[int(arguments[1])], int(arguments[2]), Path(arguments[3])
     torch.set_num_threads(1)
     with lines.open("a", encoding="utf-8") as out:
@@ -71,7 +71,7 @@ def main(arguments: list[str]) -> int:
 
 
 def unreadable(stage: Stage, sources: Mapping[str, str], wanted: list[Part]) -> str | None:
-    """Return the reason why a learner's files cannot be checked (invalid Python, a forbidden name), or None."""
+    """Return the reason why a learner's files cannot be checked, such as invalid Python or forbidden names, or None."""
     for number in (*stage.needs, stage.number):
         text = sources.get(STAGES[number].module, "")
         without = {name for part in wanted for name in part.without} if number == stage.number else set()
@@ -148,7 +148,7 @@ def where(stage: Stage, folder: Path, guess: bool = True) -> str | None:
 
     try:
         return first_difference.where(stage.number, folder, itself=True, guess=guess)
-    except BaseException:  # the sentence is optional, so no exception in the learner's code may end the check
+    except BaseException:  # the sentence is optional, so exceptions in the learner's code must not end the check
         return None
 
 

@@ -1,4 +1,4 @@
-"""Compare two recorded runs of the same scene: which tensors agree, and which one differs first."""
+"""Compare two recorded runs of the same scene to find which tensors agree and which one is the first that differs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from companion_school.build.trace import Log, Operation, Value
 
 Find = Callable[[Log], Value | None]
 _TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4}
-HIDDEN = -1e4  # attention scores at or below this value count as masked
+HIDDEN = -1e4  # attention scores at or below this value are considered masked
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Node:
         says: Name of the tensor in messages, such as "the scores".
         find: Finds the tensor in a recorded run, or returns None.
         parents: Keys of the nodes from which this node is computed, nearest first.
-        home: Names of the stub functions that may compute the tensor, most likely first.
+        home: Names of the stub's functions that may compute the tensor, most likely first.
         place: Location in the model, such as "block 0", or "".
         scores: True for the input of a softmax. In this case, the comparison ignores masked positions and any constant
             added to a whole row.
@@ -47,7 +47,7 @@ class Node:
 
 
 class State(Enum):
-    """The result of comparing a learner's tensor with the reference's."""
+    """The result of comparing a learner's tensor with that of the reference."""
 
     AGREES = "agrees"
     DIFFERS = "differs"
@@ -64,7 +64,7 @@ class Seen:
 
 
 class Streams:
-    """The nodes of a scene, with their values in the learner's recorded run compared with those in the reference's.
+    """The nodes of a scene, whose values in the learner's recorded run are compared with those in the reference's run.
 
     A node is unseen if its tensor was not found in one of the runs; all other nodes are visible.
     """
@@ -128,8 +128,9 @@ class Streams:
     def parted(self) -> str | None:
         """Return the key of the first node that differs although its visible parents agree, or None.
 
-        A node counts only if a final node that is computed from it differs. If the learner's code raised an exception,
-        final nodes may be missing, so any differing node counts unless a later node that depends on it agrees.
+        A node is considered only if a final node computed from it differs as well. If the learner's code raised an
+        exception, final nodes may be missing. In that case, every differing node is considered unless a later node that
+        depends on it agrees.
         """
         wrong = [key for key in self.ends() if self.seen[key].state is State.DIFFERS]
         if self.mine.error is not None:  # the run stopped early, possibly because of an earlier difference
@@ -249,7 +250,7 @@ def gap(mine: Any, theirs: Any) -> str:
 
 
 def _beside(mine: float, theirs: float) -> str:
-    """Format two numbers with at least four digits, or more if that is needed to tell them apart."""
+    """Format two numbers with four digits, or with more if that is necessary to tell them apart."""
     for digits in range(4, 17):
         if (a := f"{mine:.{digits}g}") != (b := f"{theirs:.{digits}g}"):
             break

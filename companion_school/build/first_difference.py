@@ -1,7 +1,8 @@
 """Find the first tensor that differs between a learner's code and the reference, and the line that computed it.
 
-Both run the same scenes (`scenes/`) with the same weights, and each run is recorded (`trace`). The records are compared
-tensor by tensor (`compared_runs`), and the first tensor that differs is traced back to a line of code (`origin`).
+The code and the reference run the same scenes (`scenes/`) with the same weights, and both runs are recorded (`trace`).
+The records are compared tensor by tensor (`compared_runs`), and the first tensor that differs is traced back to a line
+of code (`origin`).
 """
 
 from __future__ import annotations
@@ -29,9 +30,8 @@ class Parting:
 
     Attributes:
         scene: The scene that was run.
-        node: The first tensor that differs, or None if the code raised before anything differed.
-        agrees: The tensor's parents that are equal in both runs; if the code raised before anything differed, the last
-            node that is equal.
+        node: The first tensor that differs, or None if the code raised an exception before anything differed.
+        agrees: The tensor's parents that are equal in both runs; if `node` is None, the last node that is equal.
         hidden: Parents of the tensor that could not be found in the learner's run.
         gap: A description of the difference.
         origin: The line that made the tensor wrong, if it is known.
@@ -50,7 +50,7 @@ class Parting:
 
 
 def where(stage: int, folder: Path, *, itself: bool = False, guess: bool = True) -> str | None:
-    """Return a sentence about the first difference between a learner's stage and the reference, or None.
+    """Describe the first difference between a learner's stage and the reference, or return None.
 
     The learner's code runs in the current process, for at most ten seconds per scene. Call this in a separate process
     if you do not trust that code.
@@ -183,7 +183,7 @@ def _guess(number: int, found: Parting, sources: Mapping[str, str]) -> str:
         return f"{right} once {mends[0]}." if len({*mends}) == 1 else ""
     mistakes = (mistake for one in parts(here.number) for mistake in one.mistakes)
     told = [message for message, patch in mistakes if _gives(number, found, here.number, patch)]
-    # If several mistakes produce this tensor, it is impossible to tell which of them the learner made.
+    # If several mistakes produce this tensor, nothing says which of them the learner made.
     return f"Most likely: {told[0]}." if len(told) == 1 else ""
 
 
@@ -225,5 +225,5 @@ _ONE = (
 
 
 def _is_one(says: Sequence[str]) -> bool:
-    """Return True if a list of node names takes a singular verb as the subject of a sentence."""
+    """Return True if a list of node names needs a singular verb when it is the subject of a sentence."""
     return len(says) == 1 and says[0].startswith(_ONE)

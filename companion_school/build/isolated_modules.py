@@ -1,7 +1,8 @@
 """Load files that import each other, isolated from all other modules: a learner's files, the references, or a mixture.
 
 This module may import only PyTorch and the standard library, because its source is copied into the grader's sandbox,
-where `companion` is not installed. All helper functions that a probe (see `parts`) uses must therefore be defined here.
+where `companion` is not installed. For the same reason, all helper functions that probes (see `parts`) use must be
+defined here.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ class World:
     yet.
 
     Args:
-        sources: Text of each module, by name. If one of these modules imports another by name, it gets the module of
-            this world.
+        sources: Text of each module, by name. If one of these modules imports another by name, it gets this world's
+            module.
         stage: Name of the module whose names are the world's attributes.
         files: Path of each module in tracebacks, by name (default: made-up paths).
     """
@@ -55,7 +56,7 @@ class World:
         vars(module)["__builtins__"] = {**vars(builtins), "__import__": self._import}
         file, text = self._files.get(name, f"<{self._name}.{name}>"), self._sources[name]
         linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)  # for tracebacks
-        self._modules[name] = sys.modules[module.__name__] = module  # dataclasses look the module up here
+        self._modules[name] = sys.modules[module.__name__] = module  # dataclasses look up the module here
         try:
             exec(compile(text, file, "exec"), vars(module))
         except BaseException:
@@ -97,7 +98,7 @@ class PlainCache:
         return sum(k.shape[2] for k, _ in self._kept)
 
     def extend(self, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Append keys and values, and return all cached ones."""
+        """Append keys and values, and return all cached keys and values."""
         self._kept.append((k, v))
         return tuple(torch.cat(rows, dim=2) for rows in zip(*self._kept, strict=True))
 
@@ -132,7 +133,7 @@ class WatchedTraining:
         self._before: float | None = None
 
     def reads(self, module: torch.nn.Module, inputs: Any) -> None:
-        """Record the batch of the outermost module, the first one that is called with ids before a backward pass."""
+        """Record the batch of the outermost module, which is the first to be called with ids before a backward pass."""
         if torch.compiler.is_compiling() or not torch.is_grad_enabled() or self._weights is not None:
             return
         for ids in tree_leaves(inputs):
@@ -194,7 +195,7 @@ class _Made(TorchDispatchMode):
 
 @contextmanager
 def numbers_made() -> Iterator[list[int]]:
-    """Yield a list that collects the size of each tensor allocated in the context, in elements. Views do not count."""
+    """Yield a list that collects the number of elements of each tensor allocated in the context. Views do not count."""
     sizes: list[int] = []
     with _Made(sizes):
         yield sizes
@@ -222,7 +223,7 @@ def run_with(make: Callable[[], Any], weights: Mapping[str, Any], *inputs: Any, 
             other = [f"{name} is {there[name]}, not {shape}" for name, shape in wanted.items()
                      if there.get(name, shape) != shape]  # fmt: skip
             said = [f"it has no weight {_listed(missing)}"] * bool(missing)
-            said += [f"it has a weight too many: {_listed(further)}"] * bool(further)
+            said += [f"it has weights that it should not have: {_listed(further)}"] * bool(further)
             raise TypeError(f"{type(layer).__name__}: {'; '.join([*said, *other])}")
         return torch.func.functional_call(layer, dict(weights), inputs, named)
 

@@ -34,7 +34,7 @@ class Origin:
 
 
 def origin(streams: Streams, key: str, file: str | None = None) -> Origin | None:
-    """Return the line that computed a node's tensor wrongly from correct inputs, or None if no line is known.
+    """Return the line that computed a wrong tensor for a node from correct inputs, or None if it is unknown.
 
     Args:
         streams: The learner's run compared with the reference's.
@@ -68,7 +68,7 @@ def _anywhere(streams: Streams, key: str) -> Origin | None:
         return Origin(made or step.stack[-1], (made or step.stack[-1]).line) if step.stack else None
     chosen = _at_home(used, node.home[:1])
     if chosen and streams.is_known(mine.content) and not _at_home(step.stack, node.home[:1]):
-        return Origin(chosen, chosen.line)  # a correct tensor, computed elsewhere, was passed instead of another one
+        return Origin(chosen, chosen.line)  # a correct tensor from elsewhere was passed instead of another tensor
     wrong, taken = _descend(streams, step, operation(streams.theirs, theirs))
     place = _at_home(wrong.stack, node.home) or wrong.stack[-1]
     source = operation(streams.mine, taken)
@@ -92,8 +92,8 @@ def _descend(streams: Streams, mine: Operation, theirs: Operation | None) -> tup
     While both runs perform the same kind of operation, the inputs are compared pairwise. After that, an input counts as
     wrong if its elements occur nowhere in the reference's run.
 
-    Returns:
-        The operation, and the input (if any) that is a correct tensor but not the one that the reference uses here.
+    Returns: The operation, and the input (if any) that is a correct tensor but differs from the one that the reference
+        uses here.
     """
     visited: set[int] = set()
     right = {
@@ -160,7 +160,7 @@ def _at_home(stack: Stack, home: tuple[str, ...]) -> Place | None:
 
 
 def _is_a_parent(streams: Streams, key: str, value: Value) -> bool:
-    """Return True if a node's value is just the value of one of its parents."""
+    """Return True if a node's value is the unchanged value of one of its parents."""
     before = [streams.seen[parent].mine for parent in streams.visible_parents(key)]
     return any(
         other is not None and (other.object == value.object != 0 or other.made == value.made is not None)
@@ -188,7 +188,7 @@ def _used(streams: Streams, value: Value | None, home: tuple[str, ...]) -> Origi
         return None
     place = _at_home(value.used, home) or value.used[-1]
     call = streams.mine.function(place.function)
-    if value.content is None or call is None:  # the argument was not passed on
+    if value.content is None or call is None:  # the function did not pass on its argument
         return Origin(place, place.line)
     return Origin(Place(place.file, place.function, call.line), place.line)
 

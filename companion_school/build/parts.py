@@ -27,7 +27,8 @@ rejected inputs, a second call with a different memory layout, messages for know
 
 A mistake is the reference with one definition or some pieces of its text replaced (each piece must occur exactly once).
 It should be code that a person might plausibly write, and it comes with a sentence that explains what is wrong. A
-variant is a correct answer that is written differently, for example with another formula, other local names or loops.
+variant is a correct answer that is written differently, for example with a different formula, other local names, or
+loops.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ Patch = tuple[tuple[str, str], ...] | str
 class Part:
     """A function or class in a stage's file, together with its check.
 
-    The decorator `part` creates it; its methods add the cases, mistakes and variants.
+    It is created by the decorator `part`, and its methods add the cases, mistakes and variants.
 
     Attributes:
         stage: The stage.
@@ -124,7 +125,7 @@ class Part:
         self.mistakes.append((message, patch))
 
     def variant(self, definition: str) -> None:
-        """Add a correct answer that is written differently: definitions that replace the reference's."""
+        """Add a correct answer that is written differently, as definitions that replace those of the reference."""
         self.variants.append(_dedented(definition))
 
     def answer(self, sources: Mapping[str, str], files: Mapping[str, str] | None = None) -> Answer:
@@ -186,7 +187,7 @@ class Part:
 
     @property
     def title(self) -> str:
-        """The name in reports: the name of the definition, followed by the aspect that is checked, if any."""
+        """The name in reports: the name of the definition, followed by the aspect that is checked, if there is one."""
         own = max((name for name in names(self.stage.number) if self.name.startswith(name)), key=len, default=self.name)
         return own + self.name[len(own) :].replace("_", ", ", 1).replace("_", " ")
 
@@ -197,12 +198,12 @@ class Part:
 
     @property
     def writes(self) -> bool:
-        """True if the probe needs a temporary folder to write into."""
+        """True if the probe needs to write to a temporary folder."""
         return not {"tempfile", "checkpoint"}.isdisjoint(self.probe.__code__.co_names)
 
     @property
     def watched(self) -> tuple[str, ...]:
-        """The forbidden names that are also detected at run time, from the PyTorch operators that run."""
+        """The forbidden names that are also detected at run time, by the PyTorch operators that the code uses."""
         return tuple(name for name in self.without if name in _OPERATORS)
 
 
@@ -218,8 +219,7 @@ def part(
 ) -> Callable[[Callable[..., Any]], Part]:
     """Turn the decorated probe into a part. `Part` and `checking.exercise.exercise` explain the arguments.
 
-    Raises:
-        ValueError: If the probe has no docstring, which reports need.
+    Raises: ValueError: If the probe has no docstring, which is needed in reports.
     """
 
     def make(probe: Callable[..., Any]) -> Part:

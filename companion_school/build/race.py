@@ -1,7 +1,7 @@
-"""The race: bits per byte on held-out text after a fixed number of minutes of training on this machine.
+"""The race: bits per byte on held-out text after training on this machine for a fixed number of minutes.
 
 Training uses the same stories as `companion build story`, and other stories are held out. The learner's `race.py`
-trains a model, and this module measures it. Every token of the held-out documents is scored once. The first token of a
+trains a model, and this module scores it. Every token of the held-out documents is scored once. The first token of a
 document costs log2 of the vocabulary size. Decoding the tokens must restore the text.
 """
 
@@ -73,7 +73,7 @@ class Result:
 
     @property
     def time(self) -> str:
-        """The requested minutes and, if the race was late, the time that it took."""
+        """The requested minutes and, if the race was late, its duration."""
         return f"{self.minutes:g} min" + (f", but took {self.seconds:.0f} s" if self.is_late else "")
 
 
@@ -94,7 +94,7 @@ class Run:
 
     Attributes:
         bits: Bits per byte on the held-out text.
-        seconds: Time that the race took.
+        seconds: Duration of the race.
         spent: Seconds spent in each function of the tokenizer, by function name.
         runner: The learner's `Runner`, with the model, its merges and its context.
         on_gpu: True if the race allocated memory on a GPU.
@@ -182,8 +182,8 @@ def race(
     """Run a race with the files of a folder, save its result and its model, plot it, and return the table.
 
     If race.py is not written yet, a plain race that uses stages 1 to 6 is run instead. For comparison, the course's
-    race.py runs for the same number of minutes, unless it has already done so today on this machine. A race that uses a
-    GPU runs a second time on the processor, so the table has a row for each device.
+    race.py is run for the same number of minutes, unless it has already been run today on this machine. A race that
+    uses a GPU runs a second time on the processor, so the table has a row for each device.
 
     Args:
         folder: The learner's folder.

@@ -14,7 +14,7 @@ import torch
 
 
 def bits_per_byte(code: Any, runner: Any, texts: Sequence[str]) -> float:
-    """Return the bits per byte that the model of a race achieves on these texts.
+    """Return the bits per byte of a race's model on these texts.
 
     Args:
         code: The learner's files.

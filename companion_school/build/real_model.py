@@ -42,8 +42,8 @@ def try_real_model(folder: Path) -> tuple[bool, str]:
 
     Returns:
         A flag, and a sentence that explains it. The flag is False if the learner's code failed. It is True if the
-        logits are right, and also if they could not be compared because the model is not on this machine or the machine
-        is too busy.
+        logits are right or if they could not be compared, because the model is not on this machine or the machine is
+        too busy.
     """
     found = at_hand("smollm2")
     if found is None:
@@ -71,7 +71,7 @@ def theirs(model: Path) -> tuple[Tensor, Tensor, str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Load a model with the learner's files and compare its logits; return the exit code."""
+    """Load a model with the learner's files, compare its logits, and return the exit code."""
     folder, model = map(Path, arguments)
     torch.set_num_threads(1)
     sources = read_sources(folder)
@@ -79,7 +79,7 @@ def main(arguments: list[str]) -> int:
     begin = time.monotonic()
     try:
         own = code.load(model)
-    except Exception as error:  # the learner's code may raise anything
+    except Exception as error:  # the learner's code may raise any exception
         print(f"SmolLM2: your `load` raises {type(error).__name__}: {error}"[:500])
         return 1
     seconds = time.monotonic() - begin

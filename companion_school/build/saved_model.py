@@ -35,7 +35,7 @@ def save_model(folder: Path, code: World, model: Any, merges: Sequence[tuple[int
     """Write a learner's model and tokenizer into a folder.
 
     Args:
-        folder: Output folder. Files with other names are not touched.
+        folder: Output folder. Other files in the folder are not changed.
         code: The learner's files.
         model: A trained `Transformer` of stage 5, on any device.
         merges: The merges of its tokenizer.
@@ -46,7 +46,7 @@ def save_model(folder: Path, code: World, model: Any, merges: Sequence[tuple[int
 
     Raises:
         ValueError: If the files that `save` and `save_merges` wrote give different ids or logits from the learner's
-            code. In this case an earlier model is kept.
+            code. In this case, an earlier model is not replaced.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as place:

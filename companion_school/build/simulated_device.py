@@ -84,7 +84,7 @@ class SimulatedDevice(TorchFunctionMode):
 
 class _Operations(TorchDispatchMode):
     @classmethod
-    def _should_skip_dynamo(cls) -> bool:  # avoids importing the compiler at the first operation, which takes seconds
+    def _should_skip_dynamo(cls) -> bool:  # avoids importing the compiler, which takes seconds
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -1,4 +1,4 @@
-"""Find the stage at fault if a part of a stage is wrong: the stage itself or an earlier stage that it uses."""
+"""If a part of a stage is wrong, find the stage at fault: the stage itself or an earlier one that it uses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def lies_in(part: Part, key: AnswerKey, sources: Mapping[str, str], files: Mappi
     for number in needs:
         if tried(part, key, {**sources, **_of(right, (number,))}, files).result is Result.RIGHT:
             return number
-    for at, number in enumerate(needs):  # several stages are at fault: find the first whose file breaks the part
+    for at, number in enumerate(needs):  # several stages are at fault, so find the first whose file breaks the part
         if tried(part, key, {**sources, **_of(right, needs[at + 1 :])}, files).result is not Result.RIGHT:
             return number
     return needs[0]

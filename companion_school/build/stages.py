@@ -12,8 +12,8 @@ class Stage:
     """One file of the learner's own transformer.
 
     Attributes:
-        number: Number in commands and checks. Learners write the stages in the order of `STAGES`, which is not the
-            order of their numbers.
+        number: Number in commands and checks. Learners write stages in the order of `STAGES`, which is not the order of
+            their numbers.
         file: File name in the learner's folder.
         title: A short title.
         lessons: The lessons that derive the stage.
@@ -75,7 +75,7 @@ STAGES = {
 
 
 def following(stage: Stage, by: int = 1) -> Stage | None:
-    """Return the stage that is `by` steps after this one (before it if `by` is negative), or None if there is none."""
+    """Return the stage `by` steps after this one (or before it if `by` is negative), or None if there is none."""
     order = [*STAGES.values()]
     at = order.index(stage) + by
     return order[at] if 0 <= at < len(order) else None

@@ -1,4 +1,4 @@
-"""Train the learner's own transformer (stages 1 to 7) to tell stories, for a few minutes, and save it.
+"""Train the learner's own transformer (stages 1 to 7) to tell stories for a few minutes, and save it.
 
 The training text is either `companion.data.stories`, stories from a small grammar, or files that the learner chooses.
 The model is saved in the learner's folder, in a format that every command reads (`save_model`).
@@ -143,7 +143,7 @@ def _told(
     say(f"learning {MERGES} merges from {sum(map(len, texts)):,} characters ...")
     merges = code["tokenizer"].learn("\n".join(texts), MERGES)
     clock.note("learning merges")
-    with tempfile.TemporaryDirectory() as place:  # if the merges cannot be saved, find out before training
+    with tempfile.TemporaryDirectory() as place:  # find out before training if the merges cannot be saved
         check_merges(code, merges, Path(place))
     # One call encodes all texts, because an `encode` that caches words then processes each word only once.
     # No merge crosses the end of a text.
@@ -204,7 +204,7 @@ class _Training:
         yield from training.train(self.model, loss_at, updates, peak=RATE, warmup=WARMUP)
 
     def possible(self, seconds: float) -> int:
-        """Estimate how many updates fit into the time, based on five trial updates; then reset the model."""
+        """Estimate from five trial updates how many updates fit into the time, then reset the model."""
         began = time.monotonic()
         tried = sum(1 for _ in self.losses(5))
         each = (time.monotonic() - began) / tried

@@ -48,7 +48,7 @@ def names(number: int) -> tuple[str, ...]:
 
 
 def due(stage: Stage) -> dict[int, tuple[str, ...]]:
-    """Return the names of the definitions that can be written after each lesson, in the order of the stage's file."""
+    """For each lesson, return the names of the definitions that can be written after it, in the order of the file."""
     early = {name: lesson for lesson, some in stage.begun for name in some.split()}
     last = stage.lessons[-1]
     return {
@@ -220,7 +220,7 @@ def _laid_out(body: str) -> str:
 
 
 def _first_line(node: ast.stmt, lines: list[str]) -> int:
-    """Return the number of a statement's first line, including its decorators and the comment above it."""
+    """Return the number of a statement's first line, which may be a decorator or a comment above it."""
     decorators = node.decorator_list if isinstance(node, Definition) else []
     first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
     while first > 1 and lines[first - 2].lstrip().startswith("#"):

@@ -29,13 +29,13 @@ _IMPORTS = {
 
 @dataclass(frozen=True)
 class Bridge:
-    """Code that implements a stage's definition with the answer to an exercise.
+    """Code that implements a definition in a stage with the answer to an exercise.
 
     Attributes:
         exercise: Number of the exercise, such as "2.3".
         stage: The stage whose file gets the answer.
-        definition: Name of the function or class in that file. The part of the check with this name must pass before
-            the file is written.
+        definition: Name of the function or class in that file, and of the part of the check that must pass before the
+            file is written.
         bodies: The body of the function, or of each method of the class, by name.
     """
 

@@ -71,7 +71,7 @@ class Operation:
         inputs: All tensor arguments.
         value: A copy of the result.
         stack: Call stack of the call.
-        at: Time of the call, counted in recorded events.
+        at: Time of the call, as a number of recorded events.
     """
 
     number: int
@@ -400,7 +400,7 @@ _SAME = {"true_divide": "div", "truediv": "div", "divide": "div", "multiply": "m
 
 
 def _kind(function: Any) -> str:
-    """Return the name of an operation: `softmax` for both the function and the method, `add` for both `+` and `+=`."""
+    """Return an operation's name: `softmax` for both the function and the method, `add` for both `+` and `+=`."""
     name = getattr(function, "__name__", "")
     if name == "__get__":
         name = getattr(getattr(function, "__self__", None), "__name__", name)

@@ -38,7 +38,7 @@ def faults(part: Part, seeds: Sequence[int] = SEEDS, naming: Sequence[int] = SEE
     for seed in seeds:
         key = key_of(exercise, seed)
         for number, answer in enumerate([exercise.reference, *exercise.variants]):
-            watched = part.watched if seed == seeds[0] else ()  # the operators used are the same for every seed
+            watched = part.watched if seed == seeds[0] else ()  # the code uses the same operators for every seed
             verdict = examine(key, in_this_process(answer, watched))
             if verdict.result is not Result.RIGHT:
                 who = f"variant {number}" if number else "the reference"
@@ -81,7 +81,7 @@ def _passes(key: AnswerKey, answer: Answer) -> bool:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Verify the checks of some stages; return the exit code."""
+    """Verify the checks of some stages, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m companion_school.build.verify", description=__doc__)
     parser.add_argument("stages", type=int, nargs="*", metavar="STAGE", help="by default all")
     parser.add_argument(

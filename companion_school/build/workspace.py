@@ -128,7 +128,7 @@ def take(folder: Path, stages: Iterable[Stage]) -> list[str]:
 
 
 def read_sources(folder: Path) -> dict[str, str]:
-    """Read every Python file in a folder whose name is an identifier; return the texts by module name.
+    """Read all Python files in a folder that can be imported, and return their texts by module name.
 
     Raises:
         ValueError: If a file cannot be read, is too large or is not UTF-8.
@@ -194,7 +194,7 @@ def _counted(title: str, code: str) -> str:
 
 
 def overview(folder: Path) -> str:
-    """Format a table of the stages and their states, followed by the estimated remaining time and the next step."""
+    """Format a table of the stages with their states, followed by the estimated remaining time and the next step."""
     rows, left, following = [], 0, None
     for stage in STAGES.values():
         now, done = state(folder, stage), is_done(folder, stage)

@@ -79,7 +79,7 @@ class Outcome:
 
 
 class Call(Protocol):
-    """An answer that can be called on a case, in this process or another.
+    """An answer that can be called on a case, in this or another process.
 
     `again` is true for the second call on a case, in which the arguments have a different memory layout.
     """
@@ -101,7 +101,7 @@ def in_this_process(answer: Answer, forbidden: Collection[str] = (), watch: Watc
 
     def call(case: Case, again: bool = False) -> Outcome:
         arguments = [copied(value, case.gradients, again and case.layout) for value in case.arguments]
-        if again:  # overwrite earlier results, as a caller may
+        if again:  # overwrite earlier results, as a caller might
             for at, (value, _, written) in enumerate(earlier):
                 if not written:
                     overwrite(value)
@@ -117,7 +117,7 @@ def in_this_process(answer: Answer, forbidden: Collection[str] = (), watch: Watc
         changed = tuple(i for i, (now, was) in pairs if not identical(now, was))
         try:
             gradients = _gradients(value, arguments) if case.gradients else None
-        except RuntimeError as error:  # for example, if a tensor that the backward pass needs was overwritten
+        except RuntimeError as error:  # for example, because a tensor that the backward pass needs was overwritten
             return Outcome(error=("RuntimeError", str(error)))
         spoiled = any(not identical(now, was) for now, was, _ in earlier)
         earlier.append((value, given, False))
@@ -144,7 +144,7 @@ def _called(answer: Answer, arguments: Sequence[Any], case: Case, watch: Watch) 
             return None, Outcome(result=Result.MISSING)
         if watch.seen:
             return None, _refused(watch)
-        # Any subclass counts, as in `except ValueError`
+        # subclasses are accepted, as in `except ValueError`
         kind = "ValueError" if isinstance(error, ValueError) else type(error).__name__
         return None, Outcome(error=(kind, str(error)))
     if watch.seen:
@@ -166,10 +166,10 @@ def _is_empty(answer: Answer) -> bool:
 
 
 def _without_plain_numbers(value: Any) -> str | None:
-    """Return a message if a result contains a tensor that is not a strided CPU tensor, or None if it contains none.
+    """Return a message if a result contains a tensor other than a strided CPU tensor, otherwise None.
 
-    This is checked before anything else is done with the result, because the first operation on a meta tensor takes
-    seconds while parts of PyTorch are loaded.
+    This is checked first, because parts of PyTorch are loaded at the first operation on a meta tensor, which takes
+    seconds.
     """
     if isinstance(value, torch.Tensor):
         if value.device.type != "cpu":
@@ -318,7 +318,7 @@ def with_python_numbers(value: Any) -> Any:
 
 def identical(now: Any, was: Any) -> bool:
     """Return True if a value is unchanged. NaN counts as equal to NaN."""
-    if now is was:  # the same object, because `copied` does not copy its type
+    if now is was:  # the same object, because `copied` does not copy objects of this type
         return True
     if isinstance(was, torch.Tensor):
         if not isinstance(now, torch.Tensor) or now.shape != was.shape or now.dtype != was.dtype:

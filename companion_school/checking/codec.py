@@ -116,7 +116,7 @@ def _read(text: Any, tensors: dict[str, torch.Tensor]) -> Any:
 
 
 def _key(key: Any) -> Any:
-    """Return a dict key, or raise `ValueError` if an attacker could give many such keys the same hash."""
+    """Return a dict key, or raise `ValueError` if an attacker could create many such keys with the same hash."""
     parts = key if isinstance(key, tuple) else (key,)
     for part in parts:
         small = isinstance(part, int) and abs(part) < _LARGEST_KEY

@@ -80,7 +80,7 @@ def difference(
 
 
 def far_off(found: Any, expected: Any, tolerance: float | None = None, *, exact_zero: bool = False) -> str | None:
-    """Describe how the numbers in `found` differ from the expected ones, whatever their types.
+    """Describe how the numbers in `found` differ from the expected ones, regardless of their types.
 
     A list of numbers is accepted in place of a tensor, 3.0 in place of 3, and `float32` in place of `float64`, with a
     tolerance that allows for the precision of `float32`. Shapes, NaN and the zeros of `exact_zero` are compared as
@@ -159,7 +159,7 @@ def _tensor_difference(
     if _close(found, expected, allowed):
         if not exact_zero or not expected.is_floating_point():
             return None
-        # A sum of numbers around 1 may be 0 or a rounding error, depending on the order, so ignore numbers below eps.
+        # A sum of numbers around 1 may be 0 or a rounding error, depending on their order, so ignore numbers below eps.
         lost = (found == 0) & (expected.abs() > torch.finfo(expected.dtype).eps)
         if gone and lost.any():
             return f"expected {expected[lost].detach().abs().max().item():.1e}, got exactly 0 in its place"
@@ -237,7 +237,7 @@ def _cut(text: str) -> str:
 
 
 def _joined(parts: Iterable[str]) -> str:
-    """Join the first parts with commas, with an ellipsis if there are more parts or the text is too long."""
+    """Join the first parts with commas, adding an ellipsis if there are more parts or the text is too long."""
     parts = iter(parts)
     text = ", ".join(islice(parts, MOST_NUMBERS))
     if next(parts, None) is not None:

@@ -17,7 +17,7 @@ ROBUST = -1
 
 
 def examine_groups(key: AnswerKey, call: Call) -> list[Verdict]:
-    """Examine an answer on all cases, even after a fault, and return one verdict per group.
+    """Examine an answer on all cases, without stopping at a fault, and return one verdict per group.
 
     All verdicts are right if and only if the verdict of `examine` is right. If there is a fault that costs only the
     robust mark, the first such fault is part of a right verdict. A key without groups counts as one group.
@@ -48,9 +48,8 @@ def group_numbers(key: AnswerKey) -> list[int]:
 def without_groups(key: AnswerKey, left_out: Collection[int]) -> AnswerKey:
     """Return the key without the cases of the groups in `left_out`. The remaining groups keep their numbers.
 
-    Args:
-        key: The key of an exercise.
-        left_out: Group numbers; `ROBUST` leaves out the robust cases.
+    Args: key: The key of an exercise. left_out: Numbers of the groups to leave out; `ROBUST` stands for the robust
+        cases.
     """
     return with_cases(key, [index for index, group in enumerate(group_numbers(key)) if group not in left_out])
 

@@ -13,9 +13,9 @@ The remaining laws need no cases of their own (see `examine`). Each case runs a 
 different memory layout. The arguments and earlier results must stay unchanged, and a result must not share memory with
 them.
 
-Laws about inputs that readers are likely to encounter (any shape, other numbers, equal numbers) count towards the mark
-*right*. Laws about extremes, NaN, other dtypes, memory, rejected inputs and values that miss a limit by a rounding
-error count towards the mark *robust* (`EXTREME`). An exercise can decide otherwise, with a reason (`Exercise.right`,
+Laws about inputs that readers are likely to encounter (other shapes, other numbers, equal numbers) count towards the
+mark *right*. Laws about extremes, NaN, other dtypes, memory, rejected inputs and values that miss a limit by a rounding
+error count towards the mark *robust* (`EXTREME`). An exercise can override this by giving a reason (`Exercise.right`,
 `Exercise.robust`).
 """
 
@@ -66,7 +66,7 @@ EXCUSES = (*NAMES, "memory", "layout")
 _MOST = 6  # cases per law
 _MANY = 1000  # largest integer to try as the value of another argument; a larger size could fill the memory
 _STEP, _FAR = 1000.0, 1e4
-_LONG = 33  # minimum length of a stretched axis, above the length of any axis that readers see
+_LONG = 33  # minimum length of a stretched axis, which is longer than any axis that readers see
 _MOST_ENTRIES = 20_000  # Maximum number of tensor entries in a derived case
 _COARSE = 1e-9  # tolerance in float64 when large numbers cancel
 # Tolerance if the result is also multiplied by a number as large as `_FAR` (it would be 1e-3 in float32)
@@ -185,7 +185,7 @@ def _of_double(case: Case) -> bool:
 def _ones(case: Case) -> Iterator[Case]:
     """Cut each axis to size one, wherever it occurs. No two axes have the same size, so a size identifies an axis."""
     for size in _sizes(case):
-        for zeroed in (False, True):  # the only valid index into a table with one row is 0
+        for zeroed in (False, True):  # 0 is the only valid index into a table with one row
             yield replace(case, arguments=tuple(_cut(value, size, zeroed) for value in case.arguments))
 
 
@@ -257,7 +257,7 @@ def _stretched(value: Any, size: int, times: int) -> Any:
 
 
 def _agrees(case: Case, call: Callable[[Case], Any], other: Callable[[Case], Any]) -> bool:
-    """Return True if another right answer agrees with the reference on a case."""
+    """Return True if another right answer and the reference agree on a case."""
     try:
         return difference(other(case).value, call(case).value, case.tolerance, told=False) is None
     except TypeError:  # the values cannot be compared
@@ -288,7 +288,7 @@ def _instead(value: Any, old: torch.Tensor, new: torch.Tensor) -> Any:
 
 
 def _levels(case: Case) -> Iterator[Case]:
-    """Shift the columns of each row to very different levels; in another case, shift whole rows.
+    """Shift the columns of each row to very different levels and, in another case, shift whole rows.
 
     The column with the highest entries differs from row to row, so a mask hides some of these entries.
     """
@@ -311,7 +311,7 @@ def _offsets(case: Case) -> Iterator[Case]:
 
 
 def _nans(case: Case) -> Iterator[Case]:
-    for part in (2, 3, 1):  # several positions, because a mask may hide one of them
+    for part in (2, 3, 1):  # use several positions, because a mask may hide one of them
 
         def change(tensor: torch.Tensor, part: int = part) -> Iterator[torch.Tensor]:
             spoiled = tensor.clone(memory_format=torch.contiguous_format)
@@ -424,11 +424,11 @@ def refusal_cases(cases: Sequence[Case], calls: Sequence[Callable[[Case], Gave]]
 
     The arguments of the largest case are changed one at a time. A tensor is extended by one entry along an axis, cut to
     one entry along an axis, transposed, or given another axis. A list loses or repeats its last item. An integer
-    becomes 0, -1, its double, or the value of another argument. A float becomes NaN. In addition, the exercise's own
-    rejected cases are tried with each integer set to its smallest accepted value, because an answer must reject them
-    even if there is nothing to compute.
+    becomes 0, -1, its double, or the value of another argument. A float becomes NaN. In addition, each integer in the
+    exercise's own rejected cases is set to its smallest accepted value, because an answer must reject such inputs even
+    if there is nothing to compute.
 
-    A changed input becomes a case only if all known right answers reject it. If one of them accepts the input, the
+    A changed input becomes a case only if all known right answers reject it. If a right answer accepts the input, the
     statement does not cover it.
 
     Args:

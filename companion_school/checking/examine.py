@@ -11,8 +11,8 @@ NaN, invalid inputs, memory and types. If the answer is right, the first fault t
 reported, but no points are deducted. A fault costs only the robust mark if its case counts as robust
 (`Case.is_robust`), or if its kind is not "value" (`exercise.KINDS`).
 
-The answer runs either in this process (`call.in_this_process`) or in the grader's separate process. This module sees
-only the `Outcome` of each call.
+The answer runs either in this process (`call.in_this_process`) or in the grader's separate process. This module only
+sees the `Outcome` of each call.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class KnownMistake:
 
 
 def key_of(exercise: Exercise, seed: int = 0) -> AnswerKey:
-    """Create the key of an exercise. The reference and mistakes run only when needed, and once per case."""
+    """Create the key of an exercise. The reference and the mistakes are run when needed, once per case."""
     own = tuple(_apart(exercise, exercise.inputs(seed)))
     reference = _CalledOnce(in_this_process(exercise.reference))
     right: list[Callable[[Case], Outcome]] = [reference, *(in_this_process(answer) for answer in exercise.variants)]
@@ -179,20 +179,20 @@ class _CalledOnce:
         return self._given[at][1]
 
     def forget_all_but(self, cases: Iterable[Case]) -> None:
-        """Drop the outcomes of cases that were tried but not selected."""
+        """Drop the outcomes of cases that were not selected."""
         for at in self._given.keys() - {*map(self._place, cases)}:
             del self._given[at]
 
     @staticmethod
     def _place(case: Case) -> tuple[int, bool, int | None]:
-        return id(case.arguments), case.gradients, case.room  # everything on which a call depends
+        return id(case.arguments), case.gradients, case.room  # everything that affects a call
 
 
 def _apart(exercise: Exercise, cases: Iterable[Case]) -> Iterator[Case]:
     """Yield all cases without gradients, then repeat those that ask for gradients as *robust* cases.
 
-    A tensor that requires gradients is special: numpy rejects it, and it cannot be modified in place. In an exercise
-    about gradients, the cases stay as they are. If the answer takes no arguments, the tolerance is made absolute, so
+    A tensor that requires gradients is special: numpy rejects it, and it cannot be modified in place. In exercises
+    about gradients, the cases are not changed. If the answer takes no arguments, the tolerance is made absolute, so
     that a truncated number is not accepted as a rounded one.
     """
     later = []
@@ -217,8 +217,8 @@ def _largest(value: Any) -> float:
 def examine(key: AnswerKey, call: Call) -> Verdict:
     """Try an answer on the key's cases in order, up to the first case that shows that the answer is not right.
 
-    If no case does, all cases run once more in reverse order: an answer must give the same result for the same input,
-    whatever the calls in between, the memory layout, and what was written into earlier results.
+    If there is none, all cases run once more in reverse order. An answer must give the same result for the same input,
+    regardless of other calls, the memory layout, and anything written into earlier results.
     """
     robust: Verdict | None = None
     endless = set()
@@ -330,7 +330,7 @@ def call_faults(
 
 
 def _value_fault(case: Case, outcome: Outcome, expected: Outcome, told: bool) -> str | None:
-    """Describe what is wrong with a call's value or error, ignoring types and precision; None if nothing is wrong."""
+    """Describe what is wrong with a call's value or error, ignoring types and precision, or return None."""
     if outcome.result is Result.TIMEOUT:
         return "it did not finish within its time limit" + "; expected a ValueError" * case.refuse
     if outcome.result is Result.CRASHED:
@@ -394,11 +394,11 @@ def _gradient_faults(
 def _known(key: AnswerKey, call: Call, index: int, outcome: Outcome) -> str | None:
     """Return the message of the known mistake that explains an answer's wrong outcome on a case, or None.
 
-    On this case, the mistake must have the same outcome as the answer, with the same kind of fault. It must also agree
-    with the answer on at least half of the other cases that the answer fails, on half of those that the mistake fails,
-    and on half of all other cases. Cases that must be rejected do not count here, because a mistake seldom rejects
+    On this case, the mistake must have the same outcome as the answer, with the same kind of fault. The mistake must
+    also agree with the answer on at least half of the other cases that the answer fails, of those that the mistake
+    fails, and of all remaining cases. Cases that must be rejected do not count here, because a mistake seldom rejects
     anything, but an answer may. If several mistakes qualify, the one that agrees on most of the cases that the answer
-    fails is chosen, and ties go to the one that agrees on most cases overall.
+    fails is chosen. Ties are decided by the number of all cases on which the mistakes agree.
     """
     kind = _first_kind(key, index, outcome)
     alike = [
@@ -458,7 +458,7 @@ def same(first: Outcome, second: Outcome, case: Case) -> bool:
 
 
 def _input(names: Sequence[str], case: Case) -> str:
-    """Describe the arguments by name; if the line would be too long, show only the shapes of large tensors."""
+    """Describe the arguments by name. If the line would be too long, show only the shapes of large tensors."""
     for most in (MOST_NUMBERS, 4, 0):
         named = zip(names, case.arguments, strict=False)
         line = ", ".join(f"{name} = {describe(value, most)}" for name, value in named)

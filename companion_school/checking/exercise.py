@@ -1,4 +1,4 @@
-"""Define exercises: their statements, solutions, common mistakes, and inputs that tell right from wrong answers.
+"""Define exercises: their statements, solutions, common mistakes, and inputs that distinguish right from wrong answers.
 
 An exercise is written once, as a function in `lesson_NN.py` whose body between the two markers is the solution:
 
@@ -61,7 +61,8 @@ class Case:
     """An input on which an answer is tested.
 
     An answer has two marks, *right* and *robust*. A case counts towards *right*, unless its arguments must be rejected
-    or contain an added NaN; then it counts towards *robust*. The attributes `robust` and `right` override this.
+    or contain an added NaN. In these cases, it counts towards *robust*. The attributes `robust` and `right` override
+    this.
 
     Attributes:
         shows: The property that a wrong answer violates in this case, in words, such as "rows add up to one".
@@ -126,9 +127,10 @@ class Group:
     The first group is an exception: an answer that fails it earns nothing.
 
     Attributes:
-        name: What an answer that passes these cases can handle, in words for students, such as "several heads".
+        name: What an answer that passes these cases can handle, in words that students understand, such as "several
+            heads".
         points: Points for these cases: half for the public cases and half for the hidden ones.
-        shows: Properties (`Case.shows`) of the cases in this group. One group of the exercise leaves this empty and
+        shows: Properties (`Case.shows`) of the cases in this group. This is empty for one group of the exercise, which
             gets all remaining cases, including the derived ones.
     """
 
@@ -138,7 +140,7 @@ class Group:
 
 
 class Draw:
-    """Random numbers and sizes for cases, drawn from one seed; another seed gives different inputs of the same kind.
+    """Random numbers and sizes for cases, drawn from a seed. A different seed gives different inputs of the same kind.
 
     Args:
         seed: Seed of the generator.
@@ -205,7 +207,7 @@ class Exercise:
         minutes: Expected time for someone who has just read the lesson.
         forbidden: Names that an answer must not use, such as "softmax" if the exercise is to write a softmax.
         exact_zero: Whether an answer must give exactly 0 where the reference does, as the statement asks.
-        excused: Laws (`derived_cases.EXCUSES`) that do not hold for this exercise, each with a reason.
+        excused: Laws (`derived_cases.EXCUSES`) that do not apply to this exercise, each with a reason.
         right: Laws, `KINDS` of faults and properties of cases that count towards *right* in this exercise, although by
             default they count towards *robust*; each with the reason.
         robust: Laws and properties of cases that count towards *robust* in this exercise, although by default they
@@ -247,7 +249,7 @@ class Exercise:
 
     @property
     def example(self) -> str | None:
-        """The small example in the statement, which is its first Python code block; None if there is none."""
+        """The small example in the statement, which is its first Python code block, or None."""
         found = re.search(r"^```python\n(.*?)^```", self.statement, re.DOTALL | re.MULTILINE)
         return found and found[1]
 
@@ -306,7 +308,7 @@ class Exercise:
         return answer
 
     def group_of(self, case: Case) -> int:
-        """Return the index of a case's group: the group that lists its property, or else the group that lists none."""
+        """Return the index of a case's group: the one that lists its property or, failing that, the one with no list."""
         rest = next((at for at, group in enumerate(self.groups) if not group.shows), 0)
         return next((at for at, group in enumerate(self.groups) if case.shows in group.shows), rest)
 
@@ -360,7 +362,7 @@ def exercise(
         hints: Three hints, each giving away a little more.
         forbidden: Names that an answer must not use.
         exact_zero: Whether an answer must give exactly 0 where the reference gives 0.
-        excused: Laws that do not hold for this exercise, each with a reason: "one", "levels", "offset", "nan", "dtype",
+        excused: Laws that do not apply to this exercise, each with a reason: "one", "levels", "offset", "nan", "dtype",
             "other", "tie", "scale", "edge" and "large" (`derived_cases`), "memory" (the result may be an argument or a
             view into one) and "layout" (the arguments are in memory in the order of their axes).
         right: Names of what counts towards *right* in this exercise although by default it counts towards *robust*,
@@ -447,8 +449,8 @@ def _check_groups(id: str, groups: Sequence[Group], points: int) -> None:
 
 
 def _parts(id: str, reference: Answer) -> tuple[str, str]:
-    """Return the stub and the solution: the code without decorator and docstring, first without its body, then with
-    it."""
+    """Return the stub and the solution, which are the code without decorator and docstring, and without and with
+    body."""
     text = textwrap.dedent(inspect.getsource(reference))
     tree = ast.parse(text).body[0]
     assert isinstance(tree, ast.FunctionDef)

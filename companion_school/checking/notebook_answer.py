@@ -116,7 +116,7 @@ class Printed(io.TextIOBase):
 
     @property
     def told(self) -> str:
-        """A heading, the first lines below it and the number of further lines; empty if nothing was printed."""
+        """A heading, followed by the first lines and the number of further lines, or "" if nothing was printed."""
         if not self._start.strip():
             return ""
         lines = self._start.split("\n")[:MOST_LINES]
@@ -131,7 +131,7 @@ def not_run(name: str, answer: Any, cells: Sequence[str]) -> str:
 
     Args:
         name: Name of the function.
-        answer: The current object with that name, from an earlier cell, or None.
+        answer: The current object with that name, which comes from an earlier cell, or None.
         cells: Texts of the notebook's cells in the order in which they ran, as in IPython's `In`.
 
     Returns:
@@ -162,7 +162,7 @@ def praise(verdict: Verdict, right: str) -> str:
         verdict: The verdict on the answer.
         right: A sentence that says that the answer is right.
     """
-    in_color = type(sys.stdout).__module__.startswith("ipykernel")  # Jupyter displays and saves colors
+    in_color = type(sys.stdout).__module__.startswith("ipykernel")  # jupyter displays and saves colored text
     sign = "\x1b[1;32m\u2713\x1b[0m" if in_color else "\u2713"
     if verdict.robust is None:
         said = f"{sign} {right} It is also robust {STAR}: it passed all further tests."
@@ -188,7 +188,7 @@ def _still_running(title: str) -> Iterator[None]:
 
 
 def _forbidden(answer: Callable[..., Any], forbidden: Sequence[str]) -> list[str]:
-    """Return the forbidden names that the answer uses; empty if its source is unavailable, as for generated code."""
+    """Return the forbidden names that the answer uses, or none if its source is unavailable, as for generated code."""
     try:
         return forbidden_uses(textwrap.dedent(inspect.getsource(answer)), forbidden)
     except (OSError, TypeError, SyntaxError):

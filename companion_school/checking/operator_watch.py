@@ -1,8 +1,8 @@
 """Find the forbidden operators that an answer uses, both while it runs and in its source text.
 
-During a call, PyTorch's profiler records every operator at dispatch, regardless of how the answer reaches it: functions
-under any name, methods, scripted and compiled code, ATen's fused kernels, and the steps of autograd's engine. A
-student's own method called `softmax` passes, because it runs other operators.
+During a call, PyTorch's profiler records every operator at dispatch, however the answer reaches it: through functions
+under any name, methods, scripted and compiled code, ATen's fused kernels, or the steps of autograd's engine. A method
+called `softmax` that a student wrote is accepted, because it runs other operators.
 
 A few forbidden names are parts of PyTorch that are written in Python and run the same operators as a right answer
 (`_LIBRARY`). Calls to these parts are detected when Python enters them, whatever name the answer uses for them.
@@ -58,8 +58,8 @@ class Watch:
         forbidden: Names to detect.
 
     Attributes:
-        seen: The forbidden operators and names noticed so far. The list is complete only after the context has ended.
-        measures: Whether to measure memory as well.
+        seen: The forbidden operators and names detected so far. The list is complete only after the context has ended.
+        measures: Whether to measure memory too.
         peak: If `measures` is true, the peak number of bytes that PyTorch allocated in the most recent context.
     """
 
@@ -87,7 +87,7 @@ class Watch:
             self._names.__enter__()
             self._before = threading.getprofile(), sys.getprofile()
             threading.setprofile(self._begins)
-            self._hook = self._enters  # stored because each access to the method creates a new object
+            self._hook = self._enters  # stored, because each access to the method creates a new object
             if self._library:
                 sys.setprofile(self._hook)
         return self
@@ -119,7 +119,7 @@ class Watch:
         self._names.another().__enter__()
 
     def _enters(self, frame: Any, event: str, _: Any) -> None:
-        """Profile hook: note when Python enters a forbidden function of PyTorch."""
+        """Profile hook that records when Python enters a forbidden function of PyTorch."""
         code = frame.f_code
         if event == "call" and code.co_flags & CO_OPTIMIZED and code.co_filename.startswith(_TORCH):
             self.seen += sorted(_parts(code.co_filename, code.co_qualname) & self._library)
@@ -390,7 +390,7 @@ def _path(node: ast.AST, known: Mapping[str, str]) -> str:
 
 @lru_cache(maxsize=4096)
 def _module_at(path: str) -> ModuleType | None:
-    """Return the module with this full name if it is reachable from modules that an answer may use, otherwise None."""
+    """Return the module with this full name if it can be reached from modules that an answer may use, or None."""
     root, *names = path.split(".")
     if path in _MODULES or root not in _MODULES:
         return sys.modules.get(path)
@@ -404,7 +404,7 @@ def _module_at(path: str) -> ModuleType | None:
 
 @lru_cache(maxsize=16384)
 def _is_same(name: str, forbidden: str, in_part: bool) -> bool:
-    """Return True if a name is the forbidden one or, with `in_part`, contains it as whole words."""
+    """Return True if a name is the forbidden name or, with `in_part`, contains it as whole words."""
     if name.strip("_") == forbidden.strip("_"):
         return True
     if not in_part or forbidden in _AUTOGRAD or forbidden in UNWATCHED:

@@ -1,9 +1,9 @@
 """Files with the keys of exercises, so that answers can be examined without the reference solutions.
 
-Each file holds the test cases and, for each case, the outcomes of a right answer and of every known mistake. It
-contains no code. If the answer is a single fixed result ("read off the weight"), the file for students holds only the
-known mistakes and the types and shapes of the result. In this case, only the hidden check can decide whether an answer
-is right.
+Each file contains the test cases and, for each case, the outcomes of a right answer and of every known mistake. It
+contains no code. If the answer is a single fixed result ("read off the weight"), the file for students contains only
+the known mistakes, and the types and shapes of the result. In this case, only the hidden check can decide whether an
+answer is right.
 """
 
 from __future__ import annotations

@@ -386,7 +386,7 @@ def _secret_file(flags: Namespace, out: Path) -> tuple[Path, bool]:
 
 
 def _guides(named: str | None) -> Path | None:
-    """Find the folder that holds the stages' notebooks.
+    """Find the folder with the stages' notebooks.
 
     If `named` is given, return its subfolder `build`; raise `ValueError` if that does not exist. Otherwise, return
     `notebooks/build` in the working directory or in the repository that contains the package. Return None if neither
@@ -462,11 +462,11 @@ def _export(flags: Namespace) -> int:
         named = dict(one.split("=", 1) for one in flags.columns if "=" in one)
         if set(named) - {*lms.ROLES} or len(named) != len(flags.columns):
             raise ValueError(f"--columns: expected Identifier=HEADING Grade=HEADING, got {' '.join(flags.columns)}")
-        text, unknown = lms.filled(Path(flags.into), rows, named, names_known(folder))
+        text, unknown, filled_in = lms.filled(Path(flags.into), rows, named, names_known(folder))
         write_atomic(to, text)
         if unknown:
             print(f"not in {flags.into}, so their grades are not in {to}: {', '.join(unknown)}")
-        told = f"{students - len(unknown)} of {told}"
+        told = f"{count(filled_in, 'grade')} filled in, of {told}"
     print(f"{to}: {told}, {count(len(sets), 'problem set')} ({', '.join(sets)})")
     return 0
 

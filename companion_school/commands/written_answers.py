@@ -9,6 +9,7 @@ from jsonargparse import Namespace
 from companion.commands.parser import Parser
 from companion.ground.atomic import must_be_writable, write_atomic
 from companion.ground.display import count
+from companion.ground.waiting import counting
 
 
 def collect_parser() -> Parser:
@@ -79,8 +80,9 @@ def collect(flags: Namespace) -> int:
         raise ValueError("--pset: expected a problem set with written answers, found none")
     known = read_sheet(to) if to.is_file() else {}
     handed = handed_in(folder, task.name or None)
-    # one process is enough, because loading PyTorch in a second process would take longer than reading
-    graded = grade(handed, [], b"", written=written, jobs=1, runs=True)
+    # one process is enough, because a second one would need more time to load PyTorch than to read
+    with counting(len(handed), unit="submission", what="reading") as step:
+        graded = grade(handed, [], b"", written=written, jobs=1, runs=True, done=lambda _: step(1))
     rows, shown = rows_of(graded, blind=flags.blind), to.with_suffix(".html")
     write_atomic(to, sheet(rows, known))
     write_atomic(shown, sheet_page(rows))
@@ -96,8 +98,8 @@ def collect(flags: Namespace) -> int:
         if len(students) > 1:
             who = f"{len(students)} students" if flags.blind else ", ".join(students)
             print(f"{id}: {who} handed in the same text")
-    found = sum(bool(text.text) for _, text in texts)
-    print(f"{to}: {count(found, 'text')} of {count(len(graded), 'student')}; {shown} shows them with their pictures")
+    found = count(len(rows), "different text" if flags.blind else "text")
+    print(f"{to}: {found} of {count(len(graded), 'student')}; {shown} shows them with their pictures")
     return 0
 
 

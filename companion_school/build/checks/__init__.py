@@ -1,4 +1,4 @@
-"""The parts of each stage. Each stage has a module named after its file."""
+"""The parts of each stage, in a module named after the stage's file."""
 
 LAWS = ("levels", "offset", "nan", "scale", "edge", "one", "dtype", "layout", "memory", "other", "tie")
 USUAL = {law: "only ordinary inputs are required" for law in LAWS}

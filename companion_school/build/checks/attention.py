@@ -475,7 +475,7 @@ Attention_elsewhere.mistake(
 
 @part(2, points=1, excused=_STRICT | {"layout": "the cached tensors have their original memory layout"})
 def Attention_kept(code, x, old_key, old_value, query, key, value, output, heads):
-    """`turn` rotates queries and keys, and `cache` stores rotated keys and values."""
+    """`turn` rotates the queries and keys, and `cache` stores the rotated keys and the values."""
 
     class Cache:
         kept = None, None

@@ -88,7 +88,7 @@ def _(draw):
     yield Case(
         "top-p keeps the fewest tokens that reach it, including the one that crosses it", (few, 1.0, None, 0.6, 0.0)
     )
-    halves = torch.tensor([0.5, 0.25, 0.25]).double().log()  # probabilities whose sums are exact in floating point
+    halves = torch.tensor([0.5, 0.25, 0.25]).double().log()  # probabilities with sums that are exact in floating point
     yield Case("top-p keeps no more tokens than needed: one half is enough for a half", (halves, 1.0, None, 0.5, 0.0))
     yield Case("top-p keeps at least the first", (few, 1.0, None, 0.01, 0.0))
     yield Case("min-p is a fraction of the largest probability", (few, 1.0, None, 1.0, 0.4))
@@ -231,7 +231,7 @@ def _model(draw):
     shapes = {"embedding.weight": (11, 8), "decoder.norm.weight": (8,)}
     shapes |= {f"decoder.blocks.{n}.{name}": shape for n in range(2) for name, shape in block.items()}
     weights = {name: draw.normal(*shape) for name, shape in shapes.items()}
-    return weights | {"embedding.weight": 0.5 * weights["embedding.weight"]}  # keep the probabilities away from 0 and 1
+    return weights | {"embedding.weight": 0.5 * weights["embedding.weight"]}  # avoids probabilities close to 0 and 1
 
 
 @generate.cases

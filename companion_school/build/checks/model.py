@@ -265,7 +265,7 @@ Transformer_goes_on.mistake(
 
 @part(5, points=1, excused=_EXCUSED | {"other": "a few numbers have no fixed standard deviation"})
 def Transformer_begins(code, sizes, seed):
-    """The weights of a new decoder are drawn by `initialise`, and it keeps its configuration."""
+    """A new decoder draws its weights with `initialise` and stores its configuration."""
     config = code.Config(**sizes)
     with default_dtype(torch.float64):
         torch.manual_seed(seed)

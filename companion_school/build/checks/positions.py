@@ -84,7 +84,7 @@ def waves(code, places, d_model, base):
 def _(draw):
     yield Case("at position 0 all sines are 0 and all cosines are 1", (torch.tensor([0]), 4, 10000.0))
     yield Case("place 1", (torch.tensor([1]), 2, 10000.0))
-    tokens, half = draw.whole(3, 5), draw.whole(3, 6)  # tokens is never 2 * half, so the axes have different sizes
+    tokens, half = draw.whole(3, 5), draw.whole(3, 6)  # `tokens` is never 2 * half, so the axes have different sizes
     yield Case("positions in order", (torch.arange(tokens), 2 * half, 10000.0))
     yield Case("positions that start later, with a gap", (draw.wholes(5, 90, tokens), 2 * half, 300.0))
 
@@ -224,7 +224,7 @@ rotate.variant(
 
 @part(3, points=1, excused={"levels": "scores in the thousands lose digits", "offset": "and lose even more of them"})
 def rotate_distance(code, q, k, places, later, base):
-    """Scores of rotated queries and keys depend only on their distance."""
+    """Scores of rotated queries and keys depend only on the distance between their positions."""
     turned = code.rotate(q, places + later, base) @ code.rotate(k, places + later, base).mT
     return turned, turned - code.rotate(q, places, base) @ code.rotate(k, places, base).mT
 

@@ -289,7 +289,7 @@ def quantize_model(code, bits, group, ids):
     torch.manual_seed(5)
     with default_dtype(torch.float32), torch.no_grad():
         own = model.Transformer(model.Config(13, 16, 2, 4, 2, 24))
-        own.head = torch.nn.Linear(16, 13, bias=False)  # as in some models of stage 10, outside the decoder
+        own.head = torch.nn.Linear(16, 13, bias=False)  # outside the decoder, as in some models of stage 10
         before = code.bytes_of(own)
         made = code.quantize_model(own, bits, group)
         logits = made(ids)

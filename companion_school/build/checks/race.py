@@ -37,7 +37,7 @@ def race(code, text, unseen, seconds):
         holds[fact] = bool(is_so)
         return holds[fact]
 
-    for given in (seconds, 3 * seconds):  # the machine may be busy, so try again with more time if nothing was learned
+    for given in (seconds, 3 * seconds):  # a busy machine may need more time to learn anything
         dtype, start = torch.get_default_dtype(), time.monotonic()
         # The first two context managers restore settings that a race must not change.
         with default_dtype(dtype), torch.enable_grad(), watched_training() as loop:
@@ -99,17 +99,17 @@ def race(code, text, unseen, seconds):
                 before, after = logits[:, : tokens - 1], model(other[:, :-1])[:, : tokens - 1]
                 ahead = ahead and torch.allclose(before, after, rtol=1e-2, atol=1e-2)
         note("the same tokens give the same logits", again)
-        note("no logit depends on later tokens", ahead or not again)  # random logits differ in every call
+        note("no logit depends on later tokens", ahead or not again)  # random logits are different in every call
         even = math.log(vocab) * (len(ids) - 1)
         sees = note("it does not guess the token that it has just read", copied < 0.8 * (len(ids) - 1))
-        best = 0.9 * min(math.log(vocab), nats / (len(ids) - 1)) * others  # a shifted model does clearly better here
+        best = 0.9 * min(math.log(vocab), nats / (len(ids) - 1)) * others  # a shifted model has a much lower loss here
         behind = not note("it does not guess the token before that", not sees or other_nats[0] >= best)
         beyond = not note("it does not guess the token after the next", not sees or other_nats[1] >= best)
         shifted = behind or beyond
         note("it predicts better than equal probabilities", nats < 0.98 * even or shifted or not again)
         counts = torch.tensor(ids[1:]).bincount().double()
         frequent = -torch.special.xlogy(counts, counts / counts.sum()).sum().item()
-        learned = nats < frequent or shifted or not (again and ahead)  # these three faults are noted as separate facts
+        learned = nats < frequent or shifted or not (again and ahead)  # each of these three faults is noted separately
         note("it predicts better than the frequencies of the tokens", learned)
         note("it is not far worse than equal probabilities", nats < 2 * even or not sees or shifted or not again)
         note("it uses its time, or has learned already", learned or took > 0.2 * given)
@@ -122,7 +122,7 @@ def race(code, text, unseen, seconds):
 def _(draw):
     words = ["".join("etaoinshrdlu"[at] for at in draw.wholes(0, 11, draw.whole(2, 6))) for _ in range(60)]
 
-    def chain(length):  # three words can follow each word, so even a memorizing model predicts new text well
+    def chain(length):  # each word has three possible successors, so even a model that memorizes predicts new text well
         at = 0
         return " ".join(words[at := (7 * at + step) % 60] for step in draw.wholes(1, 3, length))
 
@@ -152,7 +152,7 @@ def _counting(old, new):
 
 
 def _trained(batch, clear="            toy.weight.grad = None\n"):
-    """Return the fast race, preceded by nine updates of another model on `batch`, each followed by `clear`."""
+    """Return the fast race, preceded by nine updates of another model on `batch`, with `clear` after each of them."""
     loop = (
         f"    toy = nn.Embedding(256, 4)\n    for n in range(9):\n        toy({batch}).square().sum().backward()\n"
         f"        with torch.no_grad():\n            toy.weight -= 0.01 * toy.weight.grad\n{clear}"

@@ -96,7 +96,7 @@ join.variant(
 
 
 def _words(draw, letters, most, count):
-    """Return a text in which `count` random words, made from a few letters, are repeated in random order."""
+    """Return a text in which `count` random words made of a few letters are repeated in random order."""
     words = ["".join(letters[at] for at in draw.wholes(0, len(letters) - 1, draw.whole(1, most))) for _ in range(count)]
     return " ".join(words[at] for at in draw.wholes(0, count - 1, 4 * count))
 
@@ -266,7 +266,7 @@ _TH, _HE, _THE = (ord("t"), ord("h")), (ord("h"), ord("e")), (ord("t"), 256)
 
 
 def _merges(draw, letters, count):
-    """Return random merges that could have been learned: pairs of bytes and of tokens from earlier merges."""
+    """Return random merges that could have been learned: pairs of bytes or of tokens from earlier merges."""
     tokens, merges = [ord(letter) for letter in letters], []
     while len(merges) < count:
         pair = tuple(tokens[at] for at in draw.wholes(0, len(tokens) - 1, 2))

@@ -144,7 +144,7 @@ CrossBlock.variant(
 @part(8, points=3, excused=_USUAL, seconds=60.0)
 def Translator(code, source, real, target, weights, base):
     """The whole model computes the encoder's output and the logits of the target."""
-    config = code["model"].Config(11, 8, 2, 2, 1, 12, base)  # the heads must be wide enough for the base to matter
+    config = code["model"].Config(11, 8, 2, 2, 1, 12, base)  # wide enough heads for the base to have an effect
     logits = run_with(lambda: code.Translator(config), weights, source, real, target)
     with default_dtype(torch.float64):
         model = code.Translator(config)
@@ -239,7 +239,7 @@ Translator.variant(
 
 @part(8, points=1, excused=_USUAL)
 def Translator_begins(code, sizes, seed):
-    """The weights of a new translator are drawn by `initialise`."""
+    """A new translator draws its weights with `initialise`."""
     with default_dtype(torch.float64):
         torch.manual_seed(seed)
         model = code.Translator(code["model"].Config(**sizes))

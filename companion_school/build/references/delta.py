@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 
 def delta_rule(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """At each token, write the missing part of its value to a state, then read: state += beta * k^T (v - k state).
+    """For each token, write the missing part of its value to a state, then read: state += beta * k^T (v - k state).
 
     q, k:   (batch, head, token, d_k); keys have length 1.
     v:      (batch, head, token, d_v).
@@ -56,8 +56,9 @@ class DeltaLayer(nn.Module):
         self.write = nn.Linear(d_model, heads, bias=False)
 
     def forward(self, x: Tensor, mask=None, turn=None, cache: State | None = None) -> Tensor:
-        """(batch, token, d_model) -> the same. No rotation and no mask are needed, because the order of the writes
-        encodes the positions and no token reads later ones. A `cache` is a `State`, which is updated."""
+        """(batch, token, d_model) -> (batch, token, d_model). No rotation and no mask are needed, because the order of
+        the writes encodes the positions and no token reads later ones. If a `cache` is given, it must be a `State`,
+        which is updated."""
         q, k = (F.normalize(split(layer(x), self.heads), dim=-1) for layer in (self.query, self.key))
         v, beta = split(self.value(x), self.heads), self.write(x).sigmoid().transpose(1, 2)
         heads, table = delta_rule(q, k, v, beta, None if cache is None else cache.table)

@@ -25,7 +25,7 @@ def expanded(q: Tensor, c: Tensor, k: Tensor, U_k: Tensor, U_v: Tensor, mask: Te
 
 
 def absorbed(q: Tensor, c: Tensor, k: Tensor, U_k: Tensor, U_v: Tensor, mask: Tensor | None = None) -> Tensor:
-    """The same result for the same inputs without computing any head's keys or values: U_k is applied to the queries,
+    """Compute the same result from the same inputs without any head's keys or values: U_k is applied to the queries,
     and U_v to the weighted average of latents."""
     d_k = U_k.shape[1]
     down = torch.einsum("bhqd,hdr->bhqr", q[..., :d_k], U_k)
@@ -49,8 +49,8 @@ class LatentAttention(nn.Module):
         self.output = nn.Linear(heads * self.d_head, d_model, bias=False)
 
     def forward(self, x: Tensor, mask: Tensor | None = None, turn=None, cache=None) -> Tensor:
-        """(batch, token, d_model) -> the same. A `cache` stores the normed latent and the rotated key in place of keys
-        and values. A single token is computed with `absorbed`, several tokens with `expanded`."""
+        """(batch, token, d_model) -> (batch, token, d_model). A `cache` stores the normed latent and the rotated key in
+        place of keys and values. A single token is computed with `absorbed`, several tokens with `expanded`."""
         q = split(self.query(x), self.heads)
         c, k = self.down(x)[:, None].split([self.rank, self.d_rope], dim=-1)
         c = self.latent_norm(c)

@@ -41,7 +41,7 @@ def race(text: str, seconds: float) -> Runner:
         return model
 
     begun = time.monotonic()
-    trained(5)  # discarded: it only shows how many updates fit
+    trained(5)  # a discarded run that shows how many updates fit into the time
     each = (time.monotonic() - begun) / 5
     left = seconds - (time.monotonic() - start)
     return Runner(trained(max(1, int(0.95 * left / each))).eval().cpu(), merges, context)

@@ -22,8 +22,8 @@ DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF1
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:  # given
-    """Return all tensors of a file: eight bytes give the length of the header, and the header gives the position of
-    each tensor after it.
+    """Return all tensors in a file. Its first eight bytes give the length of the header, and the header gives the
+    position of each tensor after it.
 
     Raises `ValueError` if the file is truncated or has another format.
     """
@@ -78,7 +78,7 @@ def take(fields: dict, expected: dict) -> None:  # given
 
 
 class Normed(nn.Linear):
-    """A linear layer without bias, followed by a norm of each head: `norm` has one gain for all heads, (d_head)."""
+    """A linear layer without bias, followed by a norm for each head. `norm` has one gain, (d_head), for all heads."""
 
     def __init__(self, d_model: int, heads: int, d_head: int, eps: float):
         super().__init__(d_model, heads * d_head, bias=False)
@@ -103,7 +103,7 @@ class WideAttention(Attention):
 
 
 class Published(Transformer):
-    """Your decoder with heads of width `d_head` and norms with another `eps`.
+    """Your decoder with heads of width `d_head`, and with a different `eps` in its norms.
 
     tied:    if true, the embedding is also the head, as in your model; otherwise `head` is a linear layer without bias.
     normed:  if true, queries and keys are normed.
@@ -165,7 +165,7 @@ def llama(fields: dict, tensors: dict[str, Tensor]) -> tuple[Published, dict[str
 
 def renamed(tensors: dict[str, Tensor], names: dict[str, str]) -> dict[str, Tensor]:
     """Return the tensors with `names[what]` in place of `what` in names of the form `what.weight` or `what.bias`; other
-    names stay."""
+    names do not change."""
     own = {}
     for name, x in tensors.items():
         what, _, kind = name.rpartition(".")
@@ -178,7 +178,7 @@ LAYOUTS = {"llama": llama, "qwen3": llama}
 
 
 def load(folder: str | Path) -> Published:
-    """Return the model in a folder, in float32, ready to generate.
+    """Return the model in a folder, in float32 and ready to generate text.
 
     Raises a `ValueError` with the name of any unknown layout, of any field that is missing or not supported by your
     model, and of any tensor that is missing, unused or has another shape.

@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 
 def quantize(weight: Tensor, bits: int, group: int) -> tuple[Tensor, Tensor]:
-    """Round each weight to the nearest multiple of its scale, (out, in) -> levels and scales.
+    """Round each weight, (out, in), to the nearest multiple of its scale, and return levels and scales.
 
-    A group is `group` neighboring weights of a row. Its scale maps the largest magnitude to 2^(bits - 1) - 1, is
-    rounded to float16 before it is used, and is at least 2^-14. Levels are int8, (out, in); scales are float16, (out,
-    in / group).
+    A group is `group` neighboring weights of a row. The group's scale maps its largest magnitude to 2^(bits - 1) - 1,
+    is at least 2^-14, and is rounded to float16 before it is used. Levels are int8, (out, in); scales are float16,
+    (out, in / group).
     """
     groups = weight.unflatten(-1, (-1, group))
     scales = (groups.abs().amax(-1) / (2 ** (bits - 1) - 1)).clamp(min=2**-14).half()

@@ -1,7 +1,7 @@
 """Stage 11, race.py: the fewest bits per byte on unseen text after a given number of seconds (lessons 12 and 14).
 
 Everything is allowed (fused kernels, compiled models, other optimizers, batches or models) except training on the text
-that is measured. This recipe keeps the model of the earlier stages, and changes how it is computed and trained.
+used for the score. This recipe keeps the model of the earlier stages, and changes how it is computed and trained.
 """
 
 import math
@@ -95,7 +95,10 @@ def _optimizers(model: nn.Module) -> list[torch.optim.Optimizer]:
 
 
 def _batches(ids: Tensor, context: int, batch: int) -> Iterator[Tensor]:
-    """Yield windows, (batch, context + 1), forever. Each round covers the whole text, starting at another position."""
+    """Yield windows, (batch, context + 1), forever.
+
+    Each round covers the whole text, starting at a different position.
+    """
     while True:
         shift = torch.randint(context, ()).item()
         starts = torch.arange(shift, len(ids) - context - 1, context)
@@ -121,7 +124,7 @@ def race(text: str, seconds: float) -> Runner:
         done = (time.monotonic() - start) / seconds
         if done >= 1:
             break
-        share = min(1.0, done / 0.02, (1 - done) / 0.6)  # a short rise, a plateau, and a fall to 0 from 0.4 on
+        share = min(1.0, done / 0.02, (1 - done) / 0.6)  # a short rise, a plateau, and a fall to 0 that begins at 0.4
         with torch.autocast(device, torch.bfloat16, enabled=gpu):
             logits = fast(window[:, :-1])
         loss = F.cross_entropy(logits.flatten(0, 1).float(), window[:, 1:].flatten())

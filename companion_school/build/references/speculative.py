@@ -26,7 +26,7 @@ def correction(p: Tensor, q: Tensor) -> Tensor:
 
 
 def judge(p: Tensor, q: Tensor, guesses: list[int], generator: torch.Generator) -> list[int]:
-    """Return the accepted guesses, in order up to the first rejected one, and one more token.
+    """Return the guesses before the first rejected guess, and one more token.
 
     p:  the model's probabilities at every guess and after the last one, (guess + 1, vocab).
     q:  the probabilities that the draft drew its guesses from, (guess, vocab).
@@ -41,7 +41,7 @@ def judge(p: Tensor, q: Tensor, guesses: list[int], generator: torch.Generator) 
 
 
 def shorten(cache: Cache, tokens: int):
-    """Reduce a cache to its first `tokens` tokens, as if it had never seen the others."""
+    """Shorten a cache to its first `tokens` tokens, as if it had never stored the others."""
     cache.keys, cache.values = cache.keys[:, :, :tokens], cache.values[:, :, :tokens]
 
 

@@ -37,8 +37,8 @@ def symbols() -> list[str]:  # given
 
 
 def save_merges(merges: list[Merge], folder: str | Path) -> None:  # given
-    """Write merges as a `tokenizer.json` that other programs can read: every text gets the same ids, and id 0 ends a
-    text.
+    """Write merges to a `tokenizer.json` that other programs can read. They get the same ids for every text, and id 0
+    ends a text.
 
     Raises `ValueError` if two merges produce the same token, which such a file cannot represent.
     """
@@ -83,7 +83,7 @@ def join(word: list[int], pair: Merge, token: int) -> list[int]:
 def learn(text: str, most: int) -> list[Merge]:
     """Learn at most `most` merges from a text: each joins the most frequent pair, until no pair occurs twice.
 
-    Pairs are counted within the pieces of the text, at every position. Of equally frequent pairs, the smallest is
+    Pairs are counted at every position within the pieces of the text. Of equally frequent pairs, the smallest is
     chosen. A thousand merges on a megabyte should take less than a minute, so update only the words that contain the
     pair.
     """

@@ -1,4 +1,4 @@
-"""Stage 2: one attention layer, run plain, masked, with rotated queries and keys, with a cache, and with a source."""
+"""Stage 2: an attention layer in several runs: plain, masked, with rotated queries and keys, a cache, or a source."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ _CHOICES = (
 
 
 def _last_of(step: int) -> Find:
-    """Find the logits of the last token in a call of the model.
+    """Find the logits of the last token in a call to the model.
 
     Only these are compared, because the number of tokens that a call reads depends on whether a cache is used.
     """

@@ -244,7 +244,7 @@ def looked(world: World, log: Recorder) -> None:
         model(some_ids())
     log.mark("how many", len(seen))
     for n, stream in enumerate(seen):
-        with log.unseen():  # making the copy is not recorded, so no line of the model is blamed for a difference
+        with log.unseen():  # copying is not recorded, so that no line of the model is blamed for a difference
             found = stream.clone()
         log.mark(f"stream {n}", found)
     log.mark("lens", code.lens(model, draw("a stream", BATCH, D_MODEL)))

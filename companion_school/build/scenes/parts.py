@@ -1,4 +1,4 @@
-"""The tensors of an attention layer, a block and a whole model, and how each is found in a recorded run."""
+"""The tensors of an attention layer, a block and a whole model, and functions that find them in a recorded run."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _inside(log: Log, within: Where | None) -> tuple[Call | None]:
 
 
 def function_of(name: str, argument: Find, within: Where) -> Find:
-    """Within another call, find the call of a function that received exactly this tensor, and return its result."""
+    """Within another call, find the call in which a function received exactly this tensor, and return its result."""
 
     def find(log: Log) -> Value | None:
         wanted = argument(log)
@@ -291,7 +291,7 @@ def attention_nodes(
         def search(log: Log) -> Value | None:
             value = find(log)
             good = value is not None and isinstance(value.content, Tensor) and value.content.numel() == numbers
-            return value if good or log.error is not None else None  # code that groups heads may repeat keys later
+            return value if good or log.error is not None else None  # code that groups heads may repeat the keys later
 
         return search
 

@@ -86,7 +86,7 @@ def _load(world: World, log: Recorder, kind: tuple[dict[str, Any], dict[str, Ten
 
 
 def _at_home(nodes: list[Node]) -> list[Node]:
-    """Adapt the nodes of stage 5's decoder to stage 10, where other functions compute some of them."""
+    """Adapt the nodes of stage 5's decoder to stage 10, where different functions compute some of them."""
     wider = {"Transformer.forward": ("Published.forward", "Transformer.forward")}
     made = []
     for node in nodes:

@@ -82,7 +82,7 @@ def write_bundle(
             info.external_attr, info.compress_type = _RIGHTS.get(path, _READ), zipfile.ZIP_DEFLATED
             packed.writestr(info, content)
     write_atomic(file, made.getvalue())
-    file.chmod(0o600)  # the file contains the secret
+    file.chmod(0o600)  # this file contains the secret
 
 
 def requirements() -> list[str]:
