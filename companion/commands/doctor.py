@@ -90,7 +90,8 @@ def run(flags: Namespace) -> int:
 
 
 def software() -> dict[str, Any]:
-    """Return the versions of Python, the course and its main libraries, and which extras are installed."""
+    """Return the versions of Python, the course and its main libraries, and the extras that are installed or
+    missing."""
     names = ("torch", "numpy", "safetensors", "tokenizers", "transformers")
     return {
         "course": course(),
@@ -229,7 +230,7 @@ def gpu() -> str:
 class Compared:
     """The result of a calculation made in two ways.
 
-    If `must_hold` is true, both ways must agree on every machine; otherwise, they may differ by rounding.
+    If `must_hold` is true, the two results must agree on every machine; otherwise, they may differ by rounding.
     """
 
     must_hold: bool

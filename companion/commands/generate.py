@@ -189,7 +189,7 @@ def told(writer: Writer, flags: Namespace) -> Writer:
 
 
 def _given(flags: Namespace) -> dict[str, Any]:
-    """Return the sampling settings among the flags."""
+    """Return the sampling settings that are given as flags."""
     return {name: flags[name] for name in DRAWING if flags[name] is not None}
 
 

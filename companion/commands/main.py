@@ -76,7 +76,7 @@ def command_parser(task: str = TextSettings.task, wanted: Sequence[str] | None =
 
     Args:
         task: The task that determines the flags of `train`.
-        wanted: The commands whose flags are added (default: all). A command line only needs the flags of its own
+        wanted: The commands whose flags are added (default: all). A command line needs only the flags of its own
             command.
     """
     wanted = tuple(commands()) if wanted is None else wanted

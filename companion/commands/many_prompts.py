@@ -113,7 +113,7 @@ def write_many(
         asked: The requests.
         at_once: The batch size.
         tokens: Maximum tokens per text, as in `Writer.most`, for requests that do not set it themselves.
-        seed: Random seed that a request may override. Request number r draws from random stream r of its seed, like
+        seed: Random seed that a request may override. Request number r uses random stream r of its seed, just like
             prompts that are given as flags.
         weights: The weight format.
     """

@@ -1,8 +1,8 @@
 """Small calculations that must agree on every machine, and others that may differ; all of them take under two seconds.
 
 Two results are sure to be equal bit for bit only if the same operation runs on the same memory. A processor's kernels
-add numbers in an order that depends on a tensor's sizes, its address in memory and the number of threads, and each
-order rounds differently.
+add numbers in an order that depends on a tensor's sizes, its address in memory and the number of threads. Sums in a
+different order are rounded differently.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ class Writer:
     def options(self, rows: Sequence[Sequence[int]]) -> Options:
         """Return the model's settings for texts that follow these prompts, as keyword arguments of `generate`.
 
-        For a translation model, the prompts are the `source`.
+        For a translation model, the prompts are passed as `source`.
         """
         special = self.says.special
         options: Options = {"stop": special.stop, "rules": self.says.rules, "until": self._until(rows)}
@@ -231,7 +231,7 @@ def checkpoint_folder(name: str, *, download: bool = False, flag: str = "--check
 
     Args:
         name: A folder, a GGUF file, or the name of a model that was fetched before.
-        download: Fetch the model if it is not here.
+        download: Fetch the model if that has not been done before.
         flag: The flag, for messages.
 
     Raises:
@@ -260,7 +260,7 @@ def from_checkpoint(
     Args:
         name: A folder, a GGUF file, or the name of a model that was fetched before.
         device: The device of the model.
-        download: Fetch the model if it is not here.
+        download: Fetch the model if that has not been done before.
         ids: Read prompts as token ids, and write ids; this needs no tokenizer unless there are stop strings.
         dtype: Dtype of the weights (default: as stored).
         stop: Stop strings, in addition to those in the folder.
@@ -337,7 +337,7 @@ def _by_ids(writer: Writer) -> Writer:
 
 
 def read_ids(text: str) -> list[int]:
-    """Return the token ids in a text like "5 17 3". Raises `ValueError` for text of another form."""
+    """Return the token ids in a text like "5 17 3". Raises `ValueError` if the text has a different form."""
     words = text.replace(",", " ").split()
     if not words or not all(word.isascii() and word.isdigit() and len(word) < 19 for word in words):
         raise ValueError(f'--prompt-ids {shortened(text)}: expected token ids such as "5 17 3"')

@@ -641,7 +641,7 @@ class EmbeddingConfig:
         classes: Number of outputs of a classifier that reads the pooled vector (BERT has 2 for next-sentence
             prediction); 0 means no classifier.
         rounded: Round the factor of `scaled` to the dtype of the table first, as in Gemma's training: in bf16, the
-            square root of 640 becomes 25.25 instead of 25.298. It makes no difference in fp32.
+            square root of 640 becomes 25.25 instead of 25.298. Rounding makes no difference in fp32.
         logit_cap: Final logit softcapping: logits z become cap tanh(z / cap) (Bello et al. 2017, section 5.1; Gemma 2).
             `None` means no cap.
         multiplier: Factor that multiplies the embeddings (Granite).

@@ -191,11 +191,11 @@ def weights_bytes(config: ModelConfig, dtype: torch.dtype = torch.float32) -> in
 
 
 def train_bytes(config: ModelConfig, dtype: torch.dtype = torch.float32) -> int:
-    """Return the memory in bytes that training with Adam occupies throughout.
+    """Return the size in bytes of everything that training with Adam keeps in memory throughout.
 
-    It holds the weights, the gradients, two moments and, if the weights are in half precision, an fp32 master copy
-    (Rajbhandari et al. 2020, section 3.1). In both fp32 and bf16, the total is 16 bytes per parameter. Activations,
-    which depend on the batch, are not included.
+    The total includes the weights, the gradients, two moments and, if the weights are in half precision, an fp32 master
+    copy (Rajbhandari et al. 2020, section 3.1). In both fp32 and bf16, the total is 16 bytes per parameter.
+    Activations, which depend on the batch, are not included.
     """
     moment = max(dtype.itemsize, 4)
     master = 4 if dtype.itemsize < 4 else 0

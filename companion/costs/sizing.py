@@ -98,7 +98,7 @@ def kept(config: ModelConfig, tokens: int) -> Kept:
     scores have a softcap.
     """
     require_whole("tokens", tokens, 1)
-    if 0 < config.mixtures < config.layers:  # what one kind of layer saves does not depend on the other kinds
+    if 0 < config.mixtures < config.layers:  # each kind of layer saves the same amount, whatever the other kinds are
         with_, without = (kept(kind, tokens) for kind in _kinds(config))
         share = Fraction(config.mixtures, config.layers)
 
@@ -194,7 +194,8 @@ def device_bytes(
 
     (Rajbhandari et al. 2020, sections 3 and 5; their 2 + 2 + 12 bytes are 4 + 4 + 8 here, because the weights
     themselves are in fp32.) `--shard` gathers the fp32 weights of the current layer and of the next, and a layer's
-    gradient before it is divided; the weights outside the layers, and their gradient, stay gathered all the time.
+    gradient before it is divided among the devices; the weights outside the layers, and their gradient, stay gathered
+    all the time.
 
     Args:
         config: configuration of the model.
@@ -252,7 +253,7 @@ def fewest_devices(
         rows, tokens, recompute: as in `device_bytes`.
 
     Raises:
-        ValueError: if the fraction is not above 0 and at most 1.
+        ValueError: if the fraction is not in (0, 1].
     """
     if not 0 < usable <= 1:
         raise ValueError(f"usable={usable!r}: expected a fraction above 0 and at most 1")
@@ -297,7 +298,7 @@ class Cost:
         Each of `devices` devices reaches the fraction `share` of `peak` FLOPs per second.
 
         Raises:
-            ValueError: if the fraction is not above 0 and at most 1, or if the number of devices is below 1.
+            ValueError: if the fraction is not in (0, 1], or if the number of devices is below 1.
         """
         require_whole("devices", devices, 1)
         if not 0 < share <= 1:

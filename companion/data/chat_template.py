@@ -79,9 +79,8 @@ class ChatTemplate:
             options: additional template variables, such as `enable_thinking`.
 
         Raises:
-            ValueError: if there are no messages, if the template is damaged, rejects these messages, takes longer than
-                `SECONDS` or more memory than `MEMORY`, or writes more than `LONGEST` characters, or if jinja2 is
-                missing or too old.
+            ValueError: if there are no messages; if the template is damaged, rejects these messages, exceeds the limits
+                `SECONDS` or `MEMORY`, or writes more than `LONGEST` characters; or if jinja2 is missing or too old.
         """
         if not messages:
             raise ValueError("messages: expected at least one, got none")

@@ -279,7 +279,7 @@ class StreamedBatches:
     def __init__(self, parts: Parts, make: Callable[[Sequence[Tensor]], Windows], *, batch: int, seed: int) -> None:
         self._parts, self._make, self.batch, self._seed = parts, make, batch, seed
         self._sizes: dict[int, int] = {}
-        self._ends = [0]  # cumulative number of windows over visits to parts
+        self._ends = [0]  # number of windows up to the end of each visit to a part
         self._ready = lru_cache(maxsize=3)(lambda part: self._pool.submit(self._made, part))
         self._pool = ThreadPoolExecutor(1, "ids")
         self._order = lru_cache(maxsize=2)(

@@ -53,7 +53,7 @@ def signature(found: npt.NDArray[np.uint64], hashes: int = 112, seed: int = 0) -
 
     The fraction of equal entries in two signatures estimates the Jaccard similarity s of their sets, with a standard
     deviation of sqrt(s (1 - s) / hashes). An order is a one-to-one function of 64-bit numbers (the finalizer of
-    SplitMix64, after a random number is added). All entries of an empty set are 2^64 - 1.
+    SplitMix64, after a random number is added). All entries in the signature of an empty set are 2^64 - 1.
 
     Raises:
         ValueError: for `hashes` below 1, or a seed that is not a non-negative integer.

@@ -37,7 +37,7 @@ def is_held_out(number: int) -> bool:
     any other name, so a model could not learn it.
 
     Raises:
-        ValueError: if the number is outside the range that has names here.
+        ValueError: if the number is outside the range of numbers whose names are known.
     """
     require_whole("number", number, 0)
     if number >= MOST:

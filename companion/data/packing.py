@@ -116,7 +116,7 @@ class PackedBatches:
         self._start = np.cumsum(sizes + 1) - (sizes + 1)
         self._pieces = -(-sizes // context)
         self._rest = sizes - (self._pieces - 1) * context  # the piece that is not full
-        # This fixes which lengths share a window; each epoch exchanges pieces of equal length.
+        # This choice fixes which lengths share a window; each epoch exchanges pieces of equal length.
         lengths = np.sort(self._cut(np.zeros_like(sizes))[1])[::-1]
         self._window = np.array(best_fit(lengths.tolist(), context))
         self.windows = int(self._window.max()) + 1

@@ -561,7 +561,7 @@ class Story:
         return _held(PLOTS[self.plot], self.roles)
 
     def bits(self) -> float:
-        """Return -log2 of the probability of this text. No code and no model needs fewer bits on average.
+        """Return -log2 of the probability of this text. On average, no code and no model can use fewer bits.
 
         Only the roles that the text names count. (The calculation ignores that no text is generated twice.)
         """

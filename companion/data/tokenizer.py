@@ -114,7 +114,7 @@ class BytePairTokenizer:
 
     @classmethod
     def from_json(cls, text: str) -> BytePairTokenizer:
-        """Return the tokenizer whose `to_json` is `text`.
+        """Return the tokenizer whose `to_json` returns `text`.
 
         Raises:
             ValueError: if the text is not the JSON of a byte-level BPE tokenizer.

@@ -38,8 +38,9 @@ def yardsticks(train: Sequence[Document], held_out: Sequence[Document]) -> list[
     The baselines are `xz -9`, by itself and primed with the training text, and n-grams of order 3, 4 and 5.
 
     Without training text, only `xz -9` by itself can be measured. If there are more than `MOST_READ` bytes of training
-    text, the baselines read a sample of it, and their names say how much. Megabytes of text take seconds. Most of the
-    time is spent on sorting, which takes O(n log n) for n bytes of training text.
+    text, the baselines read a sample of it, and their names say how large the sample is. For megabytes of text, the
+    measurements take seconds. Most of the time is spent on sorting, which takes O(n log n) for n bytes of training
+    text.
     """
     whole = _bytes(train)
     train = sample(train, MOST_READ)

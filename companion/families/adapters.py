@@ -7,8 +7,8 @@ peft can load these files onto the published form of the model:
 
 NAME is the published name of the layer. Some published layouts fuse several of our layers into one matrix, such as
 `qkv_proj` or GPT-2's `c_attn`. peft has a single A for such a matrix, so our layers share one too, and their Bs are
-stacked by rows. To find the fused layers, row indices instead of weights are passed through the family's own table of
-tensors.
+stacked by rows. To find the fused layers, the family's own table of tensors is applied to row indices instead of
+weights.
 
 A model that was read from a published folder stores its `model_type`, and its adapters are named according to that
 layout. For any other model, adapters are named according to the layout that `export_model` chooses.

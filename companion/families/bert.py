@@ -51,8 +51,8 @@ FIELDS = rows(
 def rename(name: str) -> str:
     """Normalize the names of tensors across releases.
 
-    Models without a head have names without the prefix, and the first releases call the gain and bias of a norm gamma
-    and beta.
+    Models without a head have names without the prefix, and in the first releases, the gain and the bias of a norm are
+    called gamma and beta.
     """
     name = name.removeprefix("bert.").replace("LayerNorm.gamma", "LayerNorm.weight")
     return name.replace("LayerNorm.beta", "LayerNorm.bias")

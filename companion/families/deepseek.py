@@ -119,7 +119,7 @@ def with_latents(fields: Fields) -> ModelConfig:
 
 
 def _score_width(attention: AttentionConfig, sharper: float) -> float | None:
-    """Return the width whose square root the scores are divided by, chosen so that scores grow by the factor `sharper`.
+    """Return a width such that dividing scores by its square root makes them larger by the factor `sharper`.
 
     `None` means the default, d_head + d_rope.
     """

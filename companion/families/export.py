@@ -2,9 +2,9 @@
 
 A model can also be written as a GGUF file, for llama.cpp and the programs built on it.
 
-The family's own tables convert the fields and tensors, in reverse. Before anything is written, the family reads the
-result back, which shows whether it can represent every part of the model. If the family cannot represent a part, the
-error names that part.
+The family's own tables are used in reverse to convert the fields and tensors. Before anything is written, the family
+reads the result back, which shows whether it can represent every part of the model. If the family cannot represent a
+part, the error names that part.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def simplest_kind(config: ModelConfig, kind: str | None = None) -> str:
 def _simplest(
     config: ModelConfig, kind: str | None, among: tuple[str, ...] | None = None
 ) -> tuple[str, dict[str, Any]]:
-    """Return the `model_type` to export a model as, chosen from `among` or from all, and its config.json fields."""
+    """Choose the `model_type` to export as, from `among` or from all, and return it with the config.json fields."""
     known = {
         name: family for name, family in families().items() if family.architecture and (among is None or name in among)
     }

@@ -336,7 +336,8 @@ _COMPUTED = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 def _check_dtypes(
     tensors: Mapping[str, Tensor], folder: Path, dtype: torch.dtype | None, remedy: str = "dtype= to convert to"
 ) -> None:
-    """Raise `ValueError` unless all tensors have, or `dtype` gives them, a single dtype that models can compute in.
+    """Raise `ValueError` unless all tensors have the same dtype, or `dtype` converts them, and models can compute in
+    it.
 
     Tensors that are not floating-point are always rejected.
     """

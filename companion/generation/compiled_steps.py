@@ -52,9 +52,9 @@ _kept: Path | None = None
 def keep_programs() -> Path | None:
     """Store compiled programs in the folder `compiled` of `companion.ground.user_files`.
 
-    The next process finds them there and does not have to wait for tracing and compilation. PyTorch's own cache is a
-    temporary folder, which does not survive a restart of the machine, and it stores only the compiler's output, so that
-    every process has to trace again.
+    The next process finds the programs there and does not have to wait for tracing and compilation. PyTorch's own cache
+    is a temporary folder, which does not survive a restart of the machine, and it stores only the compiler's output, so
+    that every process has to trace again.
 
     If `TORCHINDUCTOR_CACHE_DIR` is set, that folder is used instead.
 
@@ -117,7 +117,7 @@ def program_inputs(
 
 
 def situation(cache: KVCache, memory: Memory | None) -> tuple[object, ...]:
-    """Return everything apart from the inputs that determines the operations of a step with a `rounded` cache."""
+    """Return everything that determines the operations of a step with a `rounded` cache, apart from the inputs."""
     local, near = cache.local, None
     if local is not None:
         visible = min(cache.slots, -(-(cache.filled + 1) // cache.bucket) * cache.bucket)

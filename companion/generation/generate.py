@@ -34,8 +34,8 @@ def generate(
 ) -> Iterator[list[int | None]]:
     """Continue every prompt, yielding one token per row and step as soon as it is known.
 
-    All arguments after the prompts are passed by name. They are checked before this function returns, by a
-    `companion.generation.request.Request`.
+    All arguments after the prompts are passed by name. A `companion.generation.request.Request` checks them before this
+    function returns.
 
     The model runs in evaluation mode and without gradients; between two steps and at the end, the caller's settings are
     restored.
@@ -132,7 +132,7 @@ def generate_long(
     least half a context of earlier tokens, once that many exist. Rows fill the context at different times, but a row's
     tokens do not depend on the other rows: it is cut only when it is full itself, and its random stream continues.
 
-    The arguments are the same as for `generate`, without a source.
+    The arguments are those of `generate`, except for the source.
 
     Cost: the same as `generate`, plus one pass over the remaining tokens of all rows whenever a row is full.
 

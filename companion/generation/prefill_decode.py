@@ -121,7 +121,8 @@ def read_rows(
 def stretched_after(model: Transformer) -> int | None:
     """Return the text length in tokens beyond which cached keys have the wrong rotation; `None` if they never do.
 
-    With longrope it is C (`companion.config.model.RotaryScaling`): a text that grows beyond it has to be read again.
+    With longrope this length is C (`companion.config.model.RotaryScaling`): a text that grows beyond C has to be read
+    again.
     """
     scaling = model.config.positions.scaling
     return scaling.original if scaling is not None and scaling.kind == "longrope" else None

@@ -74,7 +74,7 @@ def top_p(logits: Float[Tensor, "*batch vocab"], p: float) -> Float[Tensor, "*ba
     al. 2020, section 3.1).
 
     Raises:
-        ValueError: if p is not above 0 and at most 1.
+        ValueError: if p is not in (0, 1].
     """
     from companion.ground.precision import wide
 

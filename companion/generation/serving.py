@@ -10,13 +10,13 @@ iteration-level scheduling) and leaves when it ends.
     for token in first:  # runs the steps that it needs; the other texts advance too print(token)
     print(other.result())
 
-Each step has a budget of tokens. Each text that is being written gets one of them. The other tokens go to prompts, in
-order of arrival. A long prompt is read in chunks over several steps, so that no other text's next token waits for all
-of it (Agrawal et al. 2024, "Sarathi-Serve", section 4). Keys and values are stored in blocks, which a text takes as it
-grows; blocks of equal prefixes are stored once (`companion.generation.block_manager`). Linear layers have a recurrent
-state per text instead of blocks, and a text can reuse another text's state only as it was at the end of a block. If the
-blocks of a text's prefix are found but no state is stored for them, reading pauses at the end of this prefix, and the
-state is stored for later texts.
+Each step has a budget of tokens. Each text that is being written uses one token of the budget. The rest of the budget
+goes to prompts, in order of arrival. A long prompt is read in chunks over several steps, so that no other text's next
+token waits for all of it (Agrawal et al. 2024, "Sarathi-Serve", section 4). Keys and values are stored in blocks, which
+a text takes as it grows; blocks of equal prefixes are stored once (`companion.generation.block_manager`). Linear layers
+have a recurrent state per text instead of blocks, and a text can reuse another text's state only as it was at the end
+of a block. If the blocks of a text's prefix are found but no state is stored for them, reading pauses at the end of
+this prefix, and the state is stored for later texts.
 
 When the pool is full, the text that arrived last returns its blocks and waits. Later it is read again, including what
 it has written (preemption by recomputation). The oldest text always continues, so every text ends eventually. A text
@@ -111,7 +111,7 @@ class Handle:
         """Run the server until the text ends, and return its new tokens; for a cancelled text, those written so far.
 
         Raises:
-            Exception: its `error`, if it has failed.
+            Exception: the text's `error`, if the text has failed.
         """
         return list(self)
 

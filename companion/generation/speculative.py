@@ -149,7 +149,7 @@ def _within(rows: Sequence[_Row], counts: Sequence[int], scaling: RotaryScaling)
 
     If rotary frequencies depend on the length of a text, a pass uses the frequencies for its largest position. Up to C
     tokens, all lengths have the same frequencies. Beyond C, longrope again has a single set of frequencies, but dynamic
-    scaling has a different one for every length, so nothing is proposed there.
+    scaling has a different one for every length, so no tokens are proposed beyond C.
     """
     assert scaling.original is not None
     room = [scaling.original - len(row.ids) for row in rows]
@@ -402,8 +402,8 @@ def verdict(
         p: the model's probabilities at each proposed token, and after the last.
         q: the distributions that the proposed tokens were drawn from.
         proposed: the proposed tokens.
-        uniform: random numbers in [0, 1), one for each row of p. Each one decides whether a token is accepted, except
-            the last, which draws the token that follows them.
+        uniform: random numbers in [0, 1), one for each row of p. The last number draws the token that follows; each of
+            the others decides whether a token is accepted.
     """
     for place, token in enumerate(proposed):
         if not uniform[place] * float(q[place][token]) < float(p[place, token]):

@@ -63,7 +63,7 @@ def _belongs(asked: Requirement, extra: str) -> bool:
 def missing(extra: str = "") -> list[Requirement]:
     """Return the requirements of an extra that are not installed, or are installed in an unsuitable version.
 
-    Without a name, these are the requirements of the package itself.
+    Without a name, the requirements of the package itself are checked.
     """
     found = []
     for asked in asked_by(extra):

@@ -11,7 +11,7 @@ from typing import Any
 
 
 class OutOfTime(BaseException):
-    """Raised when the block of `at_most` reaches its time limit.
+    """Raised when the code in an `at_most` block reaches the time limit.
 
     It is not a subclass of `Exception`, so code that catches every `Exception` does not catch it.
     """

@@ -25,9 +25,9 @@ def switch_loss(routing: RoutingStats, counts: Int[Tensor, "expert"] | None = No
     gradient flows only through P. A step that reduces the loss moves probability away from the experts that were chosen
     more often than others.
 
-    The loss is 1 when the load or the mean probabilities are uniform. It reaches its maximum, expert / top_k, when all
-    tokens choose the same experts and one of these has all the probability. The loss can also be below 1, when the most
-    chosen experts are not those with the most probability.
+    The loss is 1 when the load or the mean probabilities are uniform. The loss reaches its maximum, expert / top_k,
+    when all tokens choose the same experts and one of these has all the probability. The loss can also be below 1, when
+    the most chosen experts are not those with the most probability.
 
     Args:
         routing: The routing of one layer.

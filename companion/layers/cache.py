@@ -1,7 +1,7 @@
 """Key-value cache, which stores the keys and values of tokens that have already been read (lesson 10).
 
-A cache is a handle that the caller owns. It is passed to a call, which returns a new one. No module stores a cache, so
-two conversations with the same model cannot get mixed up.
+A cache is a handle that the caller owns. A call takes a cache and returns a new one. No module stores a cache, so two
+conversations with the same model cannot get mixed up.
 
     out = model(tokens, cache=KVCache.create(model.config, batch=2, slots=64))
     out = model(next_tokens, cache=out.cache)
@@ -58,7 +58,7 @@ class CrossCache:
             )
 
     def select(self, rows: Int[Tensor, "row"]) -> CrossCache:
-        """Return a copy of the given rows, in that order, repeated if an index is repeated."""
+        """Return a copy of the given rows in the given order; an index that is repeated repeats its row."""
         return CrossCache(self.keys[rows], self.values[rows])
 
 
@@ -322,7 +322,7 @@ class KVCache:
         """Return this cache with its Python integers rounded up to the end of a bucket.
 
         A step that is compiled for these numbers then works for a whole bucket of up to `limit` slots. The step still
-        writes into the tensors of this cache. Call it on the result of `ready` for one token.
+        writes into the tensors of this cache. Call this method on the result of `ready` for one token.
         """
         # `filled` and `columns` are only upper bounds on what rows hold, so they may be rounded up.
         last = min(-(-(self.filled + 1) // self.bucket) * self.bucket, limit) - 1
@@ -428,7 +428,7 @@ class KVCache:
         return self.select(torch.arange(self.batch, device=self.lengths.device))
 
     def select(self, rows: Int[Tensor, "row"]) -> KVCache:
-        """Return a copy of the given rows, in that order, repeated if an index is repeated.
+        """Return a copy of the given rows in the given order; an index that is repeated repeats its row.
 
         Beam search uses this to reorder its beams.
 

@@ -67,7 +67,7 @@ class LowRank(nn.Linear):
 
 
 def low_rank_layers(model: nn.Module) -> dict[str, LowRank]:
-    """Return a model's low-rank layers by module name."""
+    """Return a model's low-rank layers, keyed by module name."""
     return {name: module for name, module in model.named_modules() if isinstance(module, LowRank)}
 
 

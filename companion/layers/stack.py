@@ -33,7 +33,7 @@ class Memory(NamedTuple):
     routing: tuple[RoutingStats, ...]
 
     def select(self, rows: Int[Tensor, "row"]) -> Memory:
-        """Return a copy of the given rows, in that order, repeated if an index is repeated.
+        """Return a copy of the given rows in the given order; an index that is repeated repeats its row.
 
         `routing` is dropped, because its statistics are for whole batches.
         """

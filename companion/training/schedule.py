@@ -111,7 +111,7 @@ def warmup_stable_decay(
             fall; this shape falls fast at first (Hägele et al. 2024, section 3).
 
     Raises:
-        ValueError: if the update number is out of range for the run, the share is not above 0 and at most 1, or the
+        ValueError: if the update number is out of range for the run, the share is not in (0, 1], or the
             shape is unknown.
     """
     if not 0 < share <= 1:

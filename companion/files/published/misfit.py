@@ -1,6 +1,6 @@
 """Explain why a folder's tensors do not match its config.json, in terms of the file's own tensors and fields.
 
-This code only runs after an error has been found. To find the field that determines a size, it changes each field in
+This code runs only after an error has been found. To find the field that determines a size, each field is changed in
 turn.
 """
 
