@@ -13,6 +13,7 @@ from companion.commands.parser import Parser
 from companion.commands.preflight import try_to_write
 from companion.ground.atomic import must_be_writable
 from companion.ground.number_limits import Count, NonNegative, Positive
+from companion.ground.waiting import meanwhile
 
 if TYPE_CHECKING:
     from companion_school.checking.exercise import Exercise
@@ -240,7 +241,8 @@ def _graded(
     from companion_school.course.grading.grade import grade
 
     torch.set_num_threads(1)  # this process only compares results; answers run in other processes
-    with tqdm(total=len(handed), desc="submissions", unit=" students", disable=None) as bar:
+    bar = tqdm(total=len(handed), desc="submissions", unit=" students", disable=None)
+    with bar, meanwhile(bar.refresh):
         return grade(
             handed,
             task.exercises,
@@ -298,7 +300,8 @@ def _race(handed: Sequence[Handed], flags: Namespace, out: Path, wall: Wall) -> 
     from companion.ground.display import table
     from companion_school.course.grading import race_board
 
-    with tqdm(desc="races", unit=" students", disable=None) as bar:
+    bar = tqdm(desc="races", unit=" students", disable=None)
+    with bar, meanwhile(bar.refresh):
         raced = race_board.run_races(handed, flags.race, flags.memory, wall, done=lambda _: bar.update())
     rows = race_board.board(raced)
     race_board.write_table(rows, out / "board.csv")

@@ -37,8 +37,11 @@ _RIGHT_BUT = "Not accepted: the result is right, but another requirement of the 
 def page(settled: Settled, assignment: str) -> str:
     """Render a student's feedback page for this assignment as HTML."""
     record = settled.record
-    # The name in the tables includes the platform's number, which is meaningless to the student.
-    name = re.sub(r"_\d+$", "", record.student) if platform_name(record.place) else record.student
+    # The name in the tables includes the platform's number, which means something to a student only in blind marking,
+    # where Moodle calls everyone "Participant" in the site's language.
+    is_blind = "_assignsubmission_" in record.place and " " not in record.student
+    of_platform = re.sub(r"_(\d+)$", r" \1" if is_blind else "", record.student)
+    name = of_platform if platform_name(record.place) else record.student
     return _template().render(one=settled, record=record, name=name, assignment=assignment, choice=CHOICE, extra=EXTRA)
 
 
@@ -82,7 +85,7 @@ def _level(line: Line) -> str:
 
 def _sentence(text: str) -> str:
     first = text.partition(" ")[0]
-    # A first word that is not all letters is probably a function or file name, so its spelling is left unchanged.
+    # A first word with other characters than letters is probably the name of a function or file, so it is not changed.
     begins = text[:1].upper() + text[1:] if first.isalpha() else text
     return begins + ("" if text.endswith((".", "?", "!")) else ".")
 

@@ -20,12 +20,14 @@ from companion_school.course.grading.tables import Row, as_it_was, read_number, 
 _NUMBERED = re.compile(r" \(\d+\)$")  # column names in Canvas, such as "week2 (4711)"
 _PARTICIPANT = re.compile(r"\D*(\d+)")  # ids in Moodle in the site's language, such as "Participant 4711"
 ROLES = ("Identifier", "Grade")
+_Places = tuple[Mapping[str, Row], Mapping[str, str], str | None]
+"""Rows by student, the column of each problem set, and Moodle's column with the maximum."""
 _MOST = ("maximum grade", "höchste bewertung", "note maximale", "calificación máxima")
 
 
 def filled(
     file: Path, marks: Sequence[Row], named: Mapping[str, str] | None = None, ids: Mapping[str, str] | None = None
-) -> tuple[str, list[str]]:
+) -> tuple[str, list[str], int]:
     """Fill scores into a platform's table.
 
     Args:
@@ -35,26 +37,35 @@ def filled(
         ids: Roster ids, keyed by the students' names in the marks.
 
     Returns:
-        The table as CSV text, and the students who are in the marks but not in the table.
+        The table as CSV text, the students who are in the marks but not in the table, and the number of grades filled
+        in.
 
     Raises:
         ValueError: If the table comes from neither platform, two of its rows have the same id, a row would get two
             marks, or an assignment has no column in the table or a column with a different maximum.
     """
     rows, ids = read_table(file), ids or {}
-    columns = list(rows[0]) if rows else []
+    heads = list(rows[0]) if rows else []
     id, grade = ((named or {}).get(role, role) for role in ROLES)
-    if {"Student", "ID"} <= set(columns):
-        unknown = _fill_canvas(file, rows, marks, ids)
-    elif {id, grade} <= set(columns):
-        unknown = _fill_moodle(file, rows, marks, id, grade, ids)
+    if {"Student", "ID"} <= set(heads):
+        known, columns, most = _in_canvas(file, rows, marks)
+    elif {id, grade} <= set(heads):
+        known, columns, most = _in_moodle(file, rows, marks, id, grade)
     else:
         raise ValueError(
             f"--into {file}: expected Canvas' columns Student and ID, or Moodle's {id} and {grade}, got "
-            f"{', '.join(columns[:8])}. For a site in another language, name the columns with the participant's "
+            f"{', '.join(heads[:8])}. For a site in another language, name the columns with the participant's "
             "number and the grade, as in --columns Identifier=Nummer Grade=Bewertung"
         )
-    return as_it_was(file, columns, rows), unknown
+    unknown: list[str] = []
+    comma, filled_in = _has_commas(rows), 0
+    for mark, row in _matched(file, known, marks, unknown, ids):
+        column = columns[mark["assignment"]]
+        if mark["score"] and row[column].strip().upper() != "EX":  # students excused in Canvas stay excused
+            _must_agree(file, mark, row[most] if most else "")
+            row[column] = _written(mark["score"], comma)
+            filled_in += 1
+    return as_it_was(file, heads, rows), unknown, filled_in
 
 
 def _matched(
@@ -80,47 +91,32 @@ def _matched(
         yield mark, row
 
 
-def _fill_canvas(file: Path, rows: list[Row], marks: Sequence[Row], ids: Mapping[str, str]) -> list[str]:
+def _in_canvas(file: Path, rows: list[Row], marks: Sequence[Row]) -> _Places:
     points = [row for row in rows if row["Student"].strip() == "Points Possible"]
     people = [row for row in rows if row["ID"].strip()]
     known = _index(file, people, {"ID": str, "SIS User ID": str, "SIS Login ID": str})
-    there: dict[str, str] = {}
+    columns: dict[str, str] = {}
     for mark in marks:
         name = mark["assignment"]
         found = [column for column in rows[0] if _NUMBERED.sub("", column) == name]
         if len(found) != 1:
             raise ValueError(f"--into {file}: expected one column for {name}, as in '{name} (4711)', got {len(found)}")
-        there[name] = found[0]
+        columns[name] = found[0]
         _must_agree(file, mark, points[0][found[0]] if points else "")
-    unknown: list[str] = []
-    comma = _has_commas(rows)
-    for mark, row in _matched(file, known, marks, unknown, ids):
-        column = there[mark["assignment"]]
-        if mark["score"] and row[column].strip().upper() != "EX":  # excused students stay excused
-            row[column] = _written(mark["score"], comma)
-    return unknown
+    return known, columns, None
 
 
-def _fill_moodle(
-    file: Path, rows: list[Row], marks: Sequence[Row], id: str, grade: str, ids: Mapping[str, str]
-) -> list[str]:
+def _in_moodle(file: Path, rows: list[Row], marks: Sequence[Row], id: str, grade: str) -> _Places:
     names = sorted({mark["assignment"] for mark in marks})
     if len(names) > 1:
         raise ValueError(f"--into {file}: expected marks of one problem set, got {', '.join(names)}")
-    most = next((column for column in rows[0] if column.lower() in _MOST), None)
 
     def participant(cell: str) -> str:
         found = _PARTICIPANT.fullmatch(cell.strip())
         return found[1] if found else cell
 
-    known = _index(file, rows, {id: participant, "Email address": str})
-    unknown: list[str] = []
-    comma = _has_commas(rows)
-    for mark, row in _matched(file, known, marks, unknown, ids):
-        if mark["score"]:
-            _must_agree(file, mark, row[most] if most else "")
-            row[grade] = _written(mark["score"], comma)
-    return unknown
+    most = next((column for column in rows[0] if column.lower() in _MOST), None)
+    return _index(file, rows, {id: participant, "Email address": str}), dict.fromkeys(names, grade), most
 
 
 def _has_commas(rows: Sequence[Row]) -> bool:

@@ -1,4 +1,4 @@
-"""Write a class's marks: marks.csv, class.csv and a page for each student, all generated from the stored results."""
+"""Write the marks of a class: marks.csv, class.csv and a page for each student, all generated from stored results."""
 
 from __future__ import annotations
 
@@ -190,8 +190,8 @@ def publish(results: Results, out: Path) -> tuple[list[Settled], list[str]]:
         )
     rule = read_rule(Path(results.course), results.assignment) if results.course else None
     given = read_sheet(out / MARKS, texts=False) if (out / MARKS).is_file() else {}
-    overrides = read_overrides(out / OVERRIDES, results)
     ids = {student: id for student, id in names_known(out).items() if id not in ("", KEEP)}
+    overrides = read_overrides(out / OVERRIDES, results, ids)
     settled = settle(results, given, overrides, rule, _spent(out, results.assignment, ids), ids)
     made = table(settled, results.assignment, rule)
     write_atomic(out / FILE, store(replace(results, table=_digest(made))))
@@ -221,7 +221,7 @@ def _digest(text: str) -> str:
 
 
 def _without_effect(rule: Lateness | None, results: Results, ids: Mapping[str, str]) -> list[str]:
-    """Describe the extensions for roster ids that cannot be matched with a platform's names."""
+    """Describe extensions for roster ids that cannot be matched with a platform's names."""
     if rule is None or ids or not any(platform_name(record.place) for record in results.records):
         return []
     rows = {one.student for one in rule.extensions if one.assignment in ("", results.assignment)}
@@ -314,7 +314,7 @@ def merged(first: Results, new: Results) -> tuple[Results, list[str]]:
 
 
 def _number_of(record: Record) -> str | None:
-    """Return a student's number on the platform; None for names that do not come from one, such as smith_2024."""
+    """Return a student's number on a platform, or None for names that do not come from one, such as smith_2024."""
     return platform_number(record.student) if platform_name(record.place) else None
 
 

@@ -37,6 +37,7 @@ from companion_school.course.grading.submissions import Handed
 LARGEST = 2**18
 """Maximum size of a file in bytes. All of a student's files together may be four times as large."""
 TAKEN = "# taken:"
+_MODULES = {stage.module for stage in STAGES.values()}
 _PATIENCE = 3
 """Once this many parts of a stage have exceeded their time limit, the remaining ones are not tried."""
 
@@ -77,7 +78,7 @@ def grade_one(worker: Worker, handed: Handed, stages: Sequence[Stage], keys: Key
     bans = [*dict.fromkeys(part.without for part in book)]
     try:
         files = {f"{module}.py": text.encode() for module, text in sources.items()}
-        surveyed = worker.survey(files, bans, [stage.module for stage in STAGES.values()])
+        surveyed = worker.survey(files, bans, [*_MODULES])
     except Unreadable as error:
         surveyed, faults = {}, faults | {f"{module}.py": str(error) for module in sources}
     faults |= {file: found.fault for file, found in surveyed.items() if found.fault}
@@ -108,7 +109,7 @@ def _made(part: Part, outcome: str, verdict: Verdict | None = None, note: str = 
 
 @dataclass(frozen=True)
 class _Tried:
-    """One student's files, and everything needed to run the parts on them.
+    """A student's files, and everything needed to run the parts on them.
 
     Attributes:
         worker: Runs the student's code.
@@ -141,7 +142,8 @@ class _Tried:
             return nothing(Result.CRASHED, self.faults[stage.file])
         text = self.sources.get(stage.module)
         if text is None:
-            near = next((module for module in self.sources if stage.module in module.lower()), None)
+            others = [module for module in self.sources if module not in _MODULES]
+            near = next((one for one in others if stage.module in one.lower() or one.lower() in stage.module), None)
             hint = f"; was {near}.py meant to be it?" if near else ""
             return nothing(Result.MISSING, f"there is no {stage.file}{hint}")
         if text.startswith(TAKEN):
@@ -173,7 +175,7 @@ class _Tried:
         return finish
 
     def _breach(self, part: Part) -> str:
-        """Return a sentence about forbidden names in a part's file and the files it imports; empty if none."""
+        """Return a sentence about forbidden names in a part's file and the files that it imports, or ""."""
         at, waiting, seen = self.bans.index(part.without), [part.stage.file], set[str]()
         while waiting:
             file = waiting.pop()
@@ -189,7 +191,7 @@ class _Tried:
         return self._try(part, sources, [self.keys.public(exercise)])
 
     def _hidden(self, part: Part, sources: Mapping[str, str]) -> Verdict:
-        """Run the hidden cases. The verdict reveals only the property that failed and the known mistake."""
+        """Run the hidden cases. The verdict reveals only the violated property and the known mistake."""
         exercise = part.exercise()
         order = self.keys.order(self.student, exercise.id, "hidden")
         hidden = self._try(part, sources, self.keys.hidden(exercise), order)

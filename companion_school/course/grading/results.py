@@ -1,4 +1,4 @@
-"""Stored results of grading: results.json, the source of all tables and feedback pages.
+"""Stored results of grading: results.json, from which all tables and feedback pages are generated.
 
 `companion grade` writes results.json. Changes that people make later are stored in separate files beside it. They are
 applied whenever the tables and pages are generated:
@@ -20,7 +20,7 @@ from typing import Any
 from companion.ground.reading import read_json
 from companion_school.checking.call import Result
 from companion_school.checking.examine import Verdict
-from companion_school.course.grading.exercise_mark import NOT_IT, TO_MARK, Graded, Mark, Text
+from companion_school.course.grading.exercise_mark import NOT_IT, TO_MARK, UNREADABLE, Graded, Mark, Text
 from companion_school.course.grading.lateness import Late, Lateness
 from companion_school.course.grading.submissions import plain
 from companion_school.course.grading.tables import Row, number, points, read_number, read_table, unquoted
@@ -58,7 +58,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Group:
-    """A group of cases: the points earned, the maximum, and whether the public points were earned."""
+    """A group of cases: the points earned, the maximum points, and whether the public points were earned."""
 
     name: str
     points: float
@@ -84,7 +84,7 @@ class Item:
         findings: Faults to show on the feedback page.
         mistake: Message of the known mistake that the answer makes; empty if none.
         written: True if a person marks the item.
-        text_id: Hash of a written answer's text; empty if there is no text.
+        text_id: Hash of a written answer's text, or empty if there is no text.
     """
 
     id: str
@@ -146,7 +146,7 @@ class Results:
 def record_of(graded: Graded) -> Record:
     """Convert a student's marks to the record that is stored."""
     handed = graded.handed
-    items = [*map(_item_of, graded.marks), *map(_written_item, graded.texts)]
+    items = [*map(_item_of, graded.marks), *(_written_item(text, graded.submission) for text in graded.texts)]
     is_project = len(handed.files) > 1 or any(mark.section for mark in graded.marks)
     names = [plain(file.name) for file in handed.files]
     return Record(
@@ -207,8 +207,9 @@ def _finding(lead: str, verdict: Verdict, question: bool = False) -> Finding:
     return Finding(lead, verdict.shows, verdict.input, verdict.fault, verdict.mistake or "")
 
 
-def _written_item(text: Text) -> Item:
-    outcome = TO_MARK if text.text else Result.MISSING.value
+def _written_item(text: Text, submission: str) -> Item:
+    without = Result.MISSING.value if submission in (*TRIED, OTHER) else UNREADABLE
+    outcome = TO_MARK if text.text else without
     return Item(text.item.id, text.item.title, outcome, 0.0, text.item.points, written=True, text_id=text_id(text.text))
 
 
@@ -325,17 +326,17 @@ class Settled:
 
     @property
     def total(self) -> Override | None:
-        """Total set by a person; None if there is none."""
+        """Total set by a person, or None."""
         return next((change for change in self.changes if change.item == TOTAL), None)
 
     @property
     def penalty(self) -> float:
-        """Points deducted for lateness; none are deducted from a total that a person has set."""
+        """Points deducted for lateness. None are deducted from a total that a person has set."""
         return 0.0 if self.total else round(self.earned * self.late.share, 4)
 
     @property
     def score(self) -> float | None:
-        """Final score; None if nothing could be graded or an item still has to be marked by a person."""
+        """Final score, or None if nothing could be graded or a person still has to mark an item."""
         if self.total:
             return self.total.points
         return round(self.earned - self.penalty, 4) if self.is_earned and not self.waits else None
@@ -400,11 +401,12 @@ def settle(
     return settled
 
 
-def read_overrides(file: Path, results: Results) -> list[Override]:
-    """Read the manual changes from overrides.csv; there are none if the file does not exist.
+def read_overrides(file: Path, results: Results, ids: Mapping[str, str] | None = None) -> list[Override]:
+    """Read the manual changes from overrides.csv, or return none if the file does not exist.
 
     A row that names no student but a mistake (as worded in class.csv) applies to all students whose wrong answer to the
-    item makes that mistake. A row for a single student takes precedence.
+    item makes that mistake. A row for a single student takes precedence. It names the student as in the results or by
+    the roster id in `ids`.
 
     Raises:
         ValueError: If a row names a student or an item that is not in the results, has no reason or author, is
@@ -413,11 +415,13 @@ def read_overrides(file: Path, results: Results) -> list[Override]:
     if not file.is_file():
         return []
     known = {record.student: {item.id: item.most for item in record.items} for record in results.records}
+    by_id = {id: student for student, id in (ids or {}).items()}
     of_mistakes: dict[tuple[str, str], Override] = {}
     own: dict[tuple[str, str], Override] = {}
     for line, row in enumerate(read_table(file), 2):
         where, item = f"{file}, line {line}", unquoted(row.get("item", "")).strip()
         name = unquoted(row.get("student_id", "")).strip()
+        name = name if name in known else by_id.get(name, name)
         mistake = "" if name else unquoted(row.get("mistake", "")).strip()
         for student in _who_made(results, item, mistake) if mistake else [name]:
             found, one = of_mistakes if mistake else own, _override(row | {"student_id": student}, where, known)

@@ -97,7 +97,7 @@ def _asked_as(item: Asked, id: str) -> Asked:
 
 
 def _forms(item: Asked, id: str) -> tuple[Asked, ...]:
-    """Return an item by its number and, if it has moved, also by the old number that earlier problem sets use."""
+    """Return an item, given its number or, if it has moved, the old number that earlier problem sets use."""
     before = old_id(id)
     return (item,) if before is None else (item, replace(item, id=before))
 
@@ -107,7 +107,10 @@ def _released(pset: str, near: Sequence[Path], secret: bytes) -> Task:
     places = [Path(pset), *(folder / "release" / pset for folder in near)]
     place = next((place for place in places if _notebooks(place) or (place / "transformer").is_dir()), None)
     if place is None:
-        raise ValueError(f"--pset {pset}: expected a problem set's notebook, its folder, or its name; found none")
+        raise ValueError(
+            f"--pset {pset}: expected a problem set's notebook, its name, or its folder, such as "
+            "course/release/week2; found none"
+        )
     home = place.resolve() if place.is_dir() else place.resolve().parent
     name = place.stem if place.is_file() else home.name
     course = home.parents[1] if home.parent.name in ("release", "source") else None

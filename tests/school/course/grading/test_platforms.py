@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import zipfile
+from dataclasses import replace
 
 import pytest
 
@@ -139,10 +140,11 @@ def test_tables_of_other_languages_and_of_blind_marking_are_filled_in(tmp_path):
     with pytest.raises(ValueError, match="--columns Identifier=Nummer Grade=Bewertung"):
         filled(tmp_path / "moodle.csv", [mark("Grace_77")])
     named = {"Identifier": "Kennung", "Grade": "Bewertung"}
-    text, unknown = filled(tmp_path / "moodle.csv", [mark("Grace_77", "12.5"), mark("nobody")], named)
+    text, unknown, _ = filled(tmp_path / "moodle.csv", [mark("Grace_77", "12.5"), mark("nobody")], named)
     assert unknown == ["nobody"] and text == GERMAN.replace("77;;", "77;12,5;")
     (tmp_path / "canvas.csv").write_text(CANVAS)
-    text, _ = filled(tmp_path / "canvas.csv", [mark("hoppergrace_77", "12.5"), mark("xy_78", "3")])
+    text, _, grades = filled(tmp_path / "canvas.csv", [mark("hoppergrace_77", "12.5"), mark("xy_78", "3")])
+    assert grades == 1  # whoever is excused stays excused
     assert "Hopper, Grace;77;g;A;12,5\n" in text and text.endswith("X, Y;78;x;A;EX\n")
 
 
@@ -308,12 +310,18 @@ def test_pages_and_lists_say_what_is_so(tmp_path):
     (marks / "overrides.csv").write_text(
         "student_id,item,points,reason,author\nAda L_7,27.data,1,fine,Emmy\nAda L_7,extra,-1,a week late,Emmy\n"
     )
+    blind = replace(moodle, student="Participant_201", place="Participant_201_assignsubmission_file_")
+    publish(Results("w", "", (blind,)), tmp_path / "blind")
+    assert "Participant 201: 0 of" in (tmp_path / "blind" / "feedback" / "Participant_201.html").read_text()
+    (tmp_path / "names.csv").write_text("student_id,roster_id\nAda L_7,ada\n")
+    text = (marks / "overrides.csv").read_text()
+    (marks / "overrides.csv").write_text(text.replace("Ada L_7,27", "ada,27"))  # by the roster's id
     settled, _ = publish(Results("w", "", (moodle,)), marks)
     page = (marks / "feedback" / "Ada L_7.html").read_text()
     assert "Ada L: 0 of 1 point." in page and "Emmy took off 1 point: a week late" in page and "_7" not in page
     assert "hidden cases" not in page.lower()  # a person marks all of it
     told = summary(settled)
-    assert "a person marks the written answers" in told and "so nothing is deducted: Ada L_7." in told
+    assert "a person marks the written answers" in told and "Ada L_7: Canvas marks it as late, but does not say" in told
     (marks / "overrides.csv").write_text("student_id,item,points,reason,author\nAda L_7,extra,-2,no,Emmy\n")
     with pytest.raises(ValueError, match="points must be a number from -1 to 1"):
         publish(Results("w", "", (moodle,)), marks)

@@ -109,11 +109,13 @@ def test_parts_earn_by_themselves_and_an_earlier_fault_costs_its_own_stage_alone
 def test_a_function_with_another_name_is_missing_and_the_page_says_which_one_was_found(course, monkeypatch):
     monkeypatch.setattr(project, "parts", lambda number: parts(number)[:2])
     hand_in(course, "ada", attention=reference(2).replace("def causal", "def causal_mask"))
+    hand_in(course, "ben", attentio=reference(2), layers="")
     handed = handed_in(course / "handed", project=True)
-    [graded] = grade(handed, [], b"a secret of sixteen", stages=[STAGES[2]], jobs=1)
+    graded, other = grade(handed, [], b"a secret of sixteen", stages=[STAGES[2]], jobs=1)
     attend, causal = graded.marks
     assert attend.outcome == "right" and causal.outcome == "missing"
     assert causal.public.fault == "attention.py defines no causal; was causal_mask meant to be it?"
+    assert other.marks[0].public.fault == "there is no attention.py; was attentio.py meant to be it?"
 
 
 HELPED = """

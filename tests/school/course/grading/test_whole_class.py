@@ -153,6 +153,9 @@ def test_a_class_goes_from_its_release_to_the_gradebooks(tmp_path, capsys, monke
     sheet = tmp_path / "sheet.csv"
     assert main(["course", "collect", str(work), "--pset", "course/release/week2", "--to", str(sheet)]) == 0
     assert "2 texts of 7 students" in capsys.readouterr().out
+    blind = ["--to", str(tmp_path / "blind.csv"), "--blind"]
+    assert main(["course", "collect", str(work), "--pset", "course/release/week2", *blind]) == 0
+    assert "2 different texts of 7 students" in capsys.readouterr().out
     texts = rows_of(sheet.read_text())
     assert [row["text"] for row in texts] == [TEXTS["dora"], "'=1+1"] and {row["points"] for row in texts} == {""}
     before = (out / "marks.csv").read_bytes()
@@ -304,8 +307,9 @@ def test_a_table_that_does_not_fit_is_told_in_a_sentence(table, marks, said, tmp
 
 def test_students_are_known_by_what_the_platforms_call_their_files(tmp_path):
     (tmp_path / "canvas.csv").write_text(CANVAS)
-    text, unknown = filled(tmp_path / "canvas.csv", [mark("doraS_103"), mark("nobody"), mark("emmy", score="")])
-    assert unknown == ["nobody"]
+    marks = [mark("doraS_103"), mark("nobody"), mark("emmy", score="")]
+    text, unknown, grades = filled(tmp_path / "canvas.csv", marks)
+    assert (unknown, grades) == (["nobody"], 1)
     scores = {row["SIS Login ID"]: row["week2 (4711)"] for row in rows_of(text)}
     assert scores["dora"] == "2.0" and scores["emmy"] == "" and scores["ada"] == ""
 
@@ -320,7 +324,7 @@ def test_two_marks_for_one_person_are_told_and_not_chosen_from(tmp_path):
 def test_a_table_keeps_the_ends_of_its_lines_and_the_mark_at_its_beginning(tmp_path):
     table = tmp_path / "canvas.csv"
     table.write_bytes(b"\xef\xbb\xbf" + CANVAS.replace("\n", "\r\n").encode())
-    text, _ = filled(table, [mark("nobody")])
+    text, *_ = filled(table, [mark("nobody")])
     assert text.encode() == table.read_bytes()
 
 
