@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
 
@@ -21,7 +22,7 @@ from companion.layers.block import Block
 from companion.layers.cache import CrossCache, KVCache
 from companion.layers.gated_delta_net import LinearAttention
 from companion.layers.latent import LatentAttention
-from companion.layers.masks import GivenMask, as_mask, check_shape, counted_of, padding_of
+from companion.layers.masks import GivenMask, Mask, as_mask, check_shape, counted_of, padding_of
 from companion.layers.medusa_heads import LaterHeads
 from companion.layers.moe import MoE
 from companion.layers.norms import norm
@@ -82,8 +83,10 @@ class Transformer(nn.Module):
     """A transformer, from token ids to one score per possible next (or masked) token.
 
     If `config.embedding.tied` is set, the head *is* the embedding table: one parameter, whose gradient is the sum of
-    both uses. The head has a bias or further layers only if `config.embedding.head` says so. For an encoder, the
-    constructor returns a `Bert`, which adds layers at both ends.
+    both uses. The head has a bias or further layers only if `config.embedding.head` says so. An
+    encoder may also have BERT's additional layers, as far as `config.embedding` asks for them: segment vectors added to
+    the token embeddings, a layer before the output table, and a pooled vector of the whole sequence with a classifier
+    (Devlin et al. 2019; lesson 13).
 
     Embeddings are initialized from a normal distribution with variance 1 / d_model, so that the logits of a normalized
     state have variance one at any width (a fixed standard deviation of 0.02 leaves those of a narrow model near zero
@@ -95,10 +98,6 @@ class Transformer(nn.Module):
     published_kind: str | None = None
     """The `model_type` of the published folder that the model was loaded from. It decides how adapters are named."""
 
-    def __new__(cls, config: ModelConfig | None = None) -> Transformer:
-        berts = isinstance(config, ModelConfig) and (config.stack == "encoder" or config.embedding.head == "masked")
-        return super().__new__(Bert if cls is Transformer and berts else cls)
-
     def __init__(self, config: ModelConfig) -> None:
         check_makeable(config)
         super().__init__()
@@ -106,29 +105,26 @@ class Transformer(nn.Module):
         self._number = next(_numbers)
         self.embedding = nn.Embedding(config.vocab, config.d_model)
         self.positions = Learned(config.context, config.d_model) if config.positions.kind == "learned" else None
-        self._make_entrance(config)
-        self.embedding_norm = norm(config.norm, config.d_model) if config.embedding.norm else None
-        apart = config.embedding.apart  # the encoder has its own input layers; otherwise both stacks share those above
+        ends = config.embedding
+        self.segments = nn.Embedding(ends.segments, config.d_model) if ends.segments else None
+        self.embedding_norm = norm(config.norm, config.d_model) if ends.norm else None
+        apart = ends.apart  # the encoder has its own input layers; otherwise both stacks share those above
         self.source_positions = (
             Learned(config.context, config.d_model) if apart and self.positions is not None else None
         )
-        self.source_norm = norm(config.norm, config.d_model) if apart and config.embedding.norm else None
+        self.source_norm = norm(config.norm, config.d_model) if apart and ends.norm else None
         self.dropout = nn.Dropout(config.dropout)
         both = config.stack == "encoder_decoder"
         self.encoder = Stack(config, causal=False) if config.stack != "decoder" else None
         self.decoder = Stack(config, causal=True, cross=both) if config.stack != "encoder" else None
-        self._make_exit(config)
-        self.later = LaterHeads(config.d_model, config.later_heads) if config.later_heads else None
-        self._initialise()
-
-    def _make_entrance(self, config: ModelConfig) -> None:
-        """Make the modules before the first block, apart from embeddings and positions. Only `Bert` has any."""
-
-    def _make_exit(self, config: ModelConfig) -> None:
-        """Make the modules after the last norm: an output table, if it is not tied to the embeddings, and a bias."""
-        ends = config.embedding
+        transform = partial(MaskedTransform, config.d_model, config.feed_forward, config.norm, bias=ends.dense_bias)
+        self.transform = transform() if ends.head == "masked" else None
         self.unembedding = None if ends.tied else nn.Linear(config.d_model, config.vocab, bias=False)
         self.head_bias = nn.Parameter(torch.zeros(config.vocab)) if ends.head != "linear" else None
+        self.pooler = Pooler(config.d_model) if ends.pooled else None
+        self.classifier = nn.Linear(config.d_model, ends.classes) if ends.classes else None
+        self.later = LaterHeads(config.d_model, config.later_heads) if config.later_heads else None
+        self._initialise()
 
     def _initialise(self) -> None:
         d_model = self.config.d_model
@@ -162,6 +158,8 @@ class Transformer(nn.Module):
                 for matrix in outer:
                     nn.init.normal_(matrix, std=std / math.sqrt(writes))
         nn.init.normal_(self.embedding.weight, std=d_model**-0.5)
+        if self.segments is not None:
+            nn.init.normal_(self.segments.weight, std=0.02)
 
     def forward(self, tokens: Int[Tensor, "batch token"], **inputs: Unpack[Inputs]) -> Output:
         """Return logits for every token: `head` applied to `features`, which documents the arguments and errors."""
@@ -171,7 +169,7 @@ class Transformer(nn.Module):
     if TYPE_CHECKING:
         __call__ = forward
 
-    @checked(settles=lambda given: given["self"]._settle(given), hints=_HINTS)
+    @checked(hints=_HINTS)
     def features(
         self,
         tokens: Int[Tensor, "batch token"],
@@ -211,8 +209,14 @@ class Transformer(nn.Module):
         Raises:
             ValueError: If the arguments do not match the stack or each other, an argument has the wrong dtype or
                 shape, there are more tokens than the cache has slots or than there are learned positions, or an id is
-                not in the vocabulary (on a GPU only as described in `companion.ground.arguments`).
+                not in the vocabulary (on a GPU, a later `RuntimeError`: see `companion.ground.arguments`).
         """
+        check_ids("tokens", tokens)
+        real = None if real is None else padding_of(real)
+        self._check_belongs(tokens, source, segments, cache)
+        counted = counted_of(counted, tokens, real, causal=self.decoder is not None)
+        self._check_fits(tokens, positions, real, document, cache)
+        mask = None if mask is None else self._settled(mask, tokens, cache)
         memory = self.encode(source) if isinstance(source, Tensor) else source
         ends = None if cache is None or cache.states is None or counted is None else counted.sum(-1)
         cache = None if cache is None else cache.ready(tokens.shape[1], ends)
@@ -227,7 +231,7 @@ class Transformer(nn.Module):
         routing = (() if memory is None else memory.routing) + routing
         return Features(x, routing, None if cache is None else cache.advance(tokens.shape[1], self._number))
 
-    @checked(settles=lambda given: given["self"]._settle_source(given))
+    @checked()
     def encode(self, source: Int[Tensor, "batch key"], *, real: Shaped[Tensor, "#batch key"] | None = None) -> Memory:
         """Encode a source once, to be passed as `source` from then on.
 
@@ -241,7 +245,11 @@ class Transformer(nn.Module):
         Raises:
             ValueError: If this is not an encoder-decoder, and in the same cases as `features`.
         """
-        assert self.encoder is not None and self.decoder is not None
+        if self.encoder is None or self.decoder is None:
+            raise ValueError(f"stack={self.config.stack!r}: expected 'encoder_decoder', the only stack with a source")
+        check_ids("source", source, "(batch, key)")
+        self._check_reach("source", source.shape[1])
+        real = None if real is None else padding_of(real)
         positions = torch.arange(source.shape[1], device=source.device)
         x, routing = self.encoder(self._embed(source, positions, name="source"), positions=positions, real=real)
         layers = tuple(block.cross.project_source(x) for block in self.decoder.blocks)  # type: ignore[union-attr, operator]
@@ -251,8 +259,9 @@ class Transformer(nn.Module):
         """Compute the logits for states of the stream.
 
         The logits are stream @ E^T if the head is tied. `config.embedding` may add a bias, and divide and cap the
-        logits.
+        logits; BERT applies one more layer to the stream first.
         """
+        stream = stream if self.transform is None else self.transform(stream)
         if self.unembedding is None:
             return self.limited(nn.functional.linear(stream, self.embedding.weight, self.head_bias))
         logits = self.unembedding(stream)
@@ -267,30 +276,37 @@ class Transformer(nn.Module):
         logits = logits if ends.logit_divisor == 1 else logits / ends.logit_divisor
         return logits if ends.logit_cap is None else capped(logits, ends.logit_cap)
 
-    def _settle(self, given: dict[str, Any]) -> None:
-        """Check a call's arguments, and convert `real`, `counted` and `mask` to what the layers expect.
-
-        Raises `ValueError` for arguments that do not match this model, its tokens, or each other.
-        """
-        tokens, cache = given["tokens"], given.get("cache")
-        check_ids("tokens", tokens)
-        real = given["real"] = None if given.get("real") is None else padding_of(given["real"])
-        self._check_belongs(tokens, given.get("source"), given.get("segments"), cache)
-        given["counted"] = counted_of(given.get("counted"), tokens, real, causal=self.decoder is not None)
+    def _check_fits(
+        self,
+        tokens: Tensor,
+        positions: Tensor | None,
+        real: Tensor | None,
+        document: Tensor | None,
+        cache: KVCache | None,
+    ) -> None:
+        """Raise `ValueError` unless the arguments match this model and the number of tokens."""
         batch, new = tokens.shape
         self._check_reach("tokens", new + (0 if cache is None else cache.filled))
-        if given.get("positions") is not None:
-            check_positions(given["positions"], batch, new)
+        if positions is not None:
+            check_positions(positions, batch, new)
             by_slot = cache is not None and self.config.positions.kind == "relative"
-            require(not by_slot, "positions", given["positions"], "None with a cache, whose slots give the distances")
+            require(not by_slot, "positions", positions, "None with a cache, whose slots give the distances")
         keys = new if cache is None else cache.shown(new)
         if real is not None and ((real.shape[0] != 1 and real.shape[0] != batch) or real.shape[1] != keys):
             raise ValueError(f"real has shape {tuple(real.shape)}: expected (batch, key), {(batch, keys)}")
-        self._check_document(given.get("document"), tokens, cache)
-        if given.get("mask") is not None:
-            require(self.config.memory is None, "mask", given["mask"], "None; linear layers have no pairs to hide")
-            check_shape(given["mask"], (batch, self.config.attention.heads, new, keys))
-            given["mask"] = as_mask(given["mask"], anywhere=True)
+        self._check_document(document, tokens, cache)
+
+    def _settled(self, mask: GivenMask, tokens: Tensor, cache: KVCache | None) -> Mask | None:
+        """Convert a call's mask to the form that the layers expect.
+
+        Raises `ValueError` if it does not fit the model's heads, the tokens and the keys.
+        """
+        batch, new = tokens.shape
+        require(self.config.memory is None, "mask", mask, "None; linear layers have no pairs to hide")
+        check_shape(mask, (batch, self.config.attention.heads, new, new if cache is None else cache.shown(new)))
+        settled = as_mask(mask, anywhere=True)
+        assert isinstance(settled, Tensor)
+        return settled
 
     def _check_document(self, document: Tensor | None, tokens: Tensor, cache: KVCache | None) -> None:
         """Raise `ValueError` unless `document` has the shape of the tokens and this is a decoder without a cache."""
@@ -301,15 +317,6 @@ class Transformer(nn.Module):
         check_ids("document", document)
         if document.shape != tokens.shape:
             raise ValueError(f"document has shape {tuple(document.shape)}: expected {tuple(tokens.shape)}, like tokens")
-
-    def _settle_source(self, given: dict[str, Any]) -> None:
-        """Check and convert the arguments of `encode`."""
-        if self.encoder is None or self.decoder is None:
-            raise ValueError(f"stack={self.config.stack!r}: expected 'encoder_decoder', the only stack with a source")
-        source, real = given["source"], given.get("real")
-        check_ids("source", source, "(batch, key)")
-        self._check_reach("source", source.shape[1])
-        given["real"] = None if real is None else padding_of(real)
 
     def _check_belongs(
         self, tokens: Tensor, source: Tensor | Memory | None, segments: Tensor | None, cache: KVCache | None
@@ -380,48 +387,9 @@ class Transformer(nn.Module):
         elif self.config.positions.kind == "sinusoidal":
             order = self.config.positions
             x = x + sinusoidal(positions, self.config.d_model, order.base, x.dtype, order.pairing)
-        x = self._enter(x, segments)
-        return self.dropout(x if entering is None else entering(x))
-
-    def _enter(self, x: Tensor, segments: Tensor | None) -> Tensor:
-        """Return `x` unchanged; a `Bert` adds its segment vectors here."""
-        return x
-
-
-class Bert(Transformer):
-    """An encoder with BERT's additional layers at both ends, where the configuration asks for them.
-
-    These are segment vectors added to the token embeddings, a layer before the output table, and a pooled vector of the
-    whole sequence with a classifier (Devlin et al. 2019; lesson 13). `Transformer(config)` makes a `Bert` from an
-    encoder's configuration.
-    """
-
-    def _make_entrance(self, config: ModelConfig) -> None:
-        segments = config.embedding.segments
-        self.segments = nn.Embedding(segments, config.d_model) if segments else None
-
-    def _make_exit(self, config: ModelConfig) -> None:
-        ends = config.embedding
-        masked = ends.head == "masked"
-        norms, bias = config.norm, ends.dense_bias
-        self.transform = MaskedTransform(config.d_model, config.feed_forward, norms, bias=bias) if masked else None
-        super()._make_exit(config)
-        self.pooler = Pooler(config.d_model) if ends.pooled else None
-        self.classifier = nn.Linear(config.d_model, ends.classes) if ends.classes else None
-
-    def _initialise(self) -> None:
-        super()._initialise()
         if self.segments is not None:
-            nn.init.normal_(self.segments.weight, std=0.02)
-
-    def _enter(self, x: Tensor, segments: Tensor | None) -> Tensor:
-        if self.segments is None:
-            return x
-        return x + (self.segments.weight[0] if segments is None else look_up("segments", self.segments, segments))
-
-    def head(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
-        """Compute the logits for states of the stream; BERT applies one more layer first."""
-        return super().head(stream if self.transform is None else self.transform(stream))
+            x = x + (self.segments.weight[0] if segments is None else look_up("segments", self.segments, segments))
+        return self.dropout(x if entering is None else entering(x))
 
     @checked(sizes=lambda model: {"d_model": model.config.d_model})
     def pool(self, stream: Float[Tensor, "batch token d_model"]) -> Float[Tensor, "batch d_model"]:

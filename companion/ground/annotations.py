@@ -51,7 +51,6 @@ def checked(
     *,
     sizes: Callable[[Any], Mapping[str, int]] | None = None,
     fits: Callable[[dict[str, Any]], None] | None = None,
-    settles: Callable[[dict[str, Any]], None] | None = None,
     hints: Mapping[str, str] | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Make a decorator that checks a function's arguments, except when another `checked` function calls it.
@@ -60,8 +59,6 @@ def checked(
         sizes: For a method, returns the sizes of axes that are fixed by its object.
         fits: Raises `ValueError` for arguments that match their annotations but not each other. It may use only the
             dtypes and shapes of tensors, because it runs only once for all calls in which these are the same.
-        settles: Like `fits`, but for checks that depend on the contents of arguments. It may also replace arguments,
-            for example ones and zeros by booleans. It runs for every call from outside.
         hints: For each parameter, advice to add to an error message about it.
 
     Raises:
@@ -81,8 +78,6 @@ def checked(
             given = dict(zip(names, args, strict=False))
             given.update(kwargs)
             looks.at(given)
-            if settles is not None:
-                settles(given)
             _here.inside = True
             try:
                 return function(**given)  # type: ignore[call-arg]
@@ -147,7 +142,7 @@ def _kind(value: Any) -> Hashable:
     kind = type(value)
     if kind in _PLAIN:
         return kind, value
-    return tuple(map(_kind, value)) if kind is tuple else kind  # type: ignore[return-value]
+    return (kind, *map(_kind, value)) if isinstance(value, tuple) else kind  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)

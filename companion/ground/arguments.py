@@ -3,16 +3,14 @@
 The user gets a clear message instead of meaningless results or an error from deep inside PyTorch.
 
 Shapes and dtypes are known without waiting for the device, and are always checked. Whether an id is in range, however,
-depends on the contents of a tensor. On the CPU, the look-up itself detects this at no cost. On a GPU, a check would
-have to wait for the device at every step; without a check, an invalid id ends the process some time later. Ids on a GPU
-are therefore checked only if the environment variable COMPANION_CHECK_IDS is 1, which helps to find the cause.
-`generate` and `beam_search` take prompts as lists and check them on any device.
+depends on the contents of a tensor. On the CPU, the look-up itself detects this at no cost. On a GPU, the device checks
+them without making Python wait, so the error is a `RuntimeError` that appears at a later call; its message still says
+what was wrong. `generate` and `beam_search` take prompts as lists and check them on any device.
 """
 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,8 +19,6 @@ from torch import Tensor, nn
 
 from companion.ground.fields import shown
 
-CHECKS_IDS = os.environ.get("COMPANION_CHECK_IDS") == "1"
-"""True if ids are checked even on devices for which the check has to wait."""
 _WHOLE = (torch.int64, torch.int32)
 
 
@@ -101,7 +97,7 @@ def check_positions(positions: object, batch: int, tokens: int) -> None:
 
 def checks_contents(tensor: Tensor, anywhere: bool) -> bool:
     """Return whether the contents of a tensor are checked."""
-    near = tensor.device.type == "cpu" or anywhere or CHECKS_IDS
+    near = tensor.device.type == "cpu" or anywhere
     return near and tensor.device.type != "meta" and tensor.numel() > 0 and not torch.compiler.is_compiling()
 
 
@@ -125,7 +121,7 @@ def heads_fit(given: Mapping[str, Any]) -> None:
 def check_numbers(name: str, x: Tensor) -> None:
     """Check that a tensor contains neither NaN nor +infinity, which would make a softmax NaN; -infinity is allowed.
 
-    On a GPU, the tensor is checked only under the same condition as ids, because the check waits for the device.
+    Only tensors on the CPU are checked, because on a GPU the check would wait for the device.
 
     Raises:
         ValueError: If the tensor contains NaN or +infinity.
@@ -142,18 +138,22 @@ def look_up(name: str, table: nn.Module, ids: Tensor) -> Tensor:
     Raises:
         ValueError: If the table has no row for an id. The module's docstring explains when this is checked.
     """
-    if CHECKS_IDS and ids.device.type not in ("cpu", "meta") and not torch.compiler.is_compiling():
-        _check_range(name, table, ids)
+    rows = len(table.weight)  # type: ignore[arg-type]
+    if ids.is_cuda and not torch.compiler.is_compiling():
+        assert_in_range(name, ids, rows)
     try:
         return table(ids)
     except IndexError:
-        _check_range(name, table, ids)
-        raise
+        place = [int(at) for at in ((ids < 0) | (ids >= rows)).nonzero()[0]]
+        raise ValueError(
+            f"{name}{place} is {int(ids[tuple(place)])}: expected a whole number from 0 to {rows - 1}"
+        ) from None
 
 
-def _check_range(name: str, table: nn.Module, ids: Tensor) -> None:
-    rows = len(table.weight)  # type: ignore[arg-type]
-    wrong = (ids < 0) | (ids >= rows)
-    if bool(wrong.any()):
-        place = [int(at) for at in wrong.nonzero()[0]]
-        raise ValueError(f"{name}{place} is {int(ids[tuple(place)])}: expected a whole number from 0 to {rows - 1}")
+def assert_in_range(name: str, ids: Tensor, rows: int) -> None:
+    """Let the device of `ids` check that they are from 0 to rows - 1; on a GPU, Python does not wait for the result.
+
+    Raises:
+        RuntimeError: If one is not; on a GPU, some later call raises it.
+    """
+    torch._assert_async(((ids >= 0) & (ids < rows)).all(), f"{name}: expected whole numbers from 0 to {rows - 1}")

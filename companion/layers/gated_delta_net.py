@@ -8,7 +8,7 @@ output gate.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -71,11 +71,6 @@ class ShortConvolution(nn.Module):
                 earlier = earlier * same[..., None]
             out = out + earlier * self.weight[:, -1 - back]
         return out
-
-
-def _settle(given: dict[str, Any]) -> None:
-    mask = given.get("mask")
-    require(mask is None, "mask", mask, "None; a linear layer has no pairs of tokens to hide (use real and document)")
 
 
 class LinearAttention(nn.Module):
@@ -145,7 +140,7 @@ class LinearAttention(nn.Module):
                 step = self.decay_bias.exp()
                 self.decay_bias.copy_(step + torch.log(-torch.expm1(-step)))  # the inverse of softplus
 
-    @checked(sizes=lambda layer: {"d_model": layer.d_model}, settles=_settle)
+    @checked(sizes=lambda layer: {"d_model": layer.d_model})
     def forward(
         self,
         x: Float[Tensor, "batch token d_model"],
@@ -174,6 +169,7 @@ class LinearAttention(nn.Module):
         Raises:
             ValueError: If a mask is passed, or documents together with a cache.
         """
+        require(mask is None, "mask", mask, "None; a linear layer has no pairs of tokens to hide (use real, document)")
         require(cache is None or document is None, "document", document, "None with a cache")
         back = None
         if real is not None:  # sort padding to the end, where no real token can read it

@@ -17,7 +17,7 @@ from companion.config.model import FeedForwardConfig, MoEConfig
 from companion.ground.annotations import checked
 from companion.layers.experts import Networks, Way, answers_of, network_of, outputs
 from companion.layers.feedforward import FeedForward, hidden
-from companion.layers.routing import RoutingStats, route, within_capacity
+from companion.layers.routing import RoutingStats, best_experts, within_capacity
 
 NAMES = ("gate", "inner", "outer")
 """Parameters of an `MoE` that hold the experts' matrices; the names of the bias parameters end in `_bias`."""
@@ -124,16 +124,8 @@ class MoE(nn.Module):
         logits = self.router(x)
         if self.training and config.noise:
             logits = logits + config.noise * torch.randn_like(logits)
-        chosen = route(
-            logits,
-            config.top_k,
-            config.gating,
-            bias=self.bias,
-            groups=config.groups,
-            top_groups=config.top_groups,
-            group_best=config.group_best,
-            scale=config.scale,
-        )
+        groups = config.groups, config.top_groups, config.group_best
+        chosen = best_experts(logits, config.top_k, config.gating, self.bias, *groups, config.scale)
         routing = RoutingStats(*chosen[:3], real)  # PyTorch before 2.13 cannot compile `_replace`
         if self.training and config.capacity is not None:
             routing = RoutingStats(*routing[:4], self.dispatch.within_capacity(routing, config.capacity))

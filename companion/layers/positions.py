@@ -201,7 +201,7 @@ def rotation(angles: Float[Tensor, "... token pair"], dtype: torch.dtype, magnit
     return Rotation(cos.to(dtype), sin.to(dtype))
 
 
-def _settle(given: dict[str, Any]) -> None:
+def _angles_fit(given: dict[str, Any]) -> None:
     """Raise `ValueError` unless there is an angle for each token and pair.
 
     The angles of a single pair would otherwise broadcast to all pairs.
@@ -216,7 +216,7 @@ def _settle(given: dict[str, Any]) -> None:
         )
 
 
-@checked(settles=_settle)
+@checked(fits=_angles_fit)
 def rotate(
     x: Float[Tensor, "batch head token d_head"],
     angles: Float[Tensor, "... token pair"] | Rotation,

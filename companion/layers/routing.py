@@ -92,7 +92,7 @@ def _fits(given: dict[str, Any]) -> None:
     require(0 < scale < math.inf, "scale", scale, "a number > 0")
 
 
-@checked(fits=_fits, settles=lambda given: check_numbers("logits", given["logits"]))
+@checked(fits=_fits)
 def route(
     logits: Float[Tensor, "*batch expert"],
     top_k: int,
@@ -137,6 +137,21 @@ def route(
             bias has the wrong shape, the gating is unknown, `MoEConfig` would reject the groups, or the scale is not
             above 0.
     """
+    check_numbers("logits", logits)
+    return best_experts(logits, top_k, gating, bias, groups, top_groups, group_best, scale)
+
+
+def best_experts(
+    logits: Float[Tensor, "*batch expert"],
+    top_k: int,
+    gating: Gating,
+    bias: Float[Tensor, "expert"] | None,
+    groups: int,
+    top_groups: int,
+    group_best: int,
+    scale: float,
+) -> RoutingStats:
+    """Compute `route` without checking the arguments, for logits that a model has computed itself."""
     z = wide(logits)
     scores = z  # logits have the same order as probabilities, but do not saturate
     if bias is not None or groups > 1:

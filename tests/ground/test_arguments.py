@@ -29,7 +29,7 @@ from companion import (
 from companion.data.batches import EvaluationBatches, TrainingBatches
 from companion.data.packing import PackedBatches
 from companion.generation.generate import Rules, generate_long
-from companion.ground.arguments import check_device
+from companion.ground.arguments import assert_in_range, check_device
 from companion.layers.attention import attend
 from companion.layers.positions import rotary_angles, rotate
 from companion.layers.routing import route, within_capacity
@@ -477,3 +477,11 @@ def test_a_mask_of_ones_and_zeros_is_one_of_true_and_false(dtype):
     torch.testing.assert_close(attend(q, k, v, mask=added), attend(q, k, v, mask=table[:1]))
     nothing_added, all_seen = torch.zeros(1, 1, 5, 5), torch.ones(1, 1, 5, 5) > 0
     torch.testing.assert_close(attend(q, k, v, mask=nothing_added), attend(q, k, v, mask=all_seen))
+
+
+def test_a_device_checks_ids_without_waiting_and_says_what_was_wrong():
+    """On the CPU, which has nothing to wait for, the error is raised at once."""
+    assert_in_range("tokens", torch.tensor([[0, 6, 3]]), 7)
+    for wrong in (7, -1):
+        with pytest.raises(RuntimeError, match="^tokens: expected whole numbers from 0 to 6"):
+            assert_in_range("tokens", torch.tensor([[0, wrong, 3]]), 7)
