@@ -308,7 +308,7 @@ class Exercise:
         return answer
 
     def group_of(self, case: Case) -> int:
-        """Return the index of a case's group: the one that lists its property or, failing that, the one with no list."""
+        """Return the index of a case's group: the one that lists its property, or else the one without a list."""
         rest = next((at for at, group in enumerate(self.groups) if not group.shows), 0)
         return next((at for at, group in enumerate(self.groups) if case.shows in group.shows), rest)
 

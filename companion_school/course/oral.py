@@ -1,4 +1,4 @@
-"""Oral questions about students' own answers, about ten minutes per student.
+"""Oral questions about students' own answers, which take about ten minutes per student.
 
 Each question is about a line that the student wrote and comes with the points that a good answer mentions. The
 questions do not affect the marks.
@@ -41,7 +41,7 @@ class Oral:
     names: str
 
 
-Found = tuple[str, str, str]  # kind, question, and points that a good answer mentions
+Found = tuple[str, str, str]  # kind of question, the question, and points that a good answer mentions
 _SHAPING = {
     "transpose",
     "permute",

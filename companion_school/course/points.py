@@ -1,4 +1,4 @@
-"""Split an exercise's points between its public and its hidden cases, group by group."""
+"""Split an exercise's points between its public and hidden cases, group by group."""
 
 from __future__ import annotations
 

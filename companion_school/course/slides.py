@@ -63,11 +63,10 @@ def write(lesson: str, folder: Path, out: Path, reveal: str) -> Path:
 def lessons_folder(named: str | None) -> Path:
     """Find the folder of the lessons' notebooks.
 
-    If a folder is given, no other folder is tried. Otherwise the candidates are `notebooks` in the current folder and
-    `notebooks` beside the `companion` package.
+    If a folder is given, no other folder is tried. Otherwise, the candidates are the folders `notebooks` in the current
+    folder and beside the `companion` package.
 
-    Raises:
-        ValueError: If no candidate holds a lesson's notebook.
+    Raises: ValueError: If no candidate contains a lesson's notebook.
     """
     import companion
 

@@ -64,7 +64,7 @@ def memory_of(model: Any, source: Sequence[int]) -> Any:
     ids = torch.tensor([source])
     if isinstance(model, Transformer):
         return model.encode(ids)
-    return ids, model.encode(ids, torch.ones_like(ids, dtype=torch.bool))  # the build track's Translator (stage 8)
+    return ids, model.encode(ids, torch.ones_like(ids, dtype=torch.bool))  # a Translator from stage 8
 
 
 def logits_of(model: Any, tokens: Int[Tensor, "batch token"], memory: Any = None) -> Float[Tensor, "batch token vocab"]:
@@ -140,7 +140,7 @@ def patched(
     columns = torch.arange(len(states))
 
     def put(*passed: Any) -> Any:
-        given = passed[-1]  # in a pre-hook, the block's input; in a forward hook, its output
+        given = passed[-1]  # the block's input in a pre-hook, and its output in a forward hook
         x, *others = given if isinstance(given, tuple) else (given,)
         x = x.index_put((columns, first + columns), states.to(x.dtype))
         return (x, *others) if isinstance(given, tuple) else x

@@ -2,8 +2,8 @@
 
 The page's engine can run plain decoders and encoder-decoders (see `models.not_computed`) with the course's two kinds of
 tokenizers, if the weights fit on a page. For other models, Python computes one pass over a text, and the page shows
-this pass. If a server is running (`server`), the page requests more passes from it; otherwise the page disables every
-control that needs more passes.
+this pass. If a server is running (`server`), the page requests more passes from it. Otherwise, the page disables all
+controls that need more passes.
 """
 
 from __future__ import annotations

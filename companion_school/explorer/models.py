@@ -3,8 +3,8 @@
 The files are safetensors. A matrix is stored under its name as int8 values from -127 to 127. The scale of each row,
 which is its largest absolute value / 127, is stored under the same name with `.scale` appended (Dettmers et al. 2022,
 section 2.1). Vectors are stored in float32. The experts' matrices are transposed to (expert, d_ff, d_model) and
-(expert, d_model, d_ff), so that each row gives one output. The header holds, as JSON, the `config`, the tokenizer's
-data (`pairs` or `names`), and `made_of`, a hash of everything that determined the training.
+(expert, d_model, d_ff), so that each row computes one output. The header contains, as JSON, the `config`, the
+tokenizer's data (`pairs` or `names`), and `made_of`, a hash of everything that affected the training.
 """
 
 from __future__ import annotations

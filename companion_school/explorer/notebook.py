@@ -57,8 +57,8 @@ def explore(
     """Look inside a model in a notebook: `explore(model, tokenizer, "Once upon a time")`.
 
     If the page cannot run the model itself, a local server (`server`) runs a copy of the model in its current state, on
-    the CPU. If the browser cannot reach the server, because the server is on another machine or the notebook has been
-    closed, the page shows only `text`.
+    the CPU. If the browser cannot reach the server, for example because the server is on another machine or the
+    notebook has been closed, the page shows only `text`.
 
     Args:
         model: A model, as in `model_page`.

@@ -1,7 +1,7 @@
 """A small local server that computes passes for the explorer's page.
 
 It listens on 127.0.0.1 and answers only requests from local pages to its own address, which contains a random token
-that other sites' pages cannot guess. Both the size of a request and the time it may take to arrive are limited.
+that other sites' pages cannot guess. The size of a request and the time that it may take to arrive are limited.
 Requests are JSON. `read` returns a pass in the format of `model_page.record`. `carried` patches single states into a
 pass, and `without` switches off one head at a time; both return one line of JSON per step.
 """
@@ -83,7 +83,7 @@ class Asked:
         pair: list[int],
         **ids: Any,
     ) -> Iterator[Any]:
-        """Patch states of another pass, one at a time, into the pass over `tokens` and `source`.
+        """Patch states from another pass into the pass over `tokens` and `source`, one at a time.
 
         Args:
             other: Ids of the other pass: `tokens` and `source`.
@@ -254,13 +254,13 @@ class _Answer(BaseHTTPRequestHandler):
                 self._reply(self.server.answers[name](**given))
         except (ValueError, TypeError, RecursionError) as error:
             self._answer(400, str(error).encode())
-        except Exception as error:  # a reader's own model can raise any exception, and the page shows it
+        except Exception as error:  # readers' own models may raise any exception, which the page shows
             self._answer(500, f"The model raises {type(error).__name__}: {error}".encode())
 
     def _reply(self, made: bytes | Iterator[Any]) -> None:
         """Send bytes unchanged, or each item of an iterator as a line of JSON as soon as it is computed.
 
-        An error in the first item is raised before anything is sent. A later error is sent as a note on the last line.
+        An error in the first item is raised before anything is sent. A later error is sent as a note in the last line.
         """
         if isinstance(made, bytes):
             self._answer(200, made, "application/octet-stream")
@@ -273,12 +273,12 @@ class _Answer(BaseHTTPRequestHandler):
                     self.wfile.write(json.dumps(row).encode() + b"\n")
             except ConnectionError:
                 raise
-            except Exception as error:  # a reader's own model can raise anything
+            except Exception as error:  # readers' own models may raise any exception
                 note = {"note": f"The model raises {type(error).__name__}: {error}"}
                 self.wfile.write(json.dumps(note).encode() + b"\n")
 
     def _asks(self, name: str) -> str | None:
-        """Return the path if it is the one for this name and the request is valid; otherwise return None.
+        """Return the path if it is the path for this name and the request is valid, otherwise None.
 
         A valid request has the server's secret path, names this host and port, and comes from a page on this machine.
         """

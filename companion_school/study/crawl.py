@@ -119,8 +119,8 @@ class Dice:
 def crawl(seed: int = 0) -> list[Page]:
     """Generate the crawl: about 600 pages in random order, except that every original precedes its copies.
 
-    The prose comes from the training documents of `split(first_edition())`; the held-out documents are reserved for
-    testing.
+    The prose comes from the training documents of `split(first_edition())`, because the held-out documents are reserved
+    for testing.
 
     Args:
         seed: Seed of the crawl; it also determines which pages are copied and how.

@@ -1,4 +1,4 @@
-"""A lookup task that can be solved with attention only, and a model with a single head that learns it.
+"""A lookup task that attention alone can solve, and a model with a single head that learns it.
 
 Each example is a new random dictionary. An entry is a token that means "key 17 has value 5", and a question is a token
 that means "key 17?". The order of the tokens is irrelevant. No example is seen twice, so the accuracy during training

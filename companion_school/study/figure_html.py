@@ -1,7 +1,7 @@
 """HTML for figures: alternative text, caption, and a collapsible section with the data behind the figure.
 
-Both still figures and moving figures (`companion_school.study.live`) use this HTML. It works in JupyterLab and on a
-page opened from a folder, in light and dark themes, and even without its style sheet, which JupyterLab removes from
+Both still figures and moving figures (`companion_school.study.live`) use this HTML. It works in JupyterLab and on pages
+opened from a folder, in light and dark themes, and even without its style sheet, which JupyterLab removes from
 untrusted notebooks.
 """
 

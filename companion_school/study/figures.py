@@ -6,8 +6,8 @@
     ax.legend()
     figures.show(fig, alt="The variance of q . k grows in proportion to d_k.")
 
-A figure that some readers cannot read is an error, not a matter of taste: `show` rejects an axis without a label, lines
-that differ only in color, small text, and a picture without alternative text.
+A figure that some readers cannot read is an error, not a matter of taste. `show` therefore rejects axes without labels,
+lines that differ only in color, small text, and pictures without alternative text.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ STYLE: dict[str, Any] = {
     "savefig.dpi": DPI,
     "figure.constrained_layout.use": True,
     "figure.facecolor": "white",
-    "font.family": "DejaVu Sans",  # ships with Matplotlib, so the letters look the same on every machine
+    "font.family": "DejaVu Sans",  # this font ships with Matplotlib, so letters look the same on every machine
     "font.size": 11.0,
     "axes.titlesize": 12.0,
     "axes.labelsize": 11.0,
@@ -234,7 +234,8 @@ def _ground(text: Text) -> np.ndarray | None:
 
 def _axis_faults(fig: Figure, ax: Axes) -> list[str]:
     faults = []
-    # A color bar has only one axis to label. Other plots have two, and panels that share an axis need one label for it.
+    # A color bar has only one axis to label. Other plots have two axes, and panels that share an axis need only one
+    # label for it.
     named = {
         "x": bool(fig.get_supxlabel()) or any(a.get_xlabel() for a in ax.get_shared_x_axes().get_siblings(ax)),
         "y": bool(fig.get_supylabel()) or any(a.get_ylabel() for a in ax.get_shared_y_axes().get_siblings(ax)),
@@ -309,7 +310,7 @@ def heatmap(
             raise ValueError(f"{name}: expected {count} names, got {len(given)}: {list(given)}")
     finite = array[np.isfinite(array)]
     lowest, highest = limits or _limits(finite)
-    # PuOr and Blues both stay readable in grayscale and with every common form of color blindness.
+    # PuOr and Blues are both readable in grayscale and with all common forms of color blindness.
     image = ax.imshow(
         np.where(np.isfinite(array), array, np.nan),
         cmap="PuOr_r" if lowest < 0 else "Blues",
@@ -410,7 +411,7 @@ def _name_ticks(ax: Axes, letter: str, names: Sequence[object] | None, count: in
             axis.set_ticks(range(count))
         return
     texts = [str(name).replace(" ", "␣").replace("\n", "⏎").replace("\t", "⇥") for name in names]
-    # parse_math is False because a token may be a dollar sign
+    # `parse_math` is False because a token may be a dollar sign
     axis.set_ticks(range(count), texts, parse_math=False)
     if letter == "x" and sum(map(len, texts)) > 5 * count and count > 2:
         axis.set_tick_params(rotation=45)

@@ -1,9 +1,9 @@
 """Grade one submission on Gradescope. The script `run_autograder` in the zip file calls this module.
 
 The environment variable `AUTOGRADER` names the folder that Gradescope sets up (default: /autograder). In this folder,
-`source` holds the unpacked zip file, `submission` holds the student's files, and `submission_metadata.json` says who
-submitted and when. The result is written to `results/results.json`. Feedback on the hidden cases is the same as from
-`companion grade`, but students only see it after the marks are published.
+`source` contains the unpacked zip file, `submission` contains the student's files, and `submission_metadata.json` says
+who submitted them and when. The result is written to `results/results.json`. Feedback on the hidden cases is the same
+as from `companion grade`, but students only see it after the marks are published.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def main() -> int:
     """Grade the submission in the folder `AUTOGRADER` and return the exit code.
 
     Returns:
-        0 if results were written, or 2 if grading was impossible. In that case a message for the instructor goes to
-        stderr.
+        0 if results were written, or 2 if grading was impossible. In that case, a message for the instructor is written
+        to stderr.
     """
     folder = Path(os.environ.get("AUTOGRADER", "/autograder"))
     try:
@@ -142,7 +142,7 @@ def _tests(mark: Mark) -> list[dict[str, Any]]:
                 continue
             again = "not right either" if kind in seen else told[kind]
             said = weak if has else again or "not tried: the public cases must be right first"
-            weak = "" if has else weak  # show the advice only once
+            weak = "" if has else weak  # give this advice only once
             seen |= {kind} if not has and told[kind] else set()
             group = f", {each.part.name}" if each.part.name else ""
             made.append({

@@ -116,7 +116,7 @@ def clone_all(table: Path, to: Path) -> Iterator[tuple[str, str]]:
 
 
 def _clone(address: str, place: Path) -> str:
-    """Clone or update one repository; return an error message, or "" on success."""
+    """Clone or update a repository, and return an error message, or "" on success."""
     quiet = ["-c", "core.symlinks=false", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false"]
     # These settings prevent git from running anything that a repository contains.
     environment = os.environ | {"GIT_TERMINAL_PROMPT": "0", "GIT_LFS_SKIP_SMUDGE": "1",

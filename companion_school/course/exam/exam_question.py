@@ -17,7 +17,7 @@ class Asked:
 
     Attributes:
         text: The question.
-        key: The derivation of the answer, or the points of a full answer; shown only to the marker.
+        key: The derivation of the answer or the points of a complete answer, shown only to the marker.
         answer: The correct number, if the question asks for a number.
         code: The broken code as printed, if the question shows code.
         mended: The corrected code.

@@ -25,7 +25,7 @@ VERSIONS = "ABCDEFGH"
 
 
 def chosen(lessons: Sequence[int], each: int, secret: bytes) -> list[Question]:
-    """Draw up to `each` questions per lesson, using the secret as seed; return them in course order."""
+    """Draw up to `each` questions per lesson, with the secret as seed, and return them in course order."""
     made = []
     for lesson in lessons:
         of_lesson = [question for question in exam_questions().values() if question.lesson == lesson]
@@ -120,7 +120,7 @@ def as_page(title: str, pieces: Sequence[str], rooms: Sequence[int] = ()) -> str
     Args:
         title: Title of the page.
         pieces: Markdown texts; the first is the header.
-        rooms: Blank space below each of the other texts, in em. Missing entries mean none.
+        rooms: Height of the blank space below each of the other texts, in em. Missing entries mean none.
     """
     from latex2mathml.converter import convert
     from nbconvert.filters import markdown2html
@@ -189,5 +189,5 @@ def write(name: str, questions: Sequence[Question], secret: bytes, out: Path, ve
 def exam_questions() -> dict[str, Question]:
     """Return all examination questions, keyed by id, in course order."""
     for file in sorted(Path(__file__).parent.glob("lesson*.py")):
-        importlib.import_module(f"{__package__}.{file.stem}")  # importing a module registers its questions
+        importlib.import_module(f"{__package__}.{file.stem}")  # importing these modules registers their questions
     return dict(sorted(ASKED.items(), key=lambda pair: pair[1].lesson))

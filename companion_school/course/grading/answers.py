@@ -30,16 +30,16 @@ LONGEST_TEXT = 20_000
 
 TEXT_STUB = "YOUR ANSWER HERE"
 _MOST_MAGICS = 200
-_NEAR = 0.75  # lowest similarity at which a name counts as misspelled, from 0 to 1
+_NEAR = 0.75  # minimum similarity (0 to 1) for a name to be considered misspelled
 _HEADING = re.compile(r"## \d+\.\w")  # heading of an exercise, such as "## 2.3 A softmax that can hide"
 # Names of the cells of a problem set, from nbgrader's `grade_id` or the cell's id.
 _RELEASED = re.compile(r"(about|imports|(statement|answer|public|hidden|run|written)_\w+)$")
 _SHELL = re.compile(r"[^=#'\"]*=[ \t]*[!%]")  # as in here = !pwd
-_LINES = re.compile("\r\n|\r|\n")  # Python's line endings; str.splitlines also splits at others
+_LINES = re.compile("\r\n|\r|\n")  # python's line endings; `str.splitlines` also splits at other characters
 _PERCENT = re.compile(r"^# %%.*$", re.MULTILINE)
 _IMPORTS = (ast.Import, ast.ImportFrom)
 _GIVEN = ("torch", "math", "__name__")  # names that every answer may use
-_FAULTS = (SyntaxError, ValueError, RecursionError, MemoryError)  # deeply nested code raises the last two
+_FAULTS = (SyntaxError, ValueError, RecursionError, MemoryError)  # the last two are raised by deeply nested code
 
 
 class Unreadable(ValueError):
@@ -50,9 +50,9 @@ class Unreadable(ValueError):
 class Answer:
     """An answer found under an exercise's function name.
 
-    Attributes:
-        program: The definition with the imports, constants and helpers that it needs; None if there is no definition.
-        broken: Syntax error in the cell that should define the function; None if another cell defines it.
+    Attributes: program: The definition with the imports, constants and helpers that it needs, or None if there is no
+        definition. broken: Syntax error in the cell that should define the function, or None if another cell defines
+        it.
         notes: Remarks for the student, such as "softmax is defined 2 times; the last counts".
     """
 
@@ -170,8 +170,8 @@ class Submission:
     def _definitions_before(self, name: str, cell: int) -> list[_Statement]:
         """Return the statements that determine the value of a name.
 
-        Only statements up to the end of `cell` count, unless none of them binds the name. The result starts with the
-        last statement that sets the name to a value independent of its earlier values.
+        Only statements up to the end of `cell` are considered, unless none of them binds the name. The result starts
+        with the last statement that sets the name to a value independent of its earlier values.
         """
         of_name = [statement for statement in self._statements if name in statement.binds or name in statement.touches]
         before = [statement for statement in of_name if statement.cell <= cell]
@@ -395,11 +395,11 @@ def _joined(lines: object) -> str:
 
 
 def contents(file: Path, *, follow: bool = False) -> bytes:
-    """Read a regular file of at most `LARGEST` bytes; never block on a pipe or a device.
+    """Read a regular file of at most `LARGEST` bytes, without ever blocking on a pipe or a device.
 
     Args:
         file: The path.
-        follow: Whether to follow a symbolic link. By default links are rejected.
+        follow: Whether to follow a symbolic link. By default, links are rejected.
 
     Raises:
         Unreadable: If the file cannot be opened, is not a regular file, or is too large.
@@ -490,7 +490,7 @@ def _source(cell: dict[str, object]) -> str:
 
 
 def _tree(cell: str) -> tuple[list[str], ast.Module]:
-    """Replace IPython syntax with lines that do nothing; return the cell's lines and syntax tree."""
+    """Replace IPython syntax with lines that do nothing, and return the cell's lines and syntax tree."""
     lines = _LINES.split(cell)
     first: SyntaxError | None = None
     for _ in range(_MOST_MAGICS):
@@ -510,7 +510,7 @@ def _tree(cell: str) -> tuple[list[str], ast.Module]:
 
 
 def _without_magic(line: str) -> str | None:
-    """Return valid Python in place of an IPython line (%magic, !command, help?, x = !command); None for other lines."""
+    """Return valid Python in place of an IPython line (%magic, !command, help?, x = !command), or None for others."""
     code = line.strip()
     before = line[: len(line) - len(line.lstrip())]
     if code.startswith(("%", "!", "?")) or code.partition("#")[0].rstrip().endswith("?"):
@@ -614,7 +614,7 @@ def _import(node: ast.Import | ast.ImportFrom, needed: frozenset[str]) -> str:
 
 
 def _is_blank(node: ast.stmt) -> bool:
-    """Return True for an untouched stub, whose body has only constants, `pass` and `raise NotImplementedError`."""
+    """Return True for an untouched stub, whose body contains only constants, `pass` and `raise NotImplementedError`."""
     if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return False
     for statement in node.body:

@@ -69,7 +69,7 @@ def _stand_in(opened: zipfile.ZipFile, place: Path) -> None:
 
 
 def _parts(entry: zipfile.ZipInfo, kinds: Sequence[str]) -> list[str]:
-    """Return an entry's path without parts that lead outside the folder; empty for entries not to be unpacked.
+    """Return an entry's path without parts that lead outside the folder, or "" if it should not be unpacked.
 
     If no types are given, only hidden entries are left out.
     """
@@ -99,7 +99,7 @@ def _write(opened: zipfile.ZipFile, entry: zipfile.ZipInfo, target: Path, most: 
 
 
 def _index_size(archive: Path) -> int:
-    """Return the size in bytes of a zip file's central directory, all of which `zipfile` would read into memory.
+    """Return the size in bytes of a zip file's central directory, which `zipfile` would read into memory as a whole.
 
     A zip64 directory (for archives of more than 4 GB) is rejected, because `zipfile` would use it instead of the
     ordinary directory.

@@ -1,4 +1,4 @@
-"""Mark one answer of a submission.
+"""Mark an answer in a submission.
 
 The test cases and the expected results stay in this process, which also decides the mark. The student's code runs in a
 separate process (`sandbox/`).
@@ -9,9 +9,9 @@ has public and hidden points (`checking/credit.py`). The same runs show whether 
 cases never affect these points: if a robustness case ends the process, the answer is run again without any of them.
 
 Public cases run in their own order, smallest first, so a crash or a timeout is reported for the smallest input that
-causes it. The order of hidden cases depends on the secret and the student, so the index of a call reveals nothing about
-its case. Public and hidden cases run in separate processes, so nothing that an answer sees in a hidden case can leak
-into the feedback on a public case.
+causes it. The order of hidden cases depends on the secret and the student, so the number of a call reveals nothing
+about its case. Public and hidden cases run in separate processes, so nothing that an answer sees in hidden cases can
+leak into the feedback on public cases.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ DISCREET = {
     Result.REFUSED: "it did something that answers must not do, on an input that is not shown",
 }
 _MOST_NAMED = 6  # maximum number of kinds of cases that a page names
-_one_by_one = threading.RLock()  # references run in several threads but share PyTorch's random generator
+_one_by_one = threading.RLock()  # references run in several threads, which share PyTorch's random generator
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,8 @@ class Mark:
     Attributes:
         exercise: The exercise.
         outcome: One of `OUTCOMES`.
-        public: Verdict on the public cases; None if they were not run or must not be shown.
-        hidden: Verdict on the hidden cases; None if they were not run. It contains no input, no value and nothing that
+        public: Verdict on the public cases, or None if they were not run or must not be shown. hidden: Verdict on the
+        hidden cases, or None if they were not run. It contains no input, no value and nothing that
             the student's code wrote.
         notes: Remarks for the student on how the answer was found.
         earned: Points for each group of cases; a single entry if the exercise has no groups.
@@ -126,7 +126,7 @@ class Mark:
 
     @property
     def unstood(self) -> Verdict | None:
-        """The first fault that costs a correct answer the robust mark; None if the answer is robust or wrong."""
+        """The first fault that costs a correct answer the robust mark, or None if the answer is robust or wrong."""
         found = [verdict for verdict in (self.public, self.hidden) if verdict is not None]
         if not all(verdict.is_right for verdict in found):
             return None
@@ -280,9 +280,9 @@ def try_answer(
 ) -> tuple[Verdict, list[bool]]:
     """Run an answer on the cases of some keys, and determine which groups of cases it passes.
 
-    If a case ends the process or runs out of time, the answer is run again without that case's group, or without all
-    robustness cases if it is one of them. If the case belongs to the first group, no group can earn points, and nothing
-    is run again.
+    If a case ends the process or runs out of time, the answer is run again without that case's group (or without all
+    robustness cases if that case is one of them). If the case belongs to the first group, no group can earn points, and
+    nothing is run again.
 
     Args:
         worker: Runs the student's code.
@@ -417,8 +417,7 @@ TO_MARK = "to mark"
 
 @dataclass(frozen=True)
 class Text:
-    """A student's written answer (empty if there is none), and the outputs and pictures beside it
-    (`answers.read_runs`)."""
+    """A student's written answer (possibly empty), and the outputs and pictures beside it (`answers.read_runs`)."""
 
     item: Written
     text: str

@@ -33,7 +33,7 @@ def grade(
     own: Callable[[str], Sequence[Exercise]] = lambda _: (),
     done: Callable[[Graded], None] = lambda _: None,
 ) -> list[Graded]:
-    """Grade submissions, running each in its own processes.
+    """Grade submissions, each in its own processes.
 
     A problem with a student's files affects only that student: it is recorded in their marks, and grading continues.
 

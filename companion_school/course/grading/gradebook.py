@@ -1,4 +1,4 @@
-"""Collect the marks of several problem sets and projects in one table with the columns of `nbgrader export`."""
+"""Collect the marks for several problem sets and projects in a table with the columns of `nbgrader export`."""
 
 from __future__ import annotations
 
@@ -98,8 +98,7 @@ def _marks(path: Path) -> list[Row]:
 def read_roster(roster: Path) -> dict[str, Row]:
     """Read a roster.
 
-    Returns:
-        For each id, the person's last name, first name and email; fields that the file lacks are empty strings.
+    Returns: For each id, the person's last name, first name and email. Fields that the file lacks are empty.
 
     Raises:
         ValueError: If the column id is missing, or an id is empty or repeated.
@@ -135,7 +134,7 @@ def ids_of(folder: Path, students: Iterable[str], people: Mapping[str, Row]) -> 
     """Find the roster ids of the students whose names in the marks are not roster ids.
 
     Look up each student in names.csv first, then by name or email if these belong to only one person on the roster.
-    Students who were found by name, and those who were not found, are written to names.csv, where the instructor can
+    Students who were found by name and students who were not found are written to names.csv, where the instructor can
     correct the entries.
 
     Args:

@@ -1,4 +1,4 @@
-"""Penalties for late work: a problem set's rule, and extensions for individual students.
+"""Penalties for late work: rules of problem sets, and extensions for individual students.
 
 A problem set with a due date has a file PSET.toml, written by `companion course release`:
 
@@ -47,7 +47,7 @@ class Late:
 
     Attributes:
         share: Fraction of the points that is deducted, from 0 to 1.
-        days: Number of late days that the submission uses up.
+        days: Number of late days used for the submission.
         told: A sentence for the student; empty if the submission is on time.
     """
 
@@ -181,7 +181,7 @@ def _seconds(grace: str, what: str) -> float:
 
 
 def read_settings(file: Path) -> dict[str, Any]:
-    """Read a problem set's TOML file; the result is empty if the file does not exist.
+    """Read a problem set's TOML file. The result is empty if the file does not exist.
 
     Raises:
         ValueError: If it is not valid TOML, has an unknown key or a value that is not text, or has only one of `due`
@@ -202,7 +202,7 @@ def read_settings(file: Path) -> dict[str, Any]:
 
 
 def read_rule(course: Path, assignment: str) -> Lateness | None:
-    """Read the late-work rule of a problem set and its extensions; None if the problem set has no due date.
+    """Read a problem set's rule for late work and its extensions. Return None if there is no due date.
 
     Args:
         course: Folder into which the problem set was released.
@@ -222,7 +222,7 @@ def read_rule(course: Path, assignment: str) -> Lateness | None:
 
 
 def read_extensions(file: Path) -> tuple[Extension, ...]:
-    """Read the rows of extensions.csv; there are none if the file does not exist.
+    """Read the rows of extensions.csv, or return none if the file does not exist.
 
     Raises:
         ValueError: If a column is unknown or a cell is malformed.

@@ -90,7 +90,7 @@ def run_races(
 
 
 def _raced(worker: Worker, student: str, sources: Mapping[str, str], seconds: float) -> Raced:
-    """Run one race. A race that took too long keeps its score and is reported as late."""
+    """Run one race. A race that takes too long keeps its score, but is reported as late."""
     train, held_out = race.texts()
 
     def measured(call: Callable[[Case], Outcome]) -> Raced:
@@ -152,7 +152,7 @@ def _bits(
 
 
 def _groups(windows: list[torch.Tensor], most: int) -> Iterator[list[torch.Tensor]]:
-    """Split the windows into groups of at most `most` windows, longest first within each group."""
+    """Split the windows into groups of at most `most` windows, with the longest first in each group."""
     by_length = sorted(windows, key=len, reverse=True)
     count = -(-len(by_length) // most)
     yield from (by_length[start::count] for start in range(count))
@@ -200,7 +200,7 @@ def _program(sources: Mapping[str, str]) -> str:
 
 
 def board(raced: Sequence[Raced]) -> list[list[str]]:
-    """Return a table of the races and baselines, lowest bits per byte first. Only races within the limit are ranked."""
+    """Return a table of the races and baselines, sorted by bits per byte. Only races within the limit are ranked."""
     rows = [(one.bits_per_byte, one.told != "", one.student, one.told) for one in raced]
     rows += [(mark.bits_per_byte, False, mark.name, _BASELINE) for mark in race.yardsticks(*race.texts())]
     rows.sort(key=lambda row: (row[0] is None, row[0] or 0.0))

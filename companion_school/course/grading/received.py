@@ -1,7 +1,7 @@
 """Determine when work was handed in from the instructor's table, nbgrader, a platform's manifest or file names, or git.
 
 A file's modification time is not used, because cloning, copying and downloading reset it. If no source gives a time,
-the time is unknown, and there is no late penalty.
+the time is unknown, and there is no penalty for lateness.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def moment(text: str, what: str, zone: str = "UTC") -> datetime:
     for form in _FORMS if found is None else ():
         with contextlib.suppress(ValueError):
             found = found or datetime.strptime(written, form)
-    if found is None or not 1970 < found.year < 2200:  # the year of a commit can be anything up to 9999
+    if found is None or not 1970 < found.year < 2200:  # a commit may have any year up to 9999
         raise ValueError(f"{what} must be a time such as 2026-11-30T23:59 or 2026-11-30T23:59+02:00, got {text[:60]!r}")
     offset = UTC if zone == "UTC" else datetime.fromisoformat(f"2000-01-01T00:00{zone}").tzinfo
     return found if found.tzinfo else found.replace(tzinfo=offset)
@@ -123,7 +123,7 @@ def read_times(file: Path) -> dict[str, str]:
     Moodle's grading worksheet in English, with Identifier and "Last modified (submission)", is accepted too.
 
     Returns:
-        Times, keyed by student; students without a time are left out.
+        Times, keyed by student; students without a time are omitted.
 
     Raises:
         ValueError: If a column is missing, a student with a time is listed again, or a time is malformed.
@@ -183,7 +183,7 @@ def _submitters(about: Mapping[str, Any]) -> str:
 
 
 def _stamped(file: Path | None) -> str:
-    """Read the time that nbgrader recorded; empty if there is none.
+    """Read the time that nbgrader recorded, or return "" if there is none.
 
     The caller passes a file only if nbgrader collected the folder, because the student could have written the file in
     any other folder.
@@ -231,7 +231,7 @@ _SLOW: set[Path] = set()
 
 
 def _head(repository: Path) -> str:
-    """Return the id of the checked-out commit; empty if it is unknown."""
+    """Return the id of the checked-out commit, or "" if it is unknown."""
     told = contents(repository / "HEAD")[:1000].decode().strip()
     branch = told.removeprefix("ref: ")
     if branch != told:
@@ -282,7 +282,8 @@ def _git(home: Path, *command: str) -> str:
         "GIT_ALLOW_PROTOCOL": "none",
         "GIT_NO_LAZY_FETCH": "1",
     }
-    # The repository is untrusted: its tree or history may be crafted to use up all memory or to make git run forever.
+    # The repository is not trusted: its tree or history could be designed to use up all memory or to keep git running
+    # forever.
     bounded = ["/bin/sh", "-c", f'ulimit -v {_MOST_MEMORY >> 10}; ulimit -t {_MOST_SECONDS}; exec "$@"', "sh"]
     done = subprocess.run(
         [*bounded, "git", *command], env=own, cwd=os.sep, capture_output=True, timeout=2 * _MOST_SECONDS, check=True

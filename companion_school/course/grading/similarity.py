@@ -66,7 +66,7 @@ class Alike:
     Attributes:
         id: Exercise number or file name.
         students: Names of the students. The first is `COURSE` if the answers match the course's own.
-        share: Similarity of the answers, from 0 to 1. For a group of students, this is the lowest similarity among the
+        share: Similarity of the answers, from 0 to 1. For a group of students, this is the lowest similarity among all
             pairs that count as alike.
     """
 
@@ -78,14 +78,14 @@ class Alike:
 def programs(handed: Sequence[Handed], chosen: Sequence[Exercise]) -> list[Answers]:
     """Collect the answers to exercises, each with the code that it needs from its notebook. No code is run.
 
-    Students whose files cannot be read are left out.
+    Students whose files cannot be read are omitted.
 
     Raises:
         ValueError: The system has no fork.
     """
     asked: dict[str, tuple[str, ...]] = {exercise.name: () for exercise in chosen}
     by_name: dict[str, dict[str, str]] = {name: {} for name in asked}
-    with Worker(Limits(), behind=best()) as worker:  # the worker only reads files and runs no answers
+    with Worker(Limits(), behind=best()) as worker:  # the worker only reads files and does not run answers
         for one in handed:
             try:
                 found = worker.read([(file.name, contents(file)) for file in one.files], asked)[1]

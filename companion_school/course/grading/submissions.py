@@ -8,8 +8,8 @@
     11-22 - Ada Lovelace - Nov 30, 2026 1159 PM/            as downloaded from Brightspace
     submission_1234/ beside submission_metadata.yml         as exported from Gradescope
 
-All entries of a student are combined. If they contain several notebooks, only one is graded; the rule in `CHOICE`
-selects it.
+All entries of a student are combined. If they contain several notebooks, only one of them is graded, which the rule in
+`CHOICE` selects.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Platform:
     Attributes:
         student: Name of the student, including the platform's number, such as "lovelaceada_1234".
         name: The student's own name for the file; empty for a folder.
-        upload: Upload number, which increases over time; 0 if the name has none.
-        time: Time of submission; empty if the name has none.
+        upload: Number of the upload, which increases over time, or 0 if the name has none. time: Time of submission, or
+        empty if the name has none.
         late: True if the platform marks the submission as late.
     """
 
@@ -234,7 +234,7 @@ def _entries(folder: Path, manifest: Mapping[str, tuple[str, str]], assignment: 
 
 
 def _common_start(names: Sequence[str], assignment: str) -> int:
-    """Return how many characters precede the student's name: 6 for week2-ada, 13 for course-week2-ada."""
+    """Return the number of characters before the student's name: 6 for week2-ada, 13 for course-week2-ada."""
     begins = {name[: at + len(assignment) + 1] for name in names if (at := name.find(f"{assignment}-")) >= 0}
     [start] = begins if len(begins) == 1 else [""]
     return len(start) if assignment and all(name.startswith(start) and name != start for name in names) else 0
@@ -261,7 +261,7 @@ def _one(
         home = entries.paths[0][0]
         chosen, others = _project_files(found) if project else _notebook(found, assignment, home)
         home = entry_of.get(chosen[0], home) if chosen else home
-        place = plain(home.name)  # a platform attaches the page to the graded file, not to an earlier upload
+        place = plain(home.name)  # a platform attaches the page to the graded file instead of an earlier upload
     except OSError as error:
         return Handed(student, (), fault=f"its folder cannot be read ({error.strerror or error})", place=place)
     except ValueError as error:
@@ -320,7 +320,7 @@ def _notebook(
 ) -> tuple[list[Path], list[str]]:
     """Return a list with the one file to grade, and the names of the other candidates."""
     of_kind = {kind: [(file, said) for file, said in found if file.suffix == kind] for kind in KINDS}
-    rivals = of_kind[".ipynb"] or of_kind[".py"]  # beside a notebook, Python files are modules, not candidates
+    rivals = of_kind[".ipynb"] or of_kind[".py"]  # python files beside a notebook are modules, not candidates
     if not rivals:
         others = [plain(file.name) for file, _ in found if file.is_file() and file.name != "timestamp.txt"]
         what = f"only {', '.join(others[:3])}" if others else "nothing"

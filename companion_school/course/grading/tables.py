@@ -105,7 +105,7 @@ def as_it_was(file: Path, columns: Iterable[str], rows: Iterable[Mapping[str, st
 
 
 def quoted(text: str) -> str:
-    """Escape text so that no spreadsheet interprets it as a formula. `unquoted` is the inverse.
+    """Escape text so that spreadsheets do not interpret it as a formula. `unquoted` is the inverse.
 
     In some languages, spreadsheets separate cells with semicolons, so text after any separator is escaped too.
     """

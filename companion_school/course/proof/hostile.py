@@ -48,7 +48,7 @@ class Student:
         cells: The notebook's code cells, or the contents of a file that is not a notebook.
         ends: Acceptable outcomes by exercise. Exercises not listed must be right.
         submission: Expected status of the submission as a whole.
-        points: Expected points for the target exercise, if the student should get some but not all of them.
+        points: Expected points for the target exercise, if the student should get only some of them.
         mistake: Known mistake that the feedback must name.
         file: Name of the submitted file.
         link: True if the file is a symbolic link to the instructor's secret.
@@ -250,7 +250,7 @@ def hostile_class() -> dict[str, Student]:
         elif forbidden_uses(text, book[id].forbidden):
             students[name] = Student(cells, {id: ("refused",)})
         else:
-            # The mistake may be named in the feedback on either mark.
+            # The feedback on either mark may name the mistake.
             students[name] = Student(cells, {id: ("wrong", "right")}, mistake=message)
     return students
 

@@ -36,7 +36,7 @@ _MARKERS = ("BEGINHIDDENTESTS", "BEGINSOLUTION")
 
 
 def leaks(folder: Path, book: Sequence[Exercise], secret: bytes, *, public: Iterable[str] = ()) -> list[str]:
-    """Return every leak in the contents and names of a folder's files, as "file: description".
+    """Return every leak in the contents and names of files in a folder, in the form "file: description".
 
     Args:
         folder: Folder to search, including subfolders.

@@ -1,4 +1,4 @@
-"""Mutants: copies of a reference, each with one small automatic change.
+"""Mutants: copies of a reference with one small, automatic change each.
 
 A mutant changes a comparison, a constant (including an axis or the bound of a slice), an operator, a sign or a name
 such as `amax` or `sin`. It may also swap the first two arguments of a call, or drop a keyword argument, a method call
@@ -149,7 +149,7 @@ def _line(node: ast.AST) -> str:
 def _function(text: str, exercise: Exercise) -> Answer | None:
     names = dict(vars(inspect.getmodule(exercise.reference)))
     try:
-        exec(compile(text, f"mutant of {exercise.id}", "exec"), names)  # safe: the code comes from this package
+        exec(compile(text, f"mutant of {exercise.id}", "exec"), names)  # safe, because the code comes from this package
     except (SyntaxError, ValueError):
         return None
     return names[exercise.name]

@@ -40,7 +40,7 @@ ON_MANY_SEEDS = ("reference", "variant", "bounded")
 
 @dataclass(frozen=True)
 class Proof:
-    """The results of running trials.
+    """The results of a series of trials.
 
     Attributes:
         exercises: Number of exercises tried.

@@ -53,7 +53,7 @@ def seed_trials(exercise: Exercise, number: int, strict: bool = True) -> Iterato
 
 
 def _bounded(exercise: Exercise, keys: Sequence[AnswerKey]) -> Iterator[Trial]:
-    """Try answers that are correct only up to some size, and one that is correct only for the public cases' shapes."""
+    """Try answers that are correct only up to some size, and an answer that is correct only for the public shapes."""
     if not any(largest(case.arguments) for case in keys[0].cases):
         return
     shown = {_shapes(case.arguments) for case in keys[0].cases}

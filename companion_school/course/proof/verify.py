@@ -61,7 +61,7 @@ def missing(exercise: Exercise) -> Iterator[str]:
 
 
 def words(idea: str) -> int:
-    """Count the words in a statement's idea.
+    """Count the words in the main part of a statement (its idea).
 
     A formula or piece of inline code counts as one word. Tables and examples are not counted.
     """
@@ -74,7 +74,7 @@ def words(idea: str) -> int:
 def _example_faults(exercise: Exercise) -> Iterator[str]:
     """Yield the faults in a statement's example: it must exist and agree with the reference."""
     if is_constant(exercise):
-        return  # an example would reveal the answer
+        return  # an example would give away the answer
     if exercise.example is None:
         yield "expected a tiny example in its statement, a block ```python that begins with >>>"
         return
@@ -125,7 +125,7 @@ def as_answer(answer: Answer, name: str) -> str:
 def stub(exercise: Exercise) -> Any:
     """Return an exercise's stub as a function."""
     names: dict[str, Any] = {"torch": torch}
-    exec(compile(exercise.stub, f"exercise {exercise.id}", "exec"), names)  # safe: this package wrote the stub
+    exec(compile(exercise.stub, f"exercise {exercise.id}", "exec"), names)  # safe, because this package wrote the stub
     return names[exercise.name]
 
 

@@ -24,7 +24,7 @@ def locked(grade_id: str, cell: Cell) -> Cell:
 
 
 def solution(grade_id: str, cell: Cell) -> Cell:
-    """Mark a cell as holding a student's answer."""
+    """Mark a cell as one that contains a student's answer."""
     return _marked(cell, grade_id, solution=True)
 
 

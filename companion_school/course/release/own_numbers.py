@@ -1,8 +1,8 @@
 """Questions with different numbers for each student, derived from the student's id and the instructor's secret.
 
 These are the examination questions that ask for a number. Students receive their numbers on a sheet and write a
-function in the notebook that returns the result. The correct result depends on the secret, so the check in the
-student's notebook does not know it.
+function in the notebook that returns the result. The correct result depends on the secret, so it is not known to the
+check in the student's notebook.
 """
 
 from __future__ import annotations

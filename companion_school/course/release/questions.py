@@ -1,8 +1,8 @@
 """The lessons' questions as exercises of a problem set, with choices in an order determined by the secret.
 
 Each question becomes a function without arguments that returns either the letter of a choice or a number. It is
-released and graded like any exercise with one fixed result: the hidden check carries all its points, and the check in a
-student's notebook does not know the answer. A prediction can be graded if it lists choices and reasons; its function
+released and graded like any exercise with one fixed result: all points are for the hidden check, and the check in a
+student's notebook does not contain the answer. A prediction can be graded if it lists choices and reasons; its function
 returns a choice and a reason.
 """
 

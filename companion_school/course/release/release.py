@@ -154,7 +154,7 @@ def student_files(pset: ProblemSet, source: Notebook) -> dict[str, bytes]:
 
 
 def release(pset: ProblemSet, secret: bytes, out: Path, rule: Lateness | None = None) -> list[Path]:
-    """Write a problem set into `out`, which may already contain others.
+    """Write a problem set into `out`, which may already contain other problem sets.
 
     Everything is first written to a temporary folder, so a failure leaves no incomplete files.
 

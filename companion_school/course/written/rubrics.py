@@ -22,7 +22,7 @@ MARK = "Your answer to "
 
 @dataclass(frozen=True)
 class Level:
-    """A level of a rubric: its points, and a description of the answers at this level."""
+    """A level of a rubric, with its points and a description of the answers at this level."""
 
     points: float
     text: str

@@ -3,8 +3,8 @@
     student_id, item, text_id, text, points, comment
 
 `text_id` is a hash of the text, so a mark applies only to the text for which it was given. On a blind sheet, the column
-student_id is empty, and the rows of an item are sorted by text_id. After a sheet has been read, its marks are stored,
-without the texts, in `written.csv` beside marks.csv. An HTML page with the same name shows each text as in the
+student_id is empty, and the rows of an item are sorted by text_id. Once a sheet has been read, its marks are stored
+without the texts in `written.csv`, next to marks.csv. An HTML page with the same name shows each text as in the
 student's notebook, including anything that code printed or drew.
 """
 

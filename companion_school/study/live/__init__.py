@@ -1,10 +1,10 @@
-"""Moving figures, which work with mouse or keyboard in JupyterLab or on a static page, without kernel or network.
+"""Moving figures, which work with mouse or keyboard in JupyterLab or on a static page, without a kernel or network.
 
     from companion_school.study import live
 
     live.collapse([0.9, -0.4, 1.3], words=["The", "cat", "slept"], caption="Figure 2.1. Move the handle.")
 
-Each function displays one output that contains everything it needs. The mechanism is in `moving`.
+Each function displays a single output that contains everything it needs. The mechanism is in `moving`.
 """
 
 from companion_school.study.live.attention import collapse, hover

@@ -91,7 +91,7 @@ def main() -> None:
     """Load everything that answers need, report readiness, and fork for each request until the socket closes."""
     wall_file, answers_file, engine_folder, descriptor, name, folder = sys.argv[1:]
     control = socket.socket(fileno=int(descriptor))
-    os.chdir(folder)  # an empty folder that is not writable
+    os.chdir(folder)  # this folder is empty and not writable
     makedirs = _pretend_a_place(folder)
     sys.argv[:] = [""]
     import numpy
@@ -175,7 +175,7 @@ def _tell(control: socket.socket, message: dict[str, Any]) -> None:
 
 
 def _end(child: int, children: dict[int, int], wall: Any) -> int:
-    """Stop a child and all its processes, and wait for it. Until then, its process id cannot be reused."""
+    """Stop a child and all its processes, and wait for the child. Its process id cannot be reused before that."""
     for stop in (os.killpg, os.kill):
         with contextlib.suppress(OSError):
             stop(child, signal.SIGKILL)
@@ -218,7 +218,7 @@ def _serve_part(descriptor: int, order: dict[str, Any], tools: _Tools) -> None:
     channel = socket.socket(fileno=descriptor)
     os.environ.clear()
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
-        score.write("1000")  # if memory runs out, the system should kill this process, not the grader
+        score.write("1000")  # if memory runs out, the system should kill this process rather than the grader
     folder = tools.wall.give_up(order["user"], order["writes"])
     _limit(order["cpu"], order["memory"], order["writes"])
     if order["writes"]:

@@ -1,7 +1,8 @@
 """Run an answer in another process, and accept nothing but values from it.
 
-A `Worker` owns a process that has loaded torch (`child.py`) and forks one process per part of an exercise. Messages are
-packed (`codec.py`). A reply that is too long, malformed or out of range ends the part, which counts as a crash.
+A `Worker` owns a process that has loaded torch (`child.py`) and forks a new process for each part of an exercise.
+Messages are packed (`codec.py`). A reply that is too long, malformed or out of range ends the part, which counts as a
+crash.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ _users = _ids()
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits for one part of an exercise, whose cases run together in a separate process.
+    """Limits for a part of an exercise, whose cases run together in a separate process.
 
     Attributes:
         seconds: Time limit in seconds, from 0.1 to 3600.
@@ -77,7 +78,7 @@ class Limits:
 
 
 def busy() -> float:
-    """Return the factor, from 1 to 4, by which time limits are extended while other processes use this machine.
+    """Return the factor (from 1 to 4) by which time limits are extended while other processes use this machine.
 
     Limits are in wall-clock seconds so that they also stop an answer that sleeps, but a correct answer takes longer if
     there are more runnable processes than processors.
@@ -273,12 +274,12 @@ class Worker:
     def talk(self, program: Program, use: Callable[[Callable[..., Outcome]], T]) -> T:
         """Run a program in a separate process, and pass a function that calls the program on a case to `use`.
 
-        Every call returns an outcome, no matter how it ends. Afterwards, `self.seconds` and `self.received` hold the
-        duration of the call and the number of bytes received.
+        Every call returns an outcome, however it ends. Afterwards, `self.seconds` and `self.received` hold the duration
+        of the call and the number of bytes received.
 
         Args:
             program: The program to run.
-            use: Function that receives the calling function. `use` may call this function with a case, and with `again`
+            use: Function that receives the calling function. It may call this function with a case, and with `again`
                 for the second call on the same case.
 
         Raises:
@@ -295,7 +296,7 @@ class Worker:
             with ours, theirs:
                 try:
                     part = self._fork(theirs, reads, writes)
-                except (OSError, EOFError, ValueError):  # not the student's fault: no answer has started yet
+                except (OSError, EOFError, ValueError):  # not the student's fault, because no answer has started yet
                     self._replace()
                     part = self._fork(theirs, reads, writes)
                 theirs.close()
@@ -429,7 +430,7 @@ def _packed(case: Case) -> bytes:
 
 
 class _Undefined(ValueError):
-    """Raised if a program fails before its function is called; `outcome` gives the reason."""
+    """Raised if a program fails before its function is called. `outcome` gives the reason."""
 
     def __init__(self, outcome: Outcome) -> None:
         kind, text = outcome.error or ("", "it exited its process" if outcome.result else "")
@@ -438,7 +439,7 @@ class _Undefined(ValueError):
 
 
 class _Timed:
-    """A socket with one deadline for all calls, because a student's process may send its data very slowly."""
+    """A socket with a single deadline for all calls, because a student's process may send its data very slowly."""
 
     def __init__(self, channel: socket.socket, end: float) -> None:
         self._channel, self._end = channel, end

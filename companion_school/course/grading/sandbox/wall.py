@@ -4,8 +4,8 @@ There are three walls. `choose` picks the first of them that works on this syste
 
 - `Bubblewrap`: the code runs under `bwrap` (Linux), without network or home folder, in its own process namespace, on a
   read-only file system that contains only Python and its libraries.
-- `AnotherUser`: the code runs as a user without files or capabilities. This wall is for graders that run as root where
-  `bwrap` does not work, as in most containers. The code cannot read files that only root can read.
+- `AnotherUser`: the code runs as a user without files or capabilities. This wall is for graders that run as root on
+  systems where `bwrap` does not work, such as most containers. The code cannot read files that only root can read.
 - `Wall` itself: the code is only subject to limits on time, memory, processes and files. It is used only on request.
 
 The instructor's process starts the worker (`child.py`) with the `command` that a wall returns. The worker calls `fork`
@@ -98,7 +98,7 @@ class Bubblewrap(Wall):
         if os.geteuid() == 0:
             rights += ["CAP_SETUID", "CAP_SETGID", "CAP_KILL"]
         else:
-            # As a different user, the worker would have no rights over its own processes
+            # a worker that is a different user would have no rights over its own processes
             flags += ["--unshare-user", "--uid", "0", "--gid", "0"]
         flags += [word for right in rights for word in ("--cap-add", right)]
         flags += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/dev/shm", "--dir", "/tmp"]
@@ -138,7 +138,7 @@ class Bubblewrap(Wall):
         _kernel("unshare", _NEW_MOUNTS | _NEW_IPC)
         ctypes.CDLL(None).umount2(b"/proc/sys", _DETACH)  # bwrap makes /proc/sys read-only
         _without_shared_memory()
-        _kernel("umount2", b"/proc", _DETACH)  # a part could inspect the worker through /proc
+        _kernel("umount2", b"/proc", _DETACH)  # through /proc, a part could inspect the worker
         own = 0 if has_other_users else _NEW_USERS  # keyrings are per user
         _room_for_files("/tmp", writes)
         _without_namespaces("/tmp", own)
@@ -218,7 +218,7 @@ def best() -> Wall:
 
 
 def stands(name: str) -> str:
-    """Return the reason why this wall does not work on this system, or an empty string if it works."""
+    """Return the reason why this wall does not work on this system, or "" if it works."""
     return _tried(name)[0]
 
 
@@ -246,7 +246,7 @@ def _tried(name: str) -> tuple[str, bool]:
 
 
 def spare_users(mapped: str) -> range:
-    """Return user ids that belong to no account, for students' processes.
+    """Return user ids for students' processes that do not belong to any account.
 
     Args:
         mapped: The text of /proc/self/uid_map, which lists the existing ids. There may be only a few in a container.
@@ -277,7 +277,7 @@ def _shown() -> tuple[str, ...]:
 
 @cache
 def _copies_of_the_course() -> tuple[str, ...]:
-    """Return this course's folders among the installed libraries, which contain the references and must be hidden."""
+    """Return the course's folders among the installed libraries. They contain references and must be hidden."""
     places = ("", "python*/*-packages/", "lib*/python*/*-packages/", "local/lib/python*/*-packages/")
     names = ("companion", "companion_school")
     found = (path for shown in _shown() for at in places for name in names for path in Path(shown).glob(at + name))
@@ -302,7 +302,7 @@ def _open_folders() -> tuple[str, ...]:
 
 
 def _room_for_files(folder: str, size: int) -> None:
-    """Mount an in-memory file system on `folder` that only this process sees; do nothing for a size of 0."""
+    """Mount an in-memory file system on `folder` that only this process sees, or do nothing if the size is 0."""
     if size:
         _kernel("mount", b"tmpfs", os.fsencode(folder), b"tmpfs", _NO_PROGRAMS, f"size={size},nr_inodes=64".encode())
 
@@ -322,7 +322,7 @@ def _without_namespaces(folder: str, last: int = 0) -> None:
 
 
 def _without_shared_memory() -> None:
-    """Prevent this namespace from creating System V shared memory, queues and semaphores, which no limit covers."""
+    """Forbid System V shared memory, queues and semaphores in this namespace, because no limit applies to them."""
     for name, value in (("shmmni", "0"), ("msgmni", "0"), ("sem", "0 0 0 0")):
         with contextlib.suppress(OSError), open(f"/proc/sys/kernel/{name}", "w") as switch:
             switch.write(value)
@@ -342,7 +342,7 @@ def _remove_shared_memory(user: int) -> None:
         os.waitpid(child, 0)
         return
     with contextlib.suppress(BaseException):
-        _become(user)  # the owner may remove it, but root without capabilities may not
+        _become(user)  # only the owner may remove it, not root without capabilities
         libc = ctypes.CDLL(None)
         for call, number in left:
             getattr(libc, call)(number, *[0] * (call == "semctl"), _REMOVE, None)
@@ -381,7 +381,7 @@ def _kernel(call: str, *arguments: int | bytes | None) -> None:
 
 
 def _try(name: str) -> int:
-    """Test whether a process can be put behind this wall; return 0 if it can."""
+    """Test whether a process can be put behind this wall, and return 0 if it can."""
     wall = WALLS[name]
     if child := wall.fork():
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
