@@ -47,7 +47,7 @@ class Output(NamedTuple):
 
 
 class Features(NamedTuple):
-    """The stream after the last block and norm, before the output head. The other fields are as in `Output`."""
+    """The stream after the last block and norm, before the output head; the other fields are those of `Output`."""
 
     stream: Float[Tensor, "batch token d_model"]
     routing: tuple[RoutingStats, ...]
@@ -196,8 +196,8 @@ class Transformer(nn.Module):
             counted: Token mask, (batch, token), used instead of `real` for padding at the end of rows, which a causal
                 stack hides anyway. Routing statistics do not count this padding, linear layers do not store it in a
                 cache, and attention needs no mask. Default: `real`.
-            mask: Which tokens may attend to which; broadcasts to (batch, head, token, key), with key as in `real`. It
-                cannot be used with linear layers, which have no pairs of tokens to hide.
+            mask: Which tokens may attend to which; broadcasts to (batch, head, token, key), with key as in `real`. A
+                mask cannot be used with linear layers, which have no pairs of tokens to hide.
             document: Document ids for sequence packing, for a decoder without a cache. The tokens of a document are
                 contiguous, and no information passes between documents.
             cache: Cache of the tokens that the decoder has already read. Call under `torch.no_grad()`, and continue
@@ -233,7 +233,7 @@ class Transformer(nn.Module):
 
     @checked()
     def encode(self, source: Int[Tensor, "batch key"], *, real: Shaped[Tensor, "#batch key"] | None = None) -> Memory:
-        """Encode a source once, to be passed as `source` from then on.
+        """Encode a source once; pass the result as `source` in all later calls.
 
         Args:
             source: Token ids, (batch, key).

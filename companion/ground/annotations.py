@@ -1,12 +1,12 @@
 """Check the arguments of public functions against their annotations, once for each call from outside.
 
-`checked` reads the annotations (jaxtyping's axes and dtypes, choices, numbers, classes). Its errors say in one sentence
+`checked` reads the annotations (jaxtyping's axes and dtypes, choices, numbers, classes). Errors say in one sentence
 which argument is wrong, what was passed, and what was expected: "k has batch=1: expected 2, as in q". Conditions that
-annotations cannot express, such as one axis dividing another, are checked by functions passed to `checked`.
-Nested calls are not checked again, so a model checks its arguments only once, no matter how many layers use them.
+annotations cannot express, such as one axis dividing another, are checked by functions passed to `checked`. Nested
+calls are not checked again, so a model checks its arguments only once, no matter how many layers use them.
 
-jaxtyping and beartype could check the same annotations at each call. They take five times as long as this module, and
-their messages are a dozen lines long. The tests run these libraries on everything, including results.
+jaxtyping and beartype could check the same annotations at each call. Those libraries take five times as long as this
+module, and their messages are a dozen lines long. The tests run these libraries on everything, including results.
 """
 
 from __future__ import annotations

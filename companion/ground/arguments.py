@@ -154,6 +154,6 @@ def assert_in_range(name: str, ids: Tensor, rows: int) -> None:
     """Let the device of `ids` check that they are from 0 to rows - 1; on a GPU, Python does not wait for the result.
 
     Raises:
-        RuntimeError: If one is not; on a GPU, some later call raises it.
+        RuntimeError: If an id is out of range; on a GPU, some later call raises the error.
     """
     torch._assert_async(((ids >= 0) & (ids < rows)).all(), f"{name}: expected whole numbers from 0 to {rows - 1}")

@@ -31,7 +31,7 @@ class Dispatch:
     """
 
     def within_capacity(self, routing: RoutingStats, capacity: float) -> Bool[Tensor, "*batch top_k"]:
-        """Return which visits take place, as the function `within_capacity` does."""
+        """Return which visits take place, like the function `routing.within_capacity`."""
         return within_capacity(routing, capacity)
 
     def answers(

@@ -105,10 +105,10 @@ def relative_buckets(
 ) -> Int[Tensor, "*pairs"]:
     """Return the bucket of each distance, key - query (Raffel et al. 2020, section 2.1).
 
-    The ranges are the same as in the released code. With n buckets per direction, a distance d below n/2 belongs to
-    bucket d. For larger distances the bucket is n/2 + floor(n/2 ln(d / (n/2)) / ln(reach / (n/2))), at most n - 1. With
-    `both_ways`, keys after the query use the second half of the buckets. Otherwise these keys all have bucket 0, and a
-    causal mask hides them.
+    The ranges of distances are the same as in T5's released code. With n buckets per direction, a distance d below n/2
+    belongs to bucket d. For larger distances the bucket is n/2 + floor(n/2 ln(d / (n/2)) / ln(reach / (n/2))), at most
+    n - 1. With `both_ways`, keys after the query use the second half of the buckets. Otherwise these keys all have
+    bucket 0, and a causal mask hides them.
     """
     behind = torch.zeros_like(distance)
     if both_ways:
@@ -178,7 +178,7 @@ def rotary_angles(
 class Rotation(NamedTuple):
     """Cosines and sines of rotary angles, computed once for all the layers that rotate by them.
 
-    They are (token, pair), or (batch, 1, token, pair) if rows are at different positions.
+    Their shape is (token, pair), or (batch, 1, token, pair) if rows are at different positions.
     """
 
     cos: Float[Tensor, "... token pair"]
@@ -304,9 +304,9 @@ def _divisors(scaling: RotaryScaling, places: Float[Tensor, "*batch token"]) -> 
 def _kept_by_pair(width: int, base: float, scaling: RotaryScaling, omega: Tensor) -> Float[Tensor, "pair"]:
     """Compute the fraction of each pair's frequency that yarn leaves unscaled.
 
-    It is a ramp in the index of the pair (Peng et al. 2023, section 3.2, with the ramp of the released code, which is
-    linear in the index and not in the number of rotations). omega_j = base^(-2j / width) makes t rotations in C tokens
-    at j = width ln(C / (2 pi t)) / (2 ln base).
+    The fraction is a ramp in the index of the pair (Peng et al. 2023, section 3.2, with the ramp of the released code,
+    which is linear in the index and not in the number of rotations). omega_j = base^(-2j / width) makes t rotations in
+    C tokens at j = width ln(C / (2 pi t)) / (2 ln base).
     """
     assert scaling.original is not None
     slow, fast = scaling.ramp
@@ -321,10 +321,10 @@ def _kept_by_pair(width: int, base: float, scaling: RotaryScaling, omega: Tensor
 
 
 def magnitude_of(scaling: RotaryScaling) -> float:
-    """Return the factor that rotation also applies to queries and keys.
+    """Return the factor that multiplies queries and keys in addition to their rotation.
 
-    For yarn it is sqrt(1 / t) of Peng et al. 2023, eq. 22. For longrope it is as in Ding et al. 2024, section 3.3. For
-    the other kinds it is 1.
+    For yarn the factor is sqrt(1 / t) of Peng et al. 2023, eq. 22; for longrope it is that of Ding et al. 2024, section
+    3.3. For the other kinds it is 1.
     """
     if scaling.magnitude is not None:
         return scaling.magnitude

@@ -1,11 +1,11 @@
 """Cache of linear-attention layers, with one matrix per head and a log of the most recent writes (lesson 17).
 
 Unlike keys and values, a matrix cannot be shortened. Therefore a layer stores the matrix as it was some tokens ago, and
-a log of what each token has written since. Equation (5) of `companion.layers.linear_attention` computes the matrix
-after any of these tokens from the two. When a log is full, it is folded into a new matrix: all its writes, except those
-of the last `BACK` tokens, are applied to a copy of the matrix; older handles keep the old matrix. A cache of linear
-layers is therefore as large after a million tokens as after a hundred. The cache can drop the last `BACK` tokens, and
-the tokens of the last call if there were at most `WHOLE`.
+a log of what each token has written since. From these two, equation (5) of `companion.layers.linear_attention` computes
+the matrix after any of the tokens. When a log is full, it is folded into a new matrix: all its writes, except those of
+the last `BACK` tokens, are applied to a copy of the matrix; older handles keep the old matrix. A cache of linear layers
+is therefore as large after a million tokens as after a hundred. The cache can drop the last `BACK` tokens, and the
+tokens of the last call if there were at most `WHOLE`.
 """
 
 from __future__ import annotations

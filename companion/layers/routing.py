@@ -135,7 +135,7 @@ def route(
     Raises:
         ValueError: If top_k is not from 1 to expert, the logits are not a floating-point tensor or contain NaN, the
             bias has the wrong shape, the gating is unknown, `MoEConfig` would reject the groups, or the scale is not
-            above 0.
+            positive.
     """
     check_numbers("logits", logits)
     return best_experts(logits, top_k, gating, bias, groups, top_groups, group_best, scale)

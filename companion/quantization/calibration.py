@@ -123,7 +123,7 @@ def balancing(weight: Float[Tensor, "out d_in"], h: Float[Tensor, "d_in d_in"]) 
 
     The factor is the power of two nearest to sqrt(size of the column / size of its input), divided by the median of
     these values. With this factor, a channel whose inputs are c times as large and whose weights are c times as small
-    is rounded like the others. The result is `None` if it does not reduce the error of plain rounding.
+    is rounded like the others. The result is `None` if the factor does not reduce the error of plain rounding.
     """
     size, inputs = weight.double().square().mean(0).sqrt(), h.diagonal().clamp_min(0).sqrt()
     wanted = (size.clamp_min(1e-30) / inputs.clamp_min(1e-30)).log2() / 2

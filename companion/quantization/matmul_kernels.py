@@ -38,13 +38,13 @@ With 7 bits, sums of two products stay below 2^15, above which processors withou
 class Product(nn.Module):
     """Matrix product x W^T with W (out, in) in one of the formats; x and the result have the stream's dtype.
 
-    For several W of the same width, it concatenates their products.
+    With several W of the same width, their products are concatenated.
 
     Args:
         weights: W, or several W.
         form: the weight format.
-        packed: whether to use the kernel that packs W (for fp32, NumPy's), if there is one. `None` means yes if it is
-            correct on this machine and, for fp32, also faster.
+        packed: whether to use the kernel that packs W (for fp32, NumPy's), if there is one. `None` means yes if that
+            kernel is correct on this machine and, for fp32, also faster.
         rounded: for int4, the quantized form of each W. `None` means rounding to the nearest levels.
     """
 
@@ -351,7 +351,7 @@ PACKED: dict[str, Callable[[Tensor], Made]] = {
 
 @lru_cache
 def possible(form: str, device: str) -> bool:
-    """Return whether products in this format can be computed correctly on this device, by trying one."""
+    """Try one product, and return whether this format can be computed correctly on this device."""
     return _right(form, device, None)
 
 

@@ -168,8 +168,8 @@ def fast_form(model: Transformer, steps: int, tokens: int = 1, *, compile: bool 
     The selected format is that of the weights' own dtype, which gives the same results up to rounding. A copy in this
     format pays off for at least `PAYS_FROM_WEIGHTS` weights, at least `PAYS_FROM_STEPS` steps and only a few tokens at
     a time, on a processor whose kernel for one row is faster (measured once), and if the copy takes at most a quarter
-    of the machine's memory. With compilation, this was measured only for fp32 with PyTorch's kernel, which the compiler
-    can optimize.
+    of the machine's memory. For compiled steps, this was measured only in fp32 with PyTorch's kernel, which the
+    compiler can optimize.
     """
     weight = model.embedding.weight
     form, there = OWN.get(weight.dtype), memory()

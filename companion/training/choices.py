@@ -25,9 +25,9 @@ def log_likelihoods(
     """Return the log-likelihood, in nats, of each choice as a continuation of its prompt.
 
     The log-likelihood is the sum of the log-probabilities of the choice's tokens, each given the prompt and the tokens
-    before it. It is therefore never above the log-likelihood of another choice that is a prefix of this one. To compare
-    choices of different lengths, divide by their number of tokens or bytes, or subtract their log-likelihoods after a
-    prompt that lacks the question.
+    before it. The log-likelihood of a choice is therefore never above that of another choice that is a prefix of it. To
+    compare choices of different lengths, divide by their number of tokens or bytes, or subtract their log-likelihoods
+    after a prompt that lacks the question.
 
     Each prompt is read once, followed by all of its choices.
 

@@ -8,7 +8,7 @@ import math
 def pass_at_k(drawn: int, right: int, k: int) -> float:
     """Return the unbiased estimate of pass@k from one question's sampled answers (Chen et al. 2021).
 
-    Among all ways to choose k of the drawn answers, it is the fraction that include a right answer. The simpler
+    Of all ways to choose k of the drawn answers, the estimate is the fraction that includes a right answer. The simpler
     estimate 1 - (1 - right / drawn) ** k is too small on average. For a set of questions, take the mean of their
     estimates.
 

@@ -96,8 +96,8 @@ def warmup_stable_decay(
     """Return the learning rate of the warmup-stable-decay schedule (Hu et al. 2024, MiniCPM, section 4).
 
     The rate rises linearly to `peak`, reached at update number `warmup`, stays there, and falls to `last` over the last
-    `share` of the updates. Before it falls, it does not depend on the length of the run, so runs of different lengths
-    can branch off from a checkpoint in that phase.
+    `share` of the updates. Before it falls, the rate does not depend on the length of the run, so runs of different
+    lengths can branch off from a checkpoint in that phase.
 
     Args:
         update: number of the update, counted from 1.

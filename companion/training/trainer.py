@@ -226,7 +226,7 @@ class Trainer:
     def whole(self) -> Transformer:
         """Return, in the main process, the plain model with the current weights, for evaluation or text generation.
 
-        If each process holds all the weights, as a single process always does, this is the trained model itself;
+        If each process holds all the weights, as a single process always does, the result is the trained model itself;
         otherwise it is a copy on the same device. Other processes get their own model, which may be only a part of the
         whole. This is a collective.
         """
