@@ -205,7 +205,6 @@ def _prompts(config: ModelConfig, prompts: Rows | None, source: Rows | None, sta
 
 
 def _steps(config: ModelConfig, prompts: Rows, max_new_tokens: int | None, past_context: bool) -> int:
-    """Return the maximum number of steps."""
     longest = max(map(len, prompts))
     room = config.context - longest
     if past_context:

@@ -140,7 +140,6 @@ class Handle:
         return len(self._text.ids) - self._held
 
     def _allowed(self, logits: Float[Tensor, "vocab"]) -> Float[Tensor, "1 vocab"]:
-        """Apply the text's rules to its logits."""
         return self._request.allowed(logits[None], self._written, [self._text.ids])
 
 
@@ -544,7 +543,6 @@ class Server:
                 self._end(handle, "done")
 
     def _end(self, handle: Handle, state: State, error: Exception | None = None) -> None:
-        """Remove a text from the server."""
         if handle.ended:
             return
         if handle.state == "waiting":

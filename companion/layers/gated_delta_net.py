@@ -272,6 +272,5 @@ def _unit(x: Float[Tensor, "*axes d_head"]) -> Float[Tensor, "*axes d_head"]:
 def _placed(
     x: Float[Tensor, "*axes token wide"], order: Int[Tensor, "*#axes token"]
 ) -> Float[Tensor, "*axes token wide"]:
-    """Reorder the tokens."""
     order = order.expand(*x.shape[:-2], -1)[..., None]
     return x.gather(-2, order.expand(*order.shape[:-1], x.shape[-1]))

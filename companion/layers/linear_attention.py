@@ -167,7 +167,6 @@ class _Alone(NamedTuple):
 
 
 def _together(before: Writes, after: Writes) -> Writes:
-    """Concatenate earlier and later writes."""
     decay = None
     if before.log_decay is not None and after.log_decay is not None:
         decay = torch.cat((before.log_decay, after.log_decay), 2)

@@ -455,7 +455,6 @@ class SupervisedTask(TuneTask):
 
     @cached_property
     def _rows(self) -> list[list[Row]]:
-        """Rows of each conversation."""
         found = []
         for conversation in self._conversations:
             try:
