@@ -1,4 +1,4 @@
-"""Rules for numbers that depend on the machine, which a lesson prints after `≈` and bounds in an assertion.
+"""Rules for numbers that depend on the machine. A lesson prints them after `≈` and bounds them in an assertion.
 
     print(f"loss ≈ {loss:.2f}")
     assert 1.9 < loss < 2.3
@@ -71,7 +71,7 @@ def _printed(tree: ast.Module) -> Iterator[tuple[int, ast.expr | None]]:
         if isinstance(node, ast.JoinedStr):
             pairs = zip(node.values, node.values[1:], strict=False)
             behind |= {part: after.value for part, after in pairs if isinstance(after, ast.FormattedValue)}
-        elif isinstance(node, ast.Call):  # such as print("loss ≈", loss)
+        elif isinstance(node, ast.Call):  # for example, print("loss ≈", loss)
             behind |= dict(zip(node.args, node.args[1:], strict=False))
     for node in ast.walk(tree):
         text = _text(node).rstrip(" ")

@@ -232,7 +232,7 @@ def _refuse(lesson: Lesson, faults: Sequence[Fault]) -> None:
 
 
 def _handle_faults(lesson: Lesson, cells: Sequence[NotebookNode]) -> list[Fault]:
-    """Return the faults of interactive figures in executed cells, mainly missing still pictures."""
+    """Return the faults of interactive figures in executed cells, which are mainly missing still pictures."""
     return [
         fault(lesson, what, number)
         for number, cell in enumerate(cells, 1)
@@ -310,7 +310,7 @@ def build(lesson: Lesson, *, rerun: bool = False, known: Known | None = None) ->
 
 
 def collected(some: Sequence[Lesson]) -> str:
-    """Return the content of questions.json, which holds the questions of all lessons."""
+    """Return the content of questions.json, which contains the questions of all lessons."""
     there = [part for part in with_deeper(some) if part.source.exists()]
     asked = [dataclasses.asdict(question) for part in there for question in part.questions]
     return json.dumps(asked, ensure_ascii=False, indent=1) + "\n"

@@ -29,7 +29,7 @@ BESIDE_THE_MODEL = (
 """Folders and files of the library whose names lessons may redefine."""
 
 
-@functools.cache  # cached because it parses the whole package
+@functools.cache  # cached, because it parses the whole package
 def companion_names(package: Path = LIBRARY) -> Mapping[str, str]:
     """Return every public function and class of the library, with the module that defines it.
 
@@ -47,7 +47,7 @@ def companion_names(package: Path = LIBRARY) -> Mapping[str, str]:
 
 
 def known_of(lesson: Lesson, course: Sequence[Lesson]) -> Known:
-    """Return the data with which the rules compare a lesson."""
+    """Return the data that the rules compare with a lesson."""
     others = [other for other in with_deeper(course) if other.notebook.exists() and other.name != lesson.name]
     return Known(
         companion_names(),

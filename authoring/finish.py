@@ -1,8 +1,8 @@
 """Finish the cells of a notebook. This part of the conversion needs the sources of other lessons.
 
 Every lesson begins and ends with a navigation line (previous, start, next, exercises, deeper, glossary). Each "lesson
-03" in its prose becomes a link, as does each role (see below). Three things are inserted: the head, the counted minutes
-and, in place of `{{ now write it }}`, the parts of *Your own transformer* that the reader writes after the lesson.
+03" in its prose becomes a link, as does each role (see below). Three things are inserted: the head; the counted
+minutes; and, in place of `{{ now write it }}`, the parts of *Your own transformer* that readers write after the lesson.
 
     {ref}`coins`, {ref}`the coins <coins>`              a place in the same notebook, by its target
     {deeper}`why only rotations will do <05#rotations>` a section of a lesson's deeper notebook, with its minutes
@@ -93,7 +93,7 @@ def finish(path: Path) -> Finished:
     """Return the cells of the notebook that is built from a source, with all links resolved.
 
     Raises:
-        SourceError: If a role or target is invalid. The message names the line.
+        SourceError: If a role or target is invalid. The message gives the line.
     """
     source = read_source(path)
     counted = parts(source)
@@ -129,7 +129,7 @@ def finish(path: Path) -> Finished:
 
 
 def _in_another_kernel(code: str) -> str:
-    """Add an import to the first cell's code; it shows a hint if the kernel cannot import the course.
+    """Add an import to the first cell's code, which shows a hint if the kernel cannot import the course.
 
     The import becomes the first line or, in a folded cell, the second, below the comment that readers see.
     """

@@ -23,7 +23,7 @@ def parsed(code: str) -> ast.Module:
 
 
 def imported(tree: ast.AST, inside: str = "") -> Iterator[tuple[str, str | None]]:
-    """Yield the imports in `tree` as (module, imported name or `None`); relative imports start at package `inside`."""
+    """Yield the imports in `tree` as (module, imported name or `None`). Relative imports start at package `inside`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name, None) for alias in node.names)

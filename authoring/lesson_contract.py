@@ -23,7 +23,7 @@ FEWEST_QUESTIONS = 8
 MOST_MISCONCEPTIONS = 3
 LONGEST_VISIBLE = 15  # folded cells are only subject to the limit for all cells, rules.LONGEST_CELL
 CODE_WIDTH, PRINTED_WIDTH = 88, 80
-TITLE = 2  # number of the title's cell; the navigation line is the cell above it
+TITLE = 2  # number of the cell with the title, which follows the navigation line
 LAST_PARTS = ("Exercises", "Summary", "What to read next")
 FIRST_LINES = ("# draws ", "# checks ", "# question ", "# sets up ", "# is this ")
 _PLOTTING = re.compile(r"\b(?:plt|matplotlib|pyplot|figures|live)\b|\bax(?:es)?\.")
@@ -36,7 +36,7 @@ def folded(cell: NotebookNode) -> bool:
 
 
 def _place(lesson: Lesson, part: Part) -> tuple[int, int]:
-    return part.index + 2, part.line  # cells are counted from 1, and the navigation line comes first
+    return part.index + 2, part.line  # cells are counted from 1, and the first one is the navigation line
 
 
 def parts(lesson: Lesson, known: Known) -> Iterator[Fault]:

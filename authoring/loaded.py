@@ -9,7 +9,7 @@ import os
 os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
 os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"  # the debugger's warning about Python's own files is useless here
 
-import ipykernel.debugger  # (every kernel loads it, and loading it takes longer than the rest of the startup)
+import ipykernel.debugger  # (loaded by every kernel, which takes longer than the rest of the startup)
 import ipykernel.kernelapp  # noqa: F401
 import ipywidgets  # noqa: F401
 import jaxtyping  # noqa: F401

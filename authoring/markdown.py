@@ -83,7 +83,7 @@ def without_code(text: str) -> str:
 
 
 def in_prose(change: Callable[[str], str], text: str) -> str:
-    """Apply `change` only to the prose in `text`, not to code, formulas, links, comments or headings."""
+    """Apply `change` only to the prose in `text`, which excludes code, formulas, links, comments and headings."""
     kept: list[str] = []
 
     def put_away(found: re.Match[str]) -> str:

@@ -16,7 +16,7 @@ from authoring.kernels import fork_kernels
 _home = tempfile.TemporaryDirectory(prefix="progress-")
 os.environ.setdefault("COMPANION_HOME", _home.name)
 _left_out = str(Path(__file__).parent.parent / "tests" / "left_out")
-sys.path.insert(0, _left_out)  # must happen before nbval imports the modules that are replaced there
+sys.path.insert(0, _left_out)  # needed before nbval imports the modules that are replaced there
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_left_out, os.environ.get("PYTHONPATH")]))
 
 

@@ -1,7 +1,7 @@
 """Rules for every notebook (README.md): functions that take a lesson and reference data, and yield `Fault`s.
 
-Rules that only lessons follow are in lesson_contract.py, and rules for deeper notebooks in deeper_contract.py.
-contract.py applies all of them.
+The rules for lessons only are in lesson_contract.py, and those for deeper notebooks in deeper_contract.py. All of them
+are applied by contract.py.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ def begins_with_sentence(cell: NotebookNode | None) -> bool:
 
 
 def code(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """Check that code is plain Python, has at most 40 lines per cell, and redefines no name of the companion."""
+    """Check that code is plain Python, has at most 40 lines per cell, and does not redefine names of the companion."""
     for number, cell in numbered(lesson, "code"):
         count = len(cell.source.splitlines())
         if count > LONGEST_CELL:

@@ -14,7 +14,7 @@ the reason for any other number`.
 
 A question of kind `predict` has `> what happens`. It can also be graded if it has choices `- [ ] it stays | why not`
 and reasons `+ [x] squares add up | why`. With `:alone: 1`, the right choice with a wrong reason earns one of the two
-points. The lesson shows neither the choices nor the reasons. An indented line continues the line above it.
+points. The lesson does not show the choices or the reasons. An indented line continues the line above it.
 """
 
 from __future__ import annotations

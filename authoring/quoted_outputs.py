@@ -20,7 +20,7 @@ from nbformat import NotebookNode
 _NUMBER = re.compile(r"(?<![\w.])[-−]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?(\s?%)?")
 _TAGS = re.compile(r"<(script|style)\b.*?</\1>|<[^>]*>", re.DOTALL)
 
-MOST = 600  # maximum number of characters that a message quotes from an output
+MOST = 600  # maximum number of characters of an output that a message quotes
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def _bears_out(shown: str, words: str) -> bool:
 
 
 def _rounds_to(number: Decimal, short: Decimal) -> bool:
-    """Return whether a number, rounded to the decimals of a shorter number, equals it. Halves may round either way."""
+    """Return whether a number, rounded to the decimals of a shorter one, equals it. Ties may be rounded either way."""
     step = Decimal(1).scaleb(min(0, int(short.as_tuple().exponent)))
     return any(number.quantize(step, way) == short for way in (ROUND_HALF_EVEN, ROUND_HALF_UP))
 

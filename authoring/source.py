@@ -95,7 +95,7 @@ def _first_lines(text: str, cells: list[NotebookNode]) -> Iterator[int]:
         if found >= 0:
             yield text.count("\n", 0, found) + 1
             position = found + len(cell.source)
-        else:  # if jupytext changed the cell's text, use the end of the previous cell
+        else:  # if jupytext has changed the cell's text, use the end of the previous cell
             yield text.count("\n", 0, position) + 1
 
 

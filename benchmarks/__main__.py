@@ -94,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class Run:
-    """The results so far. Each is printed and written to `file` as soon as it is known.
+    """The results so far. Each comparison is printed and written to `file` as soon as it is known.
 
     Args:
         file: Path of bench.json.
@@ -141,7 +141,7 @@ class Run:
                 self._show(table.report(found, size))
 
     def add(self, comparison: Comparison) -> None:
-        """Print and write one comparison."""
+        """Print and write a comparison."""
         self.comparisons.append(comparison)
         self._show(comparison.table())
 

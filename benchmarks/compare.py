@@ -98,7 +98,7 @@ class Row:
         name: The contender's name.
         samples: Time of each round, in seconds.
         seconds: Median and quartiles of `samples`.
-        ratio: The contender's time divided by ours, round by round: 2 means that it takes twice as long.
+        ratio: The contender's time divided by ours, round by round. A ratio of 2 means that it takes twice as long.
         rate: Items (tokens) per second at the median time.
         share: The shortest time possible at the machine's measured peak rates, divided by the median time.
     """
@@ -227,8 +227,8 @@ class Comparison:
 def differs(expected: Tensor, got: Tensor, what: str, dtype: torch.dtype) -> str | None:
     """Describe how a tensor differs from `expected` if rounding cannot explain it; otherwise return `None`.
 
-    The measure is the root mean square of the difference divided by the root mean square of `expected`. It may be at
-    most 1e-4 in float32 and 5e-2 otherwise. Different shapes and NaN always count as a difference.
+    The measure is the root mean square of the difference divided by the root mean square of `expected`. At most 1e-4 is
+    allowed in float32, and 5e-2 in other types. Different shapes and NaN always count as a difference.
 
     Args:
         expected: Our tensor.

@@ -20,7 +20,7 @@ class RecordedStep:
     """A greedy decode step for the rows of a cache, which it updates in place.
 
     The step reads the tokens and the lengths of the rows from tensors at fixed addresses, and writes the new tokens and
-    lengths to the same tensors. Attention always covers every slot of the cache, so the same recorded graph can be
+    lengths to the same tensors. Attention always covers all slots of the cache, so the same recorded graph can be
     replayed for every decoding step.
 
     Args:

@@ -98,7 +98,7 @@ def tests(size: Size, setting: Setting) -> Iterator[Found]:
         command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider"]
         command += ["-o", "addopts=--import-mode=importlib --strict-markers", f"--junitxml={results}"]
         command += map(str, gpu_tests())
-        # installed plugins must not affect the result
+        # installed plugins must not affect the results
         alone = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=alone)
         if not results.exists():
@@ -113,7 +113,10 @@ def tests(size: Size, setting: Setting) -> Iterator[Found]:
 
 
 def train(size: Size, setting: Setting) -> Iterator[Found]:
-    """Time the trainer's updates: plain, compiled, and compiled with Muon. Halve the batch if memory is too small."""
+    """Time the trainer's updates: plain, compiled, and compiled with Muon.
+
+    If there is not enough memory, the batch size is halved.
+    """
     for compiled, optimizer in ((False, "adamw"), (True, "adamw"), (True, "muon")):
         while True:
             try:
@@ -218,7 +221,7 @@ def _measured(chip: Chip, rehearsal: bool) -> str:
 
 
 def goal_of(one: Comparison) -> str:
-    """Return a line that says whether our best row reaches the goal of its part, or "" if there is no row or goal."""
+    """Return a line that says whether our best row reaches the goal of its part, or "" without a row or goal."""
     best = max((row.share for row in one.rows if row.name.startswith("ours")), default=None)
     if best is None or one.part not in GOALS:
         return ""
@@ -244,7 +247,7 @@ def measure(names: Sequence[str], *, rehearsal: bool, out: Path, minutes: float,
         left = 60 * minutes - (time.monotonic() - began) - RESERVE * (len(names) - place - 1)
         part: dict[str, Any] = {"status": "not begun", "why": "no time was left", "seconds": 0.0, "found": []}
         if left > RESERVE:
-            patience = 3 * LIMITS[name] if rehearsal else LIMITS[name]  # the CPU may be busy with other work
+            patience = 3 * LIMITS[name] if rehearsal else LIMITS[name]  # the CPU may be busy
             part = run_apart(name, rehearsal, chip, min(patience, left), out)
         chip = next((Chip(*line["chip"]) for line in part["found"] if "chip" in line), chip)
         parts.append({"name": name} | part)
@@ -286,7 +289,7 @@ def run_apart(name: str, rehearsal: bool, chip: Chip, limit: float, out: Path) -
                 process.wait()
         found = []
         for line in file.read_text("utf-8").splitlines() if file.exists() else ():
-            with suppress(ValueError):  # ignore an incomplete last line
+            with suppress(ValueError):  # the last line may be incomplete
                 found.append(json.loads(line))
         ended = next((line["end"] for line in found if "end" in line), None)
         status, why = "done", ""

@@ -1,4 +1,4 @@
-"""Count the kernels that a compiled decode step launches by reading the compiler's output, without running it.
+"""Count the kernels that a compiled decode step launches, by reading the compiler's output instead of running it.
 
 On a GPU, each launch takes a few microseconds, which sets a lower bound on the time of a step with one row (lesson 10).
 """

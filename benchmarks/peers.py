@@ -1,4 +1,4 @@
-"""Our weights in other libraries' models: equivalent decoders in transformers and x-transformers."""
+"""Our weights in other libraries' models, which are equivalent decoders from transformers and x-transformers."""
 
 from __future__ import annotations
 
@@ -58,7 +58,10 @@ def drawn(config: ModelConfig, seed: int = 0) -> Transformer:
 def built(
     ours: Transformer, names: Collection[str], comparison: Comparison | None = None
 ) -> Iterator[tuple[str, Peer]]:
-    """Yield every peer that can be built here, in fp32 on the CPU. Record in the comparison why others are left out."""
+    """Yield every peer that can be built here, in fp32 on the CPU.
+
+    For all others, the reason is recorded in the comparison.
+    """
     original = copy.deepcopy(ours).cpu()
     for name in names:
         kind, why = "missing", f"not installed (pip install {name})"

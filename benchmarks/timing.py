@@ -73,7 +73,7 @@ def interleaved(
     device = torch.device(device)
     repeats = {}
     for name, run in runs.items():
-        first = _seconds(run, 1, device)  # let caches, allocators and clock rates settle
+        first = _seconds(run, 1, device)  # caches, allocators and clock rates settle during these runs
         if first < 1:
             _seconds(run, 1, device)
         repeats[name] = max(1, math.ceil(least / max(_seconds(run, 1, device), 1e-9)))

@@ -82,7 +82,7 @@ def compare(
 def _plain_step(
     peer: Peer, inputs: Tensor, targets: Tensor, settings: TrainingConfig, setting: Setting, *, fused: bool
 ) -> Callable[[], tuple[float, float]]:
-    """Return a function that makes the same update in the simplest way and returns the loss and the gradient norm."""
+    """Return a function that makes the same update in the simplest way, and returns the loss and the gradient norm."""
     model = peer.model
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(

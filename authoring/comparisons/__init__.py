@@ -1,8 +1,8 @@
 """Repeatable comparisons that support statements in lessons, with at least three seeds and two training budgets.
 
-`authoring/comparisons.toml` lists the comparisons. Each entry names a function in `lesson_NN.py` in this folder, which
-prints the results for each seed and budget as they are measured, and returns all of them. The lesson itself shows only
-a few of the runs.
+`authoring/comparisons.toml` lists the comparisons. Each entry names a function in `lesson_NN.py` in this folder. The
+function prints the results for each seed and budget as they are measured, and returns all results. The lesson itself
+shows only a few of the runs.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ class Comparison:
         lesson: Lesson number, such as "04", for a statement in the lesson or in its deeper notebook.
         statement: The statement.
         cell: Name of the code cell that shows the evidence, or the target of the paragraph that makes the statement.
-        starts: Number of seeds.
-        budgets: Lengths of the runs, such as "600 updates".
+        starts: Number of seeds. budgets: Lengths of the runs, for example "600 updates".
         found: The measured range of results.
         run: Name of the function in `lesson_NN.py` that repeats the measurement.
     """

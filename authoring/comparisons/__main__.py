@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
             stands = f"{one.starts} starts; {', '.join(one.budgets)}; found: {one.found}"
             print(textwrap.fill(f"Lesson {one.lesson}, {one.cell}: {one.statement} ({stands})", 110), flush=True)
         function()
-        torch.set_default_dtype(torch.float32)  # undo the changes made by a lesson's setup cell
+        torch.set_default_dtype(torch.float32)  # undo changes made by a lesson's setup cell
         torch.set_grad_enabled(True)
         print(f"{time.monotonic() - start:.0f} s\n", flush=True)
     return 0

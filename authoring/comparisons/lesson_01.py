@@ -83,7 +83,7 @@ def text_and_vocabulary() -> dict[tuple[int, int], list[float]]:
     lesson = names_of("01", "setup", "vocabulary")
     text = "".join(lesson["seen"])
     found = {}
-    for size in (257, 1024, 2048, 3072, 4096, 5000, 5800):  # the whole text yields at most 5,906 tokens
+    for size in (257, 1024, 2048, 3072, 4096, 5000, 5800):  # the whole text yields no more than 5,906 tokens
         for much in (2_000, 20_000, len(text)):
             starts = (0,) if much == len(text) else (0, 100_000, 200_000)
             each = [lesson["surprise"]([text[start : start + much]], size)[1] for start in starts]

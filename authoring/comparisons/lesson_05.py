@@ -63,7 +63,7 @@ def from_anywhere_longer() -> dict[tuple[str, int, int], dict[str, float]]:
 def failing_head() -> dict[tuple[int, int], list[float]]:
     """Measure the accuracy of rotary models in rounds of 62 symbols, unchanged and with two interventions."""
     cells = (*PRACTISE, "intervene")
-    untrained = {"rotary": Reader("rotary", start=0)}  # the cell prints results for its own models
+    untrained = {"rotary": Reader("rotary", start=0)}  # this cell prints results for its own models
     lesson, found = SimpleNamespace(**names_of("05", *cells, models=untrained)), {}
     for updates in BUDGETS:
         for start in STARTS:

@@ -19,7 +19,7 @@ Losses = dict[tuple[str, float, int, int], dict[int, float]]
 
 
 def _measure(cases: Sequence[tuple[str, str, float, int]], budgets: Sequence[int]) -> Losses:
-    """Train models with sixteen blocks, and measure the mean loss over the last five steps of each budget.
+    """Train models with sixteen blocks, and measure the mean loss over the last five steps within each budget.
 
     Args:
         cases: Tuples (kind of block, change to the residual path, learning rate, number of warm-up steps).

@@ -37,8 +37,8 @@ def _race(kind: str, runners: Mapping[str, tuple[tuple[Any, ...] | None, int, fl
 def gated() -> Found:
     """Compare gated networks.
 
-    The settings are a mixture of experts, dense models of its active and of its total size, many small experts, and a
-    shared expert.
+    The settings are a mixture of experts, dense models with as many parameters as are active or as there are in all,
+    many small experts, and a shared expert.
     """
     runners: dict[str, tuple[tuple[Any, ...] | None, int, float]] = {
         "8 experts, top-2": ((8, 2, 0), 44, 0.02),

@@ -29,9 +29,9 @@ def kinds() -> Found:
 def squeezed() -> Found:
     """Measure the bits per byte of SmolLM2 with fewer elements per token, for three calibration texts of 1,024 tokens.
 
-    Two texts are from this course and one is a series of stories. For each calibration text, the cache stores the
-    directions that explain most of the text's keys and values, after both are scaled to the same size. If the model is
-    missing, the result is empty.
+    Two of these texts are from this course, and one is a series of stories. For each calibration text, the cache stores
+    the directions that explain most of the text's keys and values, after both are scaled to the same size. If the model
+    is missing, the result is empty.
     """
     lesson, found = names_of("15", "setup", "sets-up-text", "sets-up-real"), Found()
     if (opened := real_model("smollm2")) is None:

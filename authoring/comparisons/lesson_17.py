@@ -16,7 +16,7 @@ Found = dict[tuple[str, int], list[float]]
 def recall() -> Found:
     """Read the percentage of correct answers from the recorded runs, by layer type, number of pairs and updates.
 
-    There are 4 or 32 pairs. Either all pairs are shown once, or half of them are shown a second time.
+    There are 4 or 32 pairs. Either all pairs are shown once, or half of them are shown twice.
     """
     run, found = Runs(Path("build/records/recall")), Found()
     for updates in BUDGETS:

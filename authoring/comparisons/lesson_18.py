@@ -49,7 +49,7 @@ def modules() -> Found:
 
 
 class _RowOnly(nn.Module):
-    """The first of the lesson's own heads, with the call signature of its MTP module."""
+    """The first of the lesson's own heads, with the call signature of the lesson's MTP module."""
 
     def __init__(self, heads: nn.Module) -> None:
         super().__init__()

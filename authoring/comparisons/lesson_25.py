@@ -1,4 +1,4 @@
-"""Comparisons for lesson 25: prompts, quantized weights and a judge, evaluated on parts of the recorded questions."""
+"""Comparisons for lesson 25: prompts, quantized weights and a judge, evaluated on subsets of recorded questions."""
 
 from __future__ import annotations
 

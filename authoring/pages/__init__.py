@@ -3,5 +3,5 @@
     make notebooks        (or: python -m authoring.pages [--check])
 
 Each page has a small module with `render(lessons) -> str`. Text that does not occur in lessons, such as common errors
-or definitions of terms, is in a file beside the module. The modules read sources and execute no cells.
+or definitions of terms, is in a file beside the module. The modules read sources and do not execute cells.
 """

@@ -58,12 +58,12 @@ def svg(fig: Figure, drawn_from: str) -> bytes:
         fig.savefig(stream, format="svg", metadata={"Date": None, "Creator": None, "Description": f"from {drawn_from}"})
     # nothing is outside these clipping paths
     text = re.sub(r' clip-path="url\(#\w+\)"', "", stream.getvalue().decode())
-    text = re.sub(r' id="(?:text_\d+|patch_\d\d+)"', "", text)  # nothing refers to these ids
+    text = re.sub(r' id="(?:text_\d+|patch_\d\d+)"', "", text)  # these ids are not used
     # Round the position of a letter to a thousandth of a pixel
     text = re.sub(r"translate\((\d+\.\d)\d+ 0\)", r"translate(\1 0)", text)
     text = re.sub(r'(?<= style=")[^"]*', lambda found: found[0].replace(": ", ":").replace("; ", ";"), text)
     outlines = dict.fromkeys(re.findall(r'<path id="([\w-]+-[0-9a-f]+)"', text))
-    for number, name in enumerate(outlines):  # every letter refers to its outline, so short names save space
+    for number, name in enumerate(outlines):  # every letter refers to its outline, so short ids save space
         text = re.sub(rf'(?<=["#]){name}(?=")', f"g{number}", text)
     return ("\n".join(map(str.strip, text.splitlines())) + "\n").encode()  # indentation only makes the file larger
 

@@ -56,7 +56,7 @@ def _pictures(lessons: Sequence[Lesson]) -> list[tuple[bytes, str]]:
 
 
 def inputs(lessons: Sequence[Lesson]) -> str:
-    """Return a digest of everything from which the picture is made."""
+    """Return a digest of everything that affects the picture."""
     parts = [(hashlib.sha256(png).hexdigest(), caption) for png, caption in _pictures(lessons)]
     return drawing.digest(parts, Path(__file__))
 

@@ -101,7 +101,7 @@ def _height(index: int, count: int) -> float:
 
 
 def course_inputs(lessons: Sequence[Lesson]) -> str:
-    """Return a digest of everything from which the picture of the course is drawn."""
+    """Return a digest of everything that affects the picture of the course."""
     graph = Graph.of(lessons)
     titles = [(lesson.number, lesson.title) for lesson in lessons]
     return drawing.digest(titles, [graph.arrows, graph.columns], Path(__file__), Path(drawing.__file__))

@@ -48,7 +48,7 @@ def lessons_on_the_path(lessons: Sequence[Lesson]) -> list[dict[str, Any]]:
 
 
 def cell_of(lesson: Lesson, part: Part) -> str:
-    """Return the id of the cell in which a sitting begins. JupyterLab follows a link to a cell even from an output."""
+    """Return the id of the cell in which a sitting begins. JupyterLab follows links to a cell even in an output."""
     return str(lesson.cells[lesson.heading(part.title).index].id)
 
 

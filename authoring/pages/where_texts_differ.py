@@ -19,7 +19,7 @@ CORRECTED = frozenset("WIC")  # verdicts that require a tested correction
 
 @dataclass(frozen=True)
 class Correction:
-    """A common statement, and what is true instead.
+    """A common statement and its correction.
 
     Attributes:
         claims: Names of the claims in the ledger.

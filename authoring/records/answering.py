@@ -181,7 +181,7 @@ class Runs(LessonRuns):
 
 
 def answering(folder: Path) -> tuple[dict[str, Any], Transformer]:
-    """Return the record, and the model trained on exercise books with which the lesson begins.
+    """Return the record, and the model with which the lesson begins, which was trained on exercise books.
 
     The record has three lists of runs: runs with rewards, runs with a teacher, and runs of SmolLM2 with adapters.
     """

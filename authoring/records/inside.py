@@ -50,7 +50,7 @@ CELLS = (
 
 
 def trained(text: Text, start: int, folder: Path) -> list[Path]:
-    """Return the folders of a run's models, one for every `EVERY` updates; train them if the last one is missing."""
+    """Return the folders of a run's models, one for every `EVERY` updates. Train them if the last one is missing."""
     updates = BUDGETS[-1]
     places = [folder / f"{start}-{updates}" / f"{done:04}" for done in range(0, updates + 1, EVERY)]
     if not places[-1].exists():

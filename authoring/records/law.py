@@ -1,8 +1,8 @@
 """Record for lesson 23: the runs behind its scaling law, and longer runs that test the law.
 
 The lesson's own `trial` is run with three seeds for five widths at the same compute, and for smaller shares of the
-text. It is also run for the widths to which the law is fitted, and for a model with eight times the parameters of the
-largest of them. Results are stored in `build/records/law` and reused.
+text. It is also run for the widths to which the law is fitted, and for a model with eight times as many parameters as
+the largest of these. Results are stored in `build/records/law` and reused.
 """
 
 from __future__ import annotations

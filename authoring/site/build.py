@@ -81,7 +81,7 @@ def _stale(notebooks: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _stale_lesson(lesson: Lesson) -> str:
-    """Return why a notebook is out of date, or an empty string if it is up to date."""
+    """Return the reason why a notebook is out of date, or "" if it is up to date."""
     if not lesson.notebook.exists():
         return "has never been built. Run: make notebooks"
     try:

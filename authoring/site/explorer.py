@@ -1,6 +1,6 @@
 """The page that runs a model, made from `explorer.md`, the explorer and the files that it needs.
 
-The explorer replaces the part of the text that is meant for those who read it outside the site.
+The explorer replaces the part of the text that is meant for readers outside the site.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from authoring.site.search import Section, sections
 
 @dataclass
 class Site:
-    """Data that Sphinx needs for rendering the pages.
+    """Data that Sphinx needs to render the pages.
 
     Attributes:
         formulas: The formulas, converted to MathML.
@@ -44,7 +44,7 @@ SITE = Site(Formulas())  # global, because Sphinx creates the directives itself 
 
 
 class LightFormatter(HtmlFormatter):
-    """Code formatter that puts no span around plain names, brackets and spaces.
+    """Code formatter that omits spans around plain names, brackets and spaces.
 
     These have the color of plain code anyway, and their spans would take up as much as a third of a page.
     """

@@ -43,7 +43,7 @@ def check(site: Path, sources: Mapping[str, str], faults: Faults) -> int:
     Args:
         site: The site's folder.
         sources: The source that a fault should name, keyed by the page's path.
-        faults: Where faults are collected.
+        faults: Collection to which faults are added.
 
     Returns:
         The number of links to pages and files of the site.
@@ -72,7 +72,7 @@ def check(site: Path, sources: Mapping[str, str], faults: Faults) -> int:
             count += 1
             if file.startswith("..") or not (site / file).is_file():
                 faults.add(place, f"the link {target!r} leads nowhere: there is no {file}")
-            # an anchor with "=" describes a state of the page, not an id
+            # an anchor with "=" is a state of the page, not an id
             elif anchor and file in ids and "=" not in anchor and unquote(anchor) not in ids[file]:
                 faults.add(place, f"the link {target!r} leads nowhere: {file} has no place of that name")
     return count

@@ -1,4 +1,4 @@
-r"""Formulas as MathML, which browsers render without scripts and screen readers can read.
+r"""Formulas as MathML, which browsers can render without scripts and screen readers can read aloud.
 
 Pandoc converts all formulas in one call, and `mathml.py` adjusts the result for browsers. An equation's number,
 `\tag{2.1}`, is placed beside the equation.
@@ -22,7 +22,7 @@ _MATH = re.compile(r"<math\b.*</math>", re.DOTALL)
 
 @dataclass(frozen=True)
 class Formula:
-    """A formula without its dollars and number, and a flag that says whether it is a display formula."""
+    """A formula without its dollars and number, and whether it is a display formula."""
 
     tex: str
     display: bool
@@ -103,7 +103,7 @@ def converted(formulas: Iterable[Formula]) -> list[tuple[str, str]]:
 
 
 def _short(reason: str) -> str:
-    """Return Pandoc's reason on one line, without the list of tokens that it expected."""
+    """Return Pandoc's error on one line, without the list of tokens that it expected."""
     return " ".join(reason.split()).partition(" expecting ")[0]
 
 

@@ -60,7 +60,7 @@ class Links:
 
     def _fragment(self, page: Page, fragment: str, href: str, place: str) -> str:
         if not fragment.startswith(CELL):
-            return fragment  # a heading, which finish.py checks on the rendered page
+            return fragment  # a heading; finish.py checks it on the rendered page
         id = fragment.removeprefix(CELL)
         if page.source.suffix != ".ipynb" or id not in cells_with_id(page.notebook.cells):
             self.faults.add(place, f"the link {href!r} leads nowhere: no such cell")

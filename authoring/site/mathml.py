@@ -9,7 +9,7 @@ LONG = 18  # inline formulas with more elements than this may break across lines
 OPENS, CLOSES = "([{⌈⌊⟨", ")]}⌉⌋⟩"
 BREAKS = ("=", "<", ">", "≤", "≥", "≈", "≠", "∈", "→", "←", "⟶", "⟹", "⇒", "+", "−", "-", "⋅", "×", ",", ";", "⇔")
 SCRIPTS = ("msup", "msub", "msubsup")
-TWINS = "|∥‖"  # fences that open and close with the same sign
+TWINS = "|∥‖"  # fences with the same sign on both sides
 BRACES = ("⏟", "⏞")
 _ANNOTATION = re.compile(r"<annotation.*?</annotation>|</?semantics>", re.DOTALL)
 # The name of a function that is applied to something, where TeX puts a thin space (unless a bracket follows).
@@ -93,7 +93,7 @@ def breakable(mathml: str) -> str:
         sign = child.text or ""
         depth += child.tag == "mo" and (sign in OPENS) - (sign in CLOSES)
         if child.tag == "mo" and sign in BREAKS and depth == 0 and len(parts[-1]) > 1 and child is not row[-1]:
-            # the operator is now the last element of its part, where browsers would not treat it as infix
+            # at the end of its part, browsers would no longer treat the operator as infix
             child.set("form", "infix")
             parts.append([])
     pieces = []

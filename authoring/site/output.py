@@ -28,7 +28,7 @@ _PICTURE = re.compile(r'(<img [^>]*?)src="data:image/png;base64,([^"]+)"([^>]*>)
 _WIDTH = re.compile(r'width="(\d+)"')
 _HREF = re.compile(r'href="([^"]+)"')
 _ANCHOR = re.compile(r'<a\b[^>]*href="[^"]+"[^>]*>(.*?)</a>', re.DOTALL)
-# Parts of outputs in which dollars mark formulas: questions, and the front page's descriptions of lessons
+# Parts of outputs in which formulas are marked by dollars: questions, and descriptions of lessons on the front page
 _QUESTION = re.compile(r'<section class="ext-question".*?</section>|<span class="asks">.*?</span>', re.DOTALL)
 _DOLLARS = re.compile(r"(?<!\\)\$([^$]+?)(?<!\\)\$")
 _CODE = re.compile(r"(<code>.*?</code>)", re.DOTALL)
@@ -41,7 +41,7 @@ _THEMES = (
     ("[data-jp-theme-light=true]", "body[data-theme=light]"),
 )
 
-Lead = Callable[[str], str | None]  # returns the target of a link on the site, or None if there is none
+Lead = Callable[[str], str | None]  # returns a link's target on the site, or None
 
 
 @dataclass

@@ -41,7 +41,7 @@ def _lesson(number: str, course: Course) -> str:
 
 
 def where_to_run(page: Page, press: Press) -> str:
-    """Return the note, with a link to the notebook, for the top of a page whose cells the reader should run."""
+    """Return the note at the top of pages whose cells readers should run, with a link to the notebook."""
     file = f"{NOTEBOOKS}/{page.source.name}"
     press.assets.files[file] = page.source.read_bytes()
     place = page.source.relative_to(page.source.parents[1]).as_posix()

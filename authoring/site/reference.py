@@ -2,8 +2,8 @@
 
 Each folder has a page. The pages are ordered so that each folder imports only from earlier ones. Each page lists its
 modules, and each module lists its documented public names, with the signature as written followed by the docstring. The
-index is a map of the packages: it lists each module with its first sentence and the lessons that import it. The modules
-with exercises are omitted, because they contain the solutions.
+index is a map of the packages, which lists each module with its first sentence and the lessons that import it. The
+modules with exercises are omitted, because they contain the solutions.
 """
 
 from __future__ import annotations
@@ -157,7 +157,10 @@ def signature(node: ast.FunctionDef | ast.ClassDef, source: str) -> str:
 
 
 def _segment(node: ast.stmt, lines: Sequence[str], *, padded: bool = False) -> str:
-    """Return the source of a node. `ast.get_source_segment` would split the whole source again for each node."""
+    """Return the source of a node.
+
+    This avoids `ast.get_source_segment`, which would split the whole source again for each node.
+    """
     assert node.end_lineno is not None
     first, *rest = (line.encode() for line in lines[node.lineno - 1 : node.end_lineno])
     if not rest:

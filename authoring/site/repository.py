@@ -1,6 +1,6 @@
-"""The repository's address, and the links that need it: links to Colab and Binder, and to files that have no page.
+"""The repository's address, and the links that need it: to Colab, to Binder, and to files that have no page.
 
-The address is set once, in `[project.urls]` of pyproject.toml under `Repository`. Without an address there are no such
+The address is set once, in `[project.urls]` of pyproject.toml under `Repository`. Without an address, there are no such
 links.
 """
 

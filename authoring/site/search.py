@@ -40,7 +40,7 @@ class Section:
 
 
 def sections(page: str, kind: str, title: str, doctree: nodes.document, mathml: Say) -> Iterator[Section]:
-    """Yield the sections of a page. The text of a nested section is not repeated in the section around it."""
+    """Yield the sections of a page. The text of a nested section is not repeated in the enclosing section."""
     title = html.unescape(title)
     for section in doctree.findall(nodes.section):
         above: list[str] = []
@@ -77,7 +77,7 @@ def _counts(node: nodes.Node) -> bool:
 def _words(node: nodes.Node | None, mathml: Say) -> str:
     """Return the visible text of a node.
 
-    Formulas become plain text, and code stays as it is. Of outputs, only questions and captions are included.
+    Formulas become plain text, and code is not changed. Of outputs, only questions and captions are included.
     """
     if node is None or isinstance(node, nodes.comment):
         return ""

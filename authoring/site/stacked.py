@@ -1,9 +1,9 @@
-"""Still pictures for narrow screens, in which the diagrams of a wide picture are stacked instead of side by side.
+"""Still pictures for narrow screens, in which the diagrams of a wide picture are stacked on top of each other.
 
-A picture of two or three diagrams is at least 760 pixels wide, so its text is too small on a phone. Diagrams side by
-side are recognized by their bases: two or three long lines or surfaces in the same row of pixels. To be cut apart, they
-must also have a gap between them that runs from top to bottom. Formulas made of boxes and boxes with words beside them
-have no such row.
+A picture of two or three diagrams is at least 760 pixels wide, so its text is too small on a phone. Diagrams that are
+side by side are recognized by their bases: two or three long lines or surfaces in the same row of pixels. The picture
+can be cut only if there are also gaps between them that run from top to bottom. Formulas made of boxes and boxes with
+words beside them have no such row.
 """
 
 from __future__ import annotations

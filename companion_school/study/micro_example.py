@@ -168,7 +168,7 @@ def state(w: Weights, placement: Literal["post", "pre"] = "post") -> dict[str, T
     """Return the weights as a state dict of `Transformer`.
 
     `nn.Linear` stores the transpose of the matrix that multiplies a row vector, and the heads' matrices are
-    concatenated. With pre-norm, the model ends with one more norm, whose gain is 1.
+    concatenated. With pre-norm, the model ends with an additional norm, whose gain is 1.
     """
 
     def beside(per_head: Tensor) -> Tensor:

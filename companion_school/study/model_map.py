@@ -1,4 +1,4 @@
-"""Map of the model (lesson 00): a word's path through it, with the lesson that explains each step."""
+"""Map of the model (lesson 00): the path of a word through it, with the lesson that explains each step."""
 
 from __future__ import annotations
 

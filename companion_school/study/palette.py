@@ -1,7 +1,7 @@
 """Colors for the course's figures on light and dark pages, and functions that compute contrast.
 
-The hues are from Okabe and Ito's palette ("Color universal design", 2008), which can be told apart with every common
-form of color blindness. The colors for the light page are slightly darker than the original ones, because lines need a
+The hues are from Okabe and Ito's palette ("Color universal design", 2008), which can be told apart with all common
+forms of color blindness. The colors for the light page are slightly darker than the original ones, because lines need a
 contrast of 3 to 1.
 """
 

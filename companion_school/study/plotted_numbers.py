@@ -53,7 +53,7 @@ def _of_axes(ax: Axes) -> Iterator[tuple[str, Numbers]]:
 
 
 def _is_data(line: Line2D, ax: Axes) -> bool:
-    """Return False for lines across the axes, such as those from `axhline`, which have a coordinate in axes units."""
+    """Return False for lines across the axes, such as those from `axhline`, which have coordinates in axes units."""
     return all(line.get_transform().contains_branch_seperately(ax.transData))
 
 

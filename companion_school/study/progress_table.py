@@ -70,7 +70,7 @@ def read(page: Path) -> list[dict[str, Any]]:
 
 
 def fill(page: Path) -> None:
-    """Update the table in a start page's output, as if its cell had just been run."""
+    """Update the table in the output of a start page as if its cell had just been run."""
     notebook = nbformat.read(page, as_version=4)
     for cell in notebook.cells:
         if cell.metadata.get("name") == CELL:

@@ -87,7 +87,7 @@ class Published:
         return Reading([self.tokenizer.spell([i]) for i in ids], out.logits[0].float(), seen, out.cache)
 
     def write(self, prompt: str, tokens: int = 24) -> str:
-        """Return the greedy continuation of a prompt, at most `tokens` tokens long."""
+        """Return the greedy continuation of a prompt, with at most `tokens` tokens."""
         ids = self.tokenizer.encode(prompt)
         return self.tokenizer.decode(complete(self.model, [ids], max_new_tokens=tokens, sampling=Sampling(0))[0])
 

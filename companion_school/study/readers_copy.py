@@ -188,10 +188,10 @@ def command(root: Path) -> list[str]:
     flags = [
         f"--ServerApp.root_dir={root}",
         f"--LabApp.default_url=/lab/tree/{MINE}/{START}",
-        # A single Ctrl-C stops the lab. A request for confirmation would get lost among the lines in the terminal.
+        # A single Ctrl-C stops the lab. A request for confirmation would be lost among the lines in the terminal.
         "--ServerApp.answer_yes=True",
         "--LabApp.custom_css=True",
-        "--LabApp.expose_app_in_browser=True",  # so that answers to questions are recorded in the reader's progress
+        "--LabApp.expose_app_in_browser=True",  # needed to record answers to questions in the reader's progress
         f"--ServerApp.tornado_settings={settings!r}",
         f"--ServerApp.logging_config={quiet!r}",
         "--log-level=WARN",
@@ -243,7 +243,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     try:
         show_progress(root / MINE)
-    except ValueError as error:  # the course is usable without the reader's progress
+    except ValueError as error:  # the course works without the reader's progress
         said.append(str(error))
     print(*said, sep="\n", end="\n" if said else "")
     write_kernel(root / MINE / ".jupyter")
@@ -257,7 +257,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     os.environ.update(environment(root, dict(os.environ)))
     print("Opening the course. To stop it, press Ctrl-C here. Your notebooks are in my/ and stay.", flush=True)
-    if os.name == "nt":  # on Windows, exec does not keep the terminal
+    if os.name == "nt":  # on Windows, exec would detach the terminal
         import subprocess
 
         return subprocess.call([*command(root), *further])

@@ -1,4 +1,4 @@
-"""Measure something on a real model in a lesson, or use the recorded result if the model is missing.
+"""Measure something on a real model in a lesson, or use the recorded result if the model is not on this machine.
 
     @on_real_model("smollm2", "02/divisors")
     def perplexities(model, tokenizer):
@@ -7,7 +7,7 @@
 
     found = perplexities()
 
-If the model is on this machine, the function runs, and its result must agree with the record. Otherwise the call
+If the model is on this machine, the function runs, and its result must agree with the record. Otherwise, the call
 returns the record and prints how to get the model. Nothing is downloaded. `python -m authoring.records.real 02`
 measures and records the results of a lesson's cells.
 """

@@ -28,8 +28,8 @@ KINDS = ("sinusoidal", "learned", "rotary", "linear biases")
 def linear_biases(length: int, heads: int) -> Float[Tensor, "1 head query key"]:
     """Return linear biases for attention scores (ALiBi, Press et al. 2022, section 3).
 
-    The bias is added to the scaled scores. It is minus the head's slope times the distance from key to query. The
-    slopes are 2^(-8/heads), 2^(-16/heads), ..., 2^-8. Use a causal mask as well, because keys after the query get a
+    The bias is added to the scaled scores. It is the negative of the head's slope times the distance from key to query.
+    The slopes are 2^(-8/heads), 2^(-16/heads), ..., 2^-8. Use a causal mask as well, because keys after the query get a
     positive bias.
     """
     slopes = 2.0 ** (-8 * torch.arange(1, heads + 1) / heads)
@@ -105,7 +105,7 @@ def rounds(
         that is true where the next symbol can be known.
     """
     period = torch.randint(periods[0], periods[1] + 1, (batch,), generator=generator)
-    order = torch.rand(batch, SYMBOLS, generator=generator).argsort(dim=-1)  # all symbols, in random order
+    order = torch.rand(batch, SYMBOLS, generator=generator).argsort(dim=-1)  # all symbols in random order
     text = order.gather(1, torch.arange(length + 1) % period[:, None])
     return text, torch.arange(length) >= period[:, None]
 
@@ -121,7 +121,7 @@ def practise(
     turn: Float[Tensor, "token pair"] | None = None,
     watch: Callable[[int], None] | None = None,
 ) -> Reader:
-    """Train a model with Adam; only symbols that can be known count in the loss.
+    """Train a model with Adam. Only symbols that can be known count in the loss.
 
     The learning rate rises to `lr` within 20 updates and falls towards 0 in the last two fifths. The embedding and the
     output layer, which carry the copied symbols, use three times this learning rate, because learning the task with

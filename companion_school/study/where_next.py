@@ -55,7 +55,7 @@ def course() -> list[dict[str, Any]]:
 
 
 def is_read(sitting: Mapping[str, Any], reader: Done) -> bool:
-    """Return True if a section (one of a lesson's `sittings`) has questions and they have all been answered."""
+    """Return True if a section (one of a lesson's `sittings`) has questions and all of them have been answered."""
     return bool(sitting["questions"]) and set(sitting["questions"]) <= reader.questions
 
 

@@ -40,9 +40,9 @@ PATIENCE = timedelta(seconds=120)
 
 
 class Workers:
-    """Processes on this machine that run one function together. Each process has a rank, as with `torchrun`.
+    """Processes on this machine that run a function together. Each process has a rank, as with `torchrun`.
 
-    The processes start immediately and load PyTorch in the background; the first `run` waits for them.
+    The processes start immediately and load PyTorch in the background. The first `run` waits for them.
 
     Args:
         count: Number of processes.
@@ -312,7 +312,7 @@ def _answer(asked: Mapping[str, Any], rank: int, counter: _Counted) -> dict[str,
     counter.sent = counter.messages = 0
     result = names[asked["function"]](*asked["arguments"])
     made = {"result": result, "sent": counter.sent, "messages": counter.messages}
-    dist.barrier()  # no process may leave while another is still waiting for it
+    dist.barrier()  # no process may leave while another one is still waiting for it
     return made
 
 
@@ -320,7 +320,7 @@ def main(rank: int) -> None:
     """Answer requests from the pipe until it closes."""
     torch.set_num_threads(1)
     pipe = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # printed text must not get mixed up with the messages
+    os.dup2(2, 1)  # printed text must not be mixed with messages
     counter = _Counted()
     import companion.transformer  # noqa: F401  loaded while the notebook goes on
 

@@ -12,7 +12,7 @@ from companion_school.study import figures
 from companion_school.study.live import moving
 
 WIDTHS = (1, 4, 16, 64, 256, 1024)
-MOST_WITH_PARTS = 4  # the still figure shows the products for at most this many words; more would not fit
+MOST_WITH_PARTS = 4  # the still figure shows the products for at most this many words, because more would not fit
 
 
 def collapse(
@@ -130,7 +130,7 @@ def hover(
 
 
 def _score(query: np.ndarray, key: np.ndarray, parts: bool) -> str:
-    """Write out the scaled dot product of two vectors and, if `parts` is true, its products, one per line."""
+    """Write out the scaled dot product of two vectors and, if `parts` is true, the products on separate lines."""
     each = [f"{_factor(x)} · {_factor(y)} = {x * y + 0:.4g}" for x, y in zip(query, key, strict=True) if parts]
     score = query @ key
     return "\n".join([*each, f"{score:.4g} / √{len(query)} = {score / len(query) ** 0.5 + 0:.4g}"]).replace("-", "−")

@@ -24,7 +24,7 @@ def comparing(
 
     Args:
         first: Accuracy of the first model.
-        questions: Initial number of questions, one of `QUESTIONS`.
+        questions: Initial number of questions, from `QUESTIONS`.
         points: Initial lead of the second model in percentage points, one of `POINTS`.
         differ: Initial percentage of questions that exactly one of the models answers correctly, one of `DIFFER`.
         caption: Caption of the figure, including its number.

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from companion_school.study import figures
 from companion_school.study.live import moving
 
-MASKS = {"strict": -1, "inclusive": 0, "one too wide": 1}  # slot i sees the inputs up to index i plus the mask's number
+MASKS = {"strict": -1, "inclusive": 0, "one too wide": 1}  # slot i sees the inputs up to index i plus this number
 SHIFTS = {"not shifted": 0, "shifted": 1, "shifted twice": 2}  # input i is the target this many positions earlier
 
 
@@ -103,7 +103,7 @@ def _looks_at(own: np.ndarray, cross: np.ndarray, source: list[str], inputs: lis
 
 
 def mask_and_shift(slots: int = 6, *, tokens: int = 16, follows: float = 0.75, caption: str = "") -> None:
-    """Show, for three masks and three shifts, which targets each decoder slot has seen and its lowest possible loss.
+    """Show which targets each decoder slot has seen and its lowest possible loss, for three masks and three shifts.
 
     There are two kinds of text. One consists of throws of a die with one side per token. In the other, each token is
     followed by its successor with probability `follows`, and otherwise by a uniformly drawn token. Above each table,
@@ -181,7 +181,7 @@ def lowest(seen: np.ndarray, tokens: int, follows: float) -> list[float]:
     for slot, row in enumerate(seen):
         before = np.flatnonzero(row[:slot])
         chance = 1.0 if row[slot] else follows ** (slot - before[-1]) if len(before) else 0.0
-        others = (1 - chance) / tokens  # drawn uniformly from all tokens
+        others = (1 - chance) / tokens  # the target is drawn uniformly from all tokens
         parts = [chance + others] + [others] * (tokens - 1)
         losses.append(max(0.0, -sum(p * math.log(p) for p in parts if p > 0)))
     return losses

@@ -84,7 +84,7 @@ def filler(
     start: int = 0,
     caption: str = "",
 ) -> None:
-    """Show the outputs for a few words followed by padding that is masked as keys, masked as queries, or not masked.
+    """Show the outputs for a few words followed by padding, which is masked as keys, masked as queries, or not masked.
 
     Args:
         scores: Scaled scores (query, key) of the words and, as the last row and column, of a padding token:

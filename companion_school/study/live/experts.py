@@ -1,4 +1,4 @@
-"""Moving figure of a mixture of experts: tokens queue at the experts while the router is trained."""
+"""Moving figure of a mixture of experts: tokens queue at the experts while the router is being trained."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def queues(
         )
         drawn.set(cmap=ListedColormap(shades), norm=BoundaryNorm(edges, len(names)))
         ax.set_aspect("auto")
-        every = -(-len(moments) // 5)  # label at most five steps; more labels would overlap
+        every = -(-len(moments) // 5)  # label at most five steps, because more labels would overlap
         ax.set_xticks(range(0, len(moments), every), moments[::every])
     fig.supxlabel("training step, a column each", fontsize=11)
     middles = [(low + high) / 2 for low, high in itertools.pairwise(edges)]

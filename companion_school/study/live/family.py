@@ -29,7 +29,7 @@ TOKENS = (1024, 4096, 16384, 65536, 131072)
 
 
 def edits(models: Mapping[str, Sequence[tuple[str, ModelConfig]]], *, caption: str = "") -> None:
-    """Show how edits change the diagram of a decoder, its total and active parameters, and its cache.
+    """Show how edits change a decoder's diagram, its total and active parameters, and its cache.
 
     Args:
         models: For each choice of sizes, the models before the first edit and after every edit, as pairs (name,
@@ -165,9 +165,9 @@ def memory(
 ) -> None:
     """Show how many gigabytes (10⁹ bytes) a decoder needs for its weights, for generation and for training.
 
-    The figure compares these amounts with the memory of GPUs. Generation has to hold the weights and the KV caches of
-    all texts in the batch. Training needs sixteen bytes per parameter (see `account.train_bytes`), not counting
-    activations.
+    The figure compares these amounts with the memory of GPUs. Generation needs memory for the weights and for the KV
+    caches of all texts in the batch. Training needs sixteen bytes per parameter (see `account.train_bytes`), not
+    counting activations.
 
     Args:
         models: Decoders by name.
@@ -177,9 +177,8 @@ def memory(
         tokens: Numbers of tokens per text on the slider.
         caption: Caption of the figure, including its number.
 
-    Raises:
-        ValueError: A model is not a decoder, `start` is not one of the models, or the values of `cards` are not
-            positive and increasing.
+    Raises: ValueError: A model is not a decoder, `start` is not among the models, or the values of `cards` are not
+        positive and increasing.
     """
     for name, config in models.items():
         if config.stack != "decoder":

@@ -118,7 +118,7 @@ def roofline(
     kept: Sequence[int] = (0, 1024, 4096, 16384, 65536),
     caption: str = "",
 ) -> None:
-    """Show a model's decoding step on a chip's roofline (Williams et al. 2009), with two bytes per value.
+    """Show a model's decoding step on the roofline of a chip (Williams et al. 2009), with two bytes per value.
 
     Only the layers are counted, not the embedding and the output head.
 

@@ -1,4 +1,4 @@
-"""Moving figures of multiple heads: bricks sorted by `view` and `transpose`, and switches for trained heads."""
+"""Moving figures of multiple heads: bricks that `view` and `transpose` sort, and switches for trained heads."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def bricks(tokens: int = 4, heads: int = 3, *, caption: str = "") -> None:
     if not (2 <= tokens <= 6 and 2 <= heads <= 4):
         raise ValueError(f"tokens, heads: expected 2 to 6 tokens and 2 to 4 heads, got {tokens} and {heads}")
     fig, axes = figures.subplots(1, 2, width=7.6, height=0.6 + 0.62 * heads)
-    slots = np.arange(tokens * heads).reshape(heads, tokens)  # the layout that the direct `view` assumes
+    slots = np.arange(tokens * heads).reshape(heads, tokens)  # the layout that a direct `view` assumes
     right = np.arange(tokens * heads).reshape(tokens, heads).T
     for ax, lies, title in zip(axes, (right, slots), ("view, then transpose", "direct view"), strict=True):
         _wall(ax, lies, heads, title)

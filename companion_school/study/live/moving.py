@@ -1,9 +1,9 @@
 """The mechanism behind moving figures: a single HTML output with data and a small script that needs no libraries.
 
 The output contains the data as JSON, a still picture, and a module script that replaces the picture with controls and
-an SVG. If scripts do not run, the picture remains. The script needs no kernel and no network. It sets no global names,
-so a page can contain the same figure twice. The script of a figure is the file in this folder with the figure's name.
-It defines a function of (box, data, kit), where `kit` holds the shared functions from kit.js.
+an SVG. If scripts do not run, the picture remains. The script needs neither a kernel nor the network. It does not set
+global names, so a page can contain the same figure twice. The script of a figure is a file in this folder with the
+figure's name. It defines a function of (box, data, kit), where `kit` holds the shared functions from kit.js.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ def newton_schulz(
     """Show how the singular values of a matrix change as a polynomial is repeatedly applied to them.
 
     Args:
-        values: Two to nine singular values, above 0 and at most 1, as after division of the matrix by its Frobenius
+        values: Two to nine singular values, above 0 and at most 1, as if the matrix had been divided by its Frobenius
             norm.
         polynomials: Two or three polynomials by name.
         most: Maximum number of applications on the slider.

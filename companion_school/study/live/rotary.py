@@ -1,4 +1,4 @@
-"""Moving figures of rotary positions: two clocks that rotate together, and a whole head as dials."""
+"""Moving figures of rotary positions: two clocks that rotate together, and a whole head drawn as dials."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def dials(
     apart: int = 5,
     caption: str = "",
 ) -> None:
-    """Show a head as one dial per pair of components, and plot its score against the distance between query and key.
+    """Draw a head with one dial per pair of components, and plot its score against the distance of query and key.
 
     Args:
         query: The query before rotation, two to four interleaved pairs of components (d_head,).

@@ -57,7 +57,7 @@ def mending(p: Sequence[float], q: Sequence[float], *, words: Sequence[str], cap
 
 
 def _mended(p: Sequence[float], q: Sequence[float], words: Sequence[str]) -> Figure:
-    """Draw a pair of bars for each word: how often the draft model proposes it, and how often it is the result."""
+    """Draw two bars for each word: how often the draft model proposes it, and how often it is the result."""
     fig, ax = figures.subplots(width=7.2, height=3.0)
     blue, orange = figures.PALETTE["blue"], figures.PALETTE["orange"]
     for at, (here, there) in enumerate(zip(p, q, strict=True)):
@@ -120,8 +120,8 @@ def timetable(texts: Sequence[tuple[float, int, int]], *, seats: int, way: str, 
         seats: Number of seats (batch slots).
         way: "static": a batch begins only when all seats are empty; "continuous": a waiting text takes a seat as soon
             as one is free; "in chunks": continuous, but no step reads more than `chunk` tokens of a prompt.
-        together: Number of tokens that a step can process in the time needed to read the weights once. More tokens take
-            proportionally longer.
+        together: Number of tokens that a step can process in the time needed to read the weights once. Steps with more
+            tokens take proportionally longer.
         chunk: For "in chunks", the maximum number of prompt tokens that a step reads from one text.
     """
     waiting, sits = list(range(len(texts))), {}  # type: ignore[var-annotated]

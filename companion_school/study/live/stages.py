@@ -13,7 +13,7 @@ Task = tuple[str, int, int, int]
 
 
 def pipeline(*, stages: int = 4, micro_batches: int = 4, caption: str = "") -> None:
-    """Show when each stage of a pipeline runs the forward and the backward pass of each micro-batch.
+    """Show when each stage of a pipeline runs the forward and backward passes of each micro-batch.
 
     Args:
         stages: Initial number of stages, 1 to 8.

@@ -20,7 +20,7 @@ def rewritten(
     decay: float,
     caption: str = "",
 ) -> None:
-    """Show the state after each write, with d_k rows and one column per value, and the values that each key reads.
+    """Show the state, with d_k rows and one column per value, after each write, and the values that each key reads.
 
     The rules are addition and the delta rule, both with and without a decay before every write.
 

@@ -22,7 +22,7 @@ def sweep(powers: Sequence[Sequence[int]], values: Sequence[float], *, tile: int
         powers: e to the power of the scores (query, key). These are integers from 1 to 8, so that readers can calculate
             by hand. There are 2 to 8 queries and 2 to 8 keys.
         values: One number per key.
-        tile: Number of queries and also of keys in a tile; it must divide the total numbers of queries and keys.
+        tile: Number of queries in a tile, and also of keys. It must divide the total numbers of queries and keys.
         caption: Caption of the figure, including its number.
 
     Raises:
@@ -48,7 +48,7 @@ def sweep(powers: Sequence[Sequence[int]], values: Sequence[float], *, tile: int
     beside = {"ha": "center", "va": "center", "fontsize": 10}
     for column, title in enumerate(("largest", "total", "mixture")):
         ax.text(table.shape[1] + 0.6 + 1.5 * column, -1, title, **beside)
-    for i in range(tile):  # the three numbers of each row after the first tile, relative to its maximum
+    for i in range(tile):  # the three numbers of each row after the first tile, relative to the row's maximum
         powers_of = table[i, :tile] / table[i, :tile].max()
         kept = table[i, :tile].max(), powers_of.sum(), powers_of @ np.array(values[:tile])
         for column, number in enumerate(kept):

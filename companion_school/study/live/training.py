@@ -15,11 +15,11 @@ from companion_school.study import figures
 from companion_school.study.live import moving
 
 START, END = "<bos>", "<eos>"
-LEVELS = string.digits + string.ascii_lowercase  # one character per weight, because a figure has thousands
+LEVELS = string.digits + string.ascii_lowercase  # one character per weight, because there are thousands
 LETTERS = re.compile(r"[A-Za-z]+")
 LINE = 88  # number of characters per line of a model's text
 RATES = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 0.9)
-FLAT, STEEP = 0.1, 2.5  # curvature of the valley along the first and the second weight
+FLAT, STEEP = 0.1, 2.5  # curvature of the valley along the first and second weights
 VALLEY_START, STEPS = (-4.0, 1.0), 40
 BAD_STEP, BAD_GRADIENT = 12, (3.0, -12.0)
 
@@ -166,7 +166,7 @@ def film(
     start: int | None = None,
     caption: str = "",
 ) -> None:
-    """Show the accuracy of one or two models during training, above the attention maps of two heads of one of them.
+    """Show the accuracy of one or two models during training, above the attention maps of two heads in one of them.
 
     Args:
         curves: Accuracy at each moment (moment,) for one or two models, by name.

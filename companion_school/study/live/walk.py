@@ -78,7 +78,7 @@ def walk(
 
 
 def _still(state: np.ndarray, weights: np.ndarray, p: np.ndarray, words: list[str], start: list[str]) -> Figure:
-    """Draw the final states, lines from each word to the words that it attends to, and the next word."""
+    """Draw the final states, lines between words that show attention, and the next word."""
     fig, (left, *heads, right) = figures.subplots(1, 4, width=7.6, height=2.3, width_ratios=[2, 1, 1, 2])
     for ax, title in ((left, "the state, at the end"), (heads[0], "head 0"), (heads[1], "head 1")):
         ax.set(title=title, xlim=(-0.2, 1.5), ylim=(len(start) - 0.5, -0.6))
