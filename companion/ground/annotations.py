@@ -3,7 +3,8 @@
 `checked` reads the annotations (jaxtyping's axes and dtypes, choices, numbers, classes). Errors say in one sentence
 which argument is wrong, what was passed, and what was expected: "k has batch=1: expected 2, as in q". Conditions that
 annotations cannot express, such as one axis dividing another, are checked by functions passed to `checked`. Nested
-calls are not checked again, so a model checks its arguments only once, no matter how many layers use them.
+calls are not checked again, so a model checks its arguments only once, no matter how many layers use them. Checks in
+every layer would make a decode step of a small model with 30 layers a fifth slower.
 
 jaxtyping and beartype could check the same annotations at each call. Those libraries take five times as long as this
 module, and their messages are a dozen lines long. The tests run these libraries on everything, including results.
