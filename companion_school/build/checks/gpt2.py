@@ -75,11 +75,11 @@ def _(draw):
 
 PlainFeedForward.mistake("that is the exact GELU; GPT-2 has the one with the tanh", "return x / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))",
                          "return x / 2 * (1 + torch.erf(x / math.sqrt(2)))")  # fmt: skip
-PlainFeedForward.mistake("the cube is missing", "0.044715 * x**3", "0.044715 * x")
+PlainFeedForward.mistake("the cubic term is missing", "0.044715 * x**3", "0.044715 * x")
 PlainFeedForward.mistake("the factor of the cube is 0.044715; yours is 0.44715", "0.044715 * x**3", "0.44715 * x**3")
 PlainFeedForward.mistake("the factor is the square root of 2 / pi; yours is that of 2 pi", "math.sqrt(2 / math.pi)",
                          "math.sqrt(2 * math.pi)")  # fmt: skip
-PlainFeedForward.mistake("the half is missing", "return x / 2 * (1 + torch.tanh", "return x * (1 + torch.tanh")
+PlainFeedForward.mistake("the factor 1/2 is missing", "return x / 2 * (1 + torch.tanh", "return x * (1 + torch.tanh")
 PlainFeedForward.mistake(
     "that is SiLU, which LLaMA uses",
     "return x / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))",

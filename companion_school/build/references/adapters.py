@@ -54,8 +54,7 @@ def example(question: list[int], answer: list[int], stop: int, length: int) -> t
     """Return the inputs and targets, both (length), for a question and its answer, followed by `stop`.
 
     Targets are the ids shifted by one position. Targets in the question and after `stop` are -100, which `loss_of`
-    ignores;
-    the remaining inputs are `stop`. Raises `ValueError` if there are more than `length` inputs.
+    ignores; the remaining inputs are `stop`. Raises `ValueError` if there are more than `length` inputs.
     """
     ids = [*question, *answer, stop]
     if len(ids) - 1 > length:
