@@ -113,15 +113,15 @@ def _():
         "levels": "readers write it before lesson 02 subtracts the maximum",
     },
     hints=(
-        "`K @ q` gives one dot product for each word. Which number are they divided by?",
+        "`K @ q` gives one dot product for each word. Which number do you divide them by?",
         "Divide by the square root of `len(q)`. Then use `masked_fill` to give every position after `t` the score minus infinity.",
         "Apply the softmax to the result. Before all that, raise a `ValueError` if `t` is not a position.",
     ),
 )
 def row_of_weights(q, K, t):
-    """The word at position `t`, counted from 0, looks at all words. `q` (d_k) is its query, and `K` (token, d_k) holds the keys of all words,
-    which are already rotated. Return the word's attention weights as a tensor (token): one weight for each word, with
-    exactly 0 for the words after position `t`.
+    """The word at position `t`, counted from 0, looks at itself and at the words before it. `q` (d_k) is its query, and
+    `K` (token, d_k) holds the keys of all words; both are already rotated. Return the word's attention weights as a
+    tensor (token): one weight for each word, with exactly 0 for the words after position `t`.
 
     ```python
     >>> row_of_weights(torch.tensor([4.0, 0.0, 0.0, 0.0]), torch.eye(4), 1)
@@ -166,7 +166,7 @@ def _(q, K, t):
     return (K @ q / math.sqrt(len(q))).softmax(dim=-1).masked_fill(torch.arange(len(K)) > t, 0.0)
 
 
-@row_of_weights.mistake("a hidden score of 0 still weighs e^0 = 1: hide it with minus infinity")
+@row_of_weights.mistake("a hidden score of 0 still contributes e^0 = 1 to the sum: hide it with minus infinity")
 def _(q, K, t):
     return (K @ q / math.sqrt(len(q))).masked_fill(torch.arange(len(K)) > t, 0.0).softmax(dim=-1)
 
@@ -288,7 +288,10 @@ def _(draw):
     yield Case("each row by itself, with eps inside the square root", (1 + draw.normal(2, 3), gain, 0.5))
     tokens, d_model = draw.sizes(2, 3, 9)
     yield Case("any number of rows, of any width", (draw.normal(tokens, d_model), draw.normal(d_model), 0.1))
-    yield Case("rows of all sizes", (draw.normal(3, 4) * torch.tensor([[1e3], [1.0], [1e-3]]), draw.normal(4), 1e-6))
+    yield Case(
+        "rows of large and of small numbers",
+        (draw.normal(3, 4) * torch.tensor([[1e3], [1.0], [1e-3]]), draw.normal(4), 1e-6),
+    )
     yield Case("a row of zeros stays zero", (torch.zeros(1, 4, dtype=torch.float64), draw.normal(4), 1e-6))
     yield Case("gradients", (draw.normal(3, 5), draw.normal(5), 0.01), gradients=True)
     yield Case("a gain of length 1 is rejected", (draw.normal(3, 4), draw.normal(1), 0.1), refuse=True)
@@ -320,7 +323,7 @@ def _(y, gain, eps):
     return y / (y.square().mean() + eps).sqrt() * gain
 
 
-@normalise_rows.mistake("the sum of the squares is not their mean")
+@normalise_rows.mistake("you took the sum of the squares; RMSNorm uses their mean")
 def _(y, gain, eps):
     return y / (y.square().sum(-1, keepdim=True) + eps).sqrt() * gain
 
@@ -340,7 +343,7 @@ def _(y, gain, eps):
     return y / (y.square().mean(-1, keepdim=True) + eps).sqrt()
 
 
-@normalise_rows.mistake("you add the gain; it is multiplied")
+@normalise_rows.mistake("you added the gain; multiply by it")
 def _(y, gain, eps):
     return y / (y.square().mean(-1, keepdim=True) + eps).sqrt() + gain
 
@@ -434,14 +437,14 @@ def _(draw):
         return draw.normal(d_model), k, draw.normal(d_model, experts), *matrices
 
     yield Case("two of three experts", word(2, 3, 5, 2))
-    yield Case("one expert has the whole share", word(3, 4, 2, 1))
+    yield Case("a single expert has the whole weight", word(3, 4, 2, 1))
     d_model, experts, d_ff = draw.sizes(3, 3, 7)
     yield Case("any sizes", word(d_model, experts, d_ff, draw.whole(2, experts - 1)))
     yield Case("all experts", word(2, 3, 4, 3))
     yield Case("gradients, including the router's", word(3, 5, 4, 3), gradients=True)
-    yield Case("zero experts are rejected", word(2, 3, 4, 0), refuse=True)
-    yield Case("more experts than there are are rejected", word(2, 3, 4, 4), refuse=True)
-    yield Case("gradients where one expert has the whole share", word(3, 3, 9, 1), gradients=True)
+    yield Case("a k of 0 is rejected", word(2, 3, 4, 0), refuse=True)
+    yield Case("a k above the number of experts is rejected", word(2, 3, 4, 4), refuse=True)
+    yield Case("gradients when a single expert has the whole weight", word(3, 3, 9, 1), gradients=True)
 
 
 def _experts(x, w_1, w_2):
@@ -460,7 +463,7 @@ def _(x, k, w_r, w_1, w_2):
     return best.softmax(-1) @ _experts(x, w_1, w_2)[chosen]
 
 
-@mix_experts.mistake("all chosen experts count the same: the shares are missing")
+@mix_experts.mistake("all chosen experts have equal weight: the shares are missing")
 def _(x, k, w_r, w_1, w_2):
     return _experts(x, w_1, w_2)[(x @ w_r).topk(k).indices].mean(0)
 
@@ -482,7 +485,7 @@ def _(x, k, w_r, w_1, w_2):
     return best.softmax(-1) @ _experts(x, w_1, w_2)[chosen.flip(0)]
 
 
-@mix_experts.mistake("every expert is used: only the best k count")
+@mix_experts.mistake("you used every expert; use only the best k")
 def _(x, k, w_r, w_1, w_2):
     return (x @ w_r).softmax(-1) @ _experts(x, w_1, w_2)
 
@@ -493,7 +496,7 @@ def _(x, k, w_r, w_1, w_2):
     return best.softmax(-1) @ _experts(x, w_1, w_2)[chosen]
 
 
-@mix_experts.mistake("you took the first k experts: shares and experts are those with the best scores")
+@mix_experts.mistake("you took the first k experts; take the k with the best scores, and their shares")
 def _(x, k, w_r, w_1, w_2):
     return (x @ w_r)[:k].softmax(-1) @ _experts(x, w_1, w_2)[:k]
 
@@ -563,7 +566,7 @@ def _(x, k, w_r, w_1, w_2):
 @exercise(
     "0.5",
     "Let it write",
-    task="Continue a text with the most probable word each time",
+    task="Continue a text by always taking the most probable word",
     points=3,
     difficulty=2,
     minutes=15,
@@ -577,9 +580,10 @@ def _(x, k, w_r, w_1, w_2):
     ),
 )
 def continue_text(text, n, vocabulary, table):
-    """In this tiny model, the scores of the next word are the *average of the rows* of `table` (vocab, vocab) that belong to all words so far,
-    including the new ones. In `text`, single spaces separate the words. Append the most probable next word `n` times, and return the new words
-    as a list. `vocabulary` lists the words in the order of their ids. No two scores are equal.
+    """In this tiny model, the scores of the next word are the *average of the rows* of `table` (vocab, vocab) that
+    belong to the words so far, new words included. The words of `text` are separated by single spaces. Append the most
+    probable next word `n` times, and return the new words as a list. `vocabulary` lists the words in the order of their
+    ids. No two scores are equal.
 
     ```python
     >>> continue_text("a", 3, ["a", "b"], torch.tensor([[0.0, 1.0], [3.0, 0.0]]))
@@ -639,12 +643,12 @@ def _(draw):
     order = draw.shuffled(10)
     shuffled = [_WORDS[i] for i in order]
     yield Case("another vocabulary", (text, 6, shuffled, _telling(draw, text, 6)[order][:, order]))
-    yield Case("no word at all", (text, 0, _WORDS, draw.normal(10, 10)))
+    yield Case("no word is to be written", (text, 0, _WORDS, draw.normal(10, 10)))
     yield Case("an unknown word is rejected", ("hello moon", 1, _WORDS, draw.normal(10, 10)), refuse=True)
     yield Case("an empty text is rejected", ("", 1, _WORDS, draw.normal(10, 10)), refuse=True)
     close = torch.tensor([[0.0, 1.0, 1.0 + 1e-9], [1.0, 0.0, 0.5], [0.5, 1.0, 0.0]], dtype=torch.float64)
     yield Case("two scores that differ by a billionth", ("a", 1, ["a", "b", "c"], close))
-    yield Case("a text of spaces holds no word, and is rejected", ("  ", 1, ["a", "b", "c"], close), refuse=True)
+    yield Case("a text of spaces contains no word and is rejected", ("  ", 1, ["a", "b", "c"], close), refuse=True)
     yield Case("an unknown word at the beginning is rejected", ("moon a", 1, ["a", "b", "c"], close), refuse=True)
 
 
@@ -781,7 +785,7 @@ def one_more_word(x, w_q, w_k, w_v, keys, values):
     ### BEGIN SOLUTION
     position = len(keys)
     c, s = math.cos(position), math.sin(position)
-    rotation = torch.tensor([[c, s], [-s, c]], dtype=x.dtype)  # for a row vector, so transposed from (0.3)
+    rotation = torch.tensor([[c, s], [-s, c]], dtype=x.dtype)  # (0.3), transposed because these are row vectors
     query, key = x @ w_q @ rotation, x @ w_k @ rotation
     keys = torch.cat([keys, key[None]])
     values = torch.cat([values, (x @ w_v)[None]])
@@ -826,7 +830,7 @@ def _step(x, w_q, w_k, w_v, keys, values, *, query_at=0, key_at=0, value_at=None
 
 
 @one_more_word.mistake(
-    "the new word is at position 0 in your code; it comes after the cached ones, at position len(keys)"
+    "your code puts the new word at position 0; it comes after the cached ones, at position len(keys)"
 )
 def _(x, w_q, w_k, w_v, keys, values):
     return _step(x, w_q, w_k, w_v, keys, values, query_at=None, key_at=None)

@@ -19,7 +19,7 @@ from companion_school.checking.exercise import Case, Group, exercise
     minutes=5,
     hints=(
         "Write out the letters of both words, and mark each `a`,`n` and each `n`,`a`.",
-        "Neighbours in different words do not count. Pairs may overlap: `ana` holds `a`,`n` and `n`,`a`.",
+        "Neighbours in different words do not count. Pairs may overlap: `ana` contains `a`,`n` and `n`,`a`.",
         "Compare the two counts over both words. There is no tie.",
     ),
 )
@@ -96,7 +96,7 @@ def _():
 @exercise(
     "1.2",
     "How many bytes may be shown?",
-    task="Count the bytes at the start of a cut text that are whole characters",
+    task="Count the leading bytes of a cut text that form whole characters",
     points=3,
     difficulty=2,
     minutes=15,
@@ -138,7 +138,7 @@ _SIGNS = (*"a é猫𝄞", "\0", "\x7f", "\x80", "ÿ", "߿", "ࠀ", "€", "\ufff
 
 @whole_bytes.cases
 def _(draw):
-    yield Case("letters are whole", ([99, 97, 116],))
+    yield Case("plain letters", ([99, 97, 116],))
     yield Case("a character of two bytes, cut", ([*"né".encode()][:2],))
     yield Case("whole characters of two and three bytes", ([*"éé猫".encode()],))
     yield Case("a character of three bytes, cut after two", ([*"éé猫".encode()][:-1],))
@@ -157,8 +157,8 @@ def _(draw):
         yield Case("the first and the last character of each length, cut", ([*code, *code[:-1]],))
     yield Case("bytes that begin inside a character are rejected", ([*"é!".encode()][1:],), refuse=True)
     yield Case("a first byte that continues a character is rejected", ([128],), refuse=True)
-    yield Case("the last byte that continues nothing is rejected", ([191],), refuse=True)
-    yield Case("the last four-byte character of UTF-8", ([0xF4, 0x8F, 0xBF, 0xBF],))
+    yield Case("the highest byte that continues a character is rejected at the beginning", ([191],), refuse=True)
+    yield Case("the highest four-byte character of UTF-8", ([0xF4, 0x8F, 0xBF, 0xBF],))
 
 
 def _beginning(data):
@@ -229,7 +229,7 @@ def _(data):
     return [*bytes(data).decode(errors="ignore").encode()]
 
 
-@whole_bytes.mistake("an empty list is a special case: 0 bytes are whole")
+@whole_bytes.mistake("an empty list is a special case: return 0")
 def _(data):
     if 128 <= data[0] < 192:
         raise ValueError("begins inside a character")
@@ -279,7 +279,7 @@ def _(data):
 @exercise(
     "1.3",
     "The gradient of a table",
-    task="Add up the gradient of an embedding table, without autograd",
+    task="Compute the gradient of an embedding table, without autograd",
     points=2,
     difficulty=2,
     minutes=10,
@@ -291,9 +291,9 @@ def _(data):
     ),
 )
 def embedding_gradient(ids, G, vocab):
-    """The forward pass looked up the rows `ids` (token), `int64`, of a table $E$ (vocab, d_model), and the gradient
-    that came back is `G` = $\\partial L / \\partial X$ (token, d_model). Return the table's gradient $\\partial L /
-    \\partial E$, (vocab, d_model). Use neither autograd nor one-hot rows.
+    """The forward pass looked up rows of a table $E$ (vocab, d_model): $X = E[\\text{ids}]$, where `ids` (token) is
+    `int64`. The gradient that came back is `G` = $\\partial L / \\partial X$ (token, d_model). Return the table's
+    gradient $\\partial L / \\partial E$, (vocab, d_model). Use neither autograd nor one-hot rows.
 
     ```python
     >>> embedding_gradient(torch.tensor([2, 0, 2]), torch.tensor([[1.0], [10.0], [100.0]]), 3)
@@ -333,7 +333,7 @@ def _ids_of(ids, vocab):
 
 
 @embedding_gradient.mistake(
-    "a token that occurs several times kept only its last row of G (out[ids] = G and out[ids] += G both do that): add them all"
+    "for a token that occurs several times, you kept only its last row of G (out[ids] = G and out[ids] += G both do that): add them all"
 )
 def _(ids, G, vocab):
     _ids_of(ids, vocab)
@@ -342,7 +342,7 @@ def _(ids, G, vocab):
     return out
 
 
-@embedding_gradient.mistake("a token that occurs several times kept only its first row of G: add them all")
+@embedding_gradient.mistake("for a token that occurs several times, you kept only its first row of G: add them all")
 def _(ids, G, vocab):
     _ids_of(ids, vocab)
     out = G.new_zeros(vocab, G.shape[1])
@@ -371,7 +371,7 @@ def _(ids, G, vocab):
 
 
 @embedding_gradient.mistake(
-    "you looked rows of G up with the ids; the ids say which row of the table each row of G belongs to"
+    "you used the ids to look up rows of G; they say which row of the table each row of G belongs to"
 )
 def _(ids, G, vocab):
     _ids_of(ids, vocab)
@@ -448,7 +448,7 @@ def _(ids, G, vocab):
 
 @embedding_gradient.variant
 def _(ids, G, vocab):
-    # the matrix product of (D1.5), where a comparison gives P
+    # the matrix product of (D1.5), with P made by a comparison
     if ids.min().item() < 0 or ids.max().item() > vocab - 1:
         raise ValueError("bad ids")
     return (torch.arange(vocab)[:, None] == ids[None, :]).to(G.dtype) @ G
@@ -460,7 +460,7 @@ def _(ids, G, vocab):
 @exercise(
     "1.4",
     "A table that is used twice",
-    task="Write the gradient of a table that serves both ends of a model",
+    task="Compute the gradient of a table that is both embedding and output head",
     points=4,
     difficulty=3,
     minutes=20,
@@ -562,7 +562,7 @@ def _(E, ids, answers):
     return head.index_add_(0, ids, G)
 
 
-@tied_gradient.mistake("a token that is read twice kept only one row of G: add them all")
+@tied_gradient.mistake("for a token that is read twice, you kept only one row of G: add them all")
 def _(E, ids, answers):
     head, G = _tied(E, ids, answers)
     head[ids] += G
@@ -716,8 +716,10 @@ def _(draw):
     yield Case("a pair is joined wherever it occurs", ("ththth", _RULES))
     yield Case("from left to right", ("ttt", [("t", "t")]))
     yield Case("tokens are joined as pairs, not as text", ("the", [("h", "e"), ("t", "h"), ("th", "e")]))
-    yield Case("order comes before length", ("abc", [("b", "c"), ("a", "bc"), ("a", "b")]))
-    yield Case("order comes before frequency", ("abcbc", [("a", "b"), ("b", "c")]))
+    yield Case(
+        "the order of the merges matters, not the length of a token", ("abc", [("b", "c"), ("a", "bc"), ("a", "b")])
+    )
+    yield Case("the order of the merges matters, not how often a pair occurs", ("abcbc", [("a", "b"), ("b", "c")]))
     yield Case("no merges at all", ("the", []))
     for _ in range(4):
         word = "".join("abc"[i] for i in draw.wholes(0, 2, draw.whole(6, 14)))
@@ -905,7 +907,7 @@ def _(draw):
     yield Case("one token, one component", (1, 1, 0.25))
     yield Case("zero tokens are rejected", (0, 16, 0.25), refuse=True)
     yield Case("a width of 0 is rejected", (10, 0, 0.25), refuse=True)
-    yield Case("a deviation of zero is rejected", (10, 16, 0.0), refuse=True)
+    yield Case("a standard deviation of zero is rejected", (10, 16, 0.0), refuse=True)
 
 
 @start_of_table.mistake("the factor sqrt(d_model) is right only for entries of variance 1 / d_model")
@@ -935,7 +937,7 @@ def _(vocab, d_model, std):
     return 1 / std, math.log(vocab) + d_model * std**2
 
 
-@start_of_table.mistake("a deviation is not a variance: square std in the bound")
+@start_of_table.mistake("a standard deviation is not a variance: square std in the bound")
 def _(vocab, d_model, std):
     return 1 / std, math.log(vocab) + d_model * std / 2
 
@@ -968,7 +970,7 @@ def _(vocab, d_model, std):
 
 
 @start_of_table.mistake(
-    "a width of 0 must raise a ValueError too: only the logarithm raises an error by itself, and only for 0 tokens"
+    "a width of 0 must raise a ValueError, too: Python raises an error of its own only for the logarithm of 0 tokens"
 )
 def _(vocab, d_model, std):
     return 1 / std, math.log(vocab) + d_model * std**2 / 2
@@ -1007,12 +1009,12 @@ def _(vocab, d_model, std):
         Group(
             "counting and joining the most frequent pair",
             2,
-            ("a word counts as often as it occurs", "no more merges than asked for"),
+            ("a pair counts as often as its word occurs", "no more merges than asked for"),
         ),
         Group(
             "ties, and where to stop",
             1,
-            ("the lesson's cat", "in a tie the smallest pair", "a pair that occurs once is not joined"),
+            ("the lesson's cat", "in a tie, the smallest pair is joined", "a pair that occurs once is not joined"),
         ),
         Group(
             "any words: pairs that overlap, or occur several times in a word",
@@ -1031,7 +1033,7 @@ def _(vocab, d_model, std):
         "no merge is asked for": "nothing to do",
     },
     hints=(
-        "Store each word as a tuple of tokens, together with how often it occurs. Count the pairs of neighbours within the words, each as often as its word occurs.",
+        "Store each word as a tuple of tokens, together with how often it occurs. Count the pairs of neighbours within the words, and weight each pair by how often its word occurs.",
         "The next merge is `min(count, key=lambda pair: (-count[pair], pair))`: the largest count, and in a tie the smallest pair.",
         "Join it in every word, from left to right; stop when the best pair occurs once, or when there are no pairs; then count again.",
     ),
@@ -1078,9 +1080,9 @@ def learn_merges(words, most):
 @learn_merges.cases
 def _(draw):
     yield Case("the lesson's cat", ({"the": 1, " cat": 1, " sat": 1, " on": 1, " the": 1, " mat": 1}, 10))
-    yield Case("a word counts as often as it occurs", ({"ab": 2, "cd": 1, "ced": 1, "bcd": 1}, 1))
+    yield Case("a pair counts as often as its word occurs", ({"ab": 2, "cd": 1, "ced": 1, "bcd": 1}, 1))
     yield Case("no more merges than asked for", ({"the": 3, "that": 2}, 2))
-    yield Case("in a tie the smallest pair", ({"zy": 2, "ba": 2, "ab": 2}, 3))
+    yield Case("in a tie, the smallest pair is joined", ({"zy": 2, "ba": 2, "ab": 2}, 3))
     yield Case("a pair that occurs once is not joined", ({"ab": 1, "cd": 2}, 5))
     yield Case("pairs may overlap when they are counted", ({"aaa": 1, "b": 4}, 5))
     yield Case("joined from left to right", ({"aaab": 3}, 3))
@@ -1091,14 +1093,14 @@ def _(draw):
     a, b, c, d, *others = (chr(ord("a") + i) for i in draw.shuffled(26))
     often = draw.whole(3, 9)
     words = {a + b: often, c + d: often - 1, c + a + d: 1, b + c + d: often - 2}
-    yield Case("a word counts as often as it occurs", (words, 1))
+    yield Case("a pair counts as often as its word occurs", (words, 1))
     yield Case("no more merges than asked for", ({a + b + c: often, a + b + d + a: 2}, 2))
-    yield Case("in a tie the smallest pair", ({a + b: often, c + d: often, b + a: often, d + a: often}, 4))
+    yield Case("in a tie, the smallest pair is joined", ({a + b: often, c + d: often, b + a: often, d + a: often}, 4))
     yield Case("a pair that occurs once is not joined", ({a + b: 1, d + c: often}, 5))
     yield Case("words of one letter have no pairs", ({"a": 5, "b": 2}, 3))
     yield Case("no merge is asked for", ({"the": 3}, 0))
     yield Case("a negative number is rejected", ({"the": 3}, -1), refuse=True)
-    yield Case("as many merges as a long word has", ({"".join(others[: 10 + often]): 2}, 20))
+    yield Case("a long word, merged until a single token is left", ({"".join(others[: 10 + often]): 2}, 20))
 
 
 def _prefer_small(count):
@@ -1135,7 +1137,7 @@ def _(words, most):
     return _learn(words, most, choose=lambda count: max(count, key=lambda pair: (count[pair], pair)))
 
 
-@learn_merges.mistake("you counted each distinct word once: a pair counts as often as its word occurs")
+@learn_merges.mistake("you counted each distinct word once: weight each pair by how often its word occurs")
 def _(words, most):
     return _learn(words, most, frequencies=False)
 

@@ -195,7 +195,7 @@ def _(d_k, mean, std):
     },
     hints=(
         "Before anything else, write minus infinity wherever the query may not look.",
-        "Subtract each row's maximum. In an empty row it is minus infinity, and infinity minus infinity is NaN: put 0 there.",
+        "Subtract each row's maximum. In an empty row the maximum is minus infinity, and minus infinity minus itself is NaN: subtract 0 there instead.",
         "Exponentiate, and divide by the row's sum, or by 1 where the sum is 0.",
     ),
 )
@@ -262,7 +262,9 @@ def _(scores, may_look):
     return torch.softmax(scores, dim=-1) * may_look
 
 
-@visible_softmax.mistake("you multiplied the scores by the mask: a hidden score of 0 still weighs e^0 = 1")
+@visible_softmax.mistake(
+    "you multiplied the scores by the mask: a hidden score of 0 still contributes e^0 = 1 to the sum"
+)
 def _(scores, may_look):
     return torch.softmax(scores * may_look, dim=-1)
 
@@ -335,7 +337,7 @@ def _(scores, may_look):
 @exercise(
     "2.4",
     "The gradient under a mask",
-    task="Write the gradients of masked attention, without autograd",
+    task="Compute the gradients of masked attention, without autograd",
     points=4,
     difficulty=3,
     minutes=20,
@@ -350,10 +352,10 @@ def _(scores, may_look):
     ),
 )
 def masked_gradients(q, k, v, may_look, g):
-    """Return `(dq, dk, dv)`, the gradients of a loss $L$ with respect to `q` (query, d_k), `k` (key, d_k) and `v` (key, d_v), through masked
-    attention. `may_look` (query, key) is boolean, is True where a query may look, and has at least one True in every
-    row. `g` (query, d_v) is $\\partial L / \\partial O$. Do it without autograd. Which line of the derivation does the
-    mask change?
+    """Return `(dq, dk, dv)`, the gradients of a loss $L$ with respect to `q` (query, d_k), `k` (key, d_k) and `v` (key,
+    d_v), through masked attention. `may_look` (query, key) is boolean, is True where a query may look, and has at least
+    one True in every row. `g` (query, d_v) is $\\partial L / \\partial O$. Do not use autograd. Which line of the
+    derivation does the mask change?
 
     ```python
     >>> masked_gradients(torch.ones(1, 1), torch.ones(2, 1), torch.tensor([[3.0], [5.0]]), torch.tensor([[True, False]]), torch.ones(1, 1))
@@ -363,7 +365,7 @@ def masked_gradients(q, k, v, may_look, g):
     ```
 
     ★
-    - Visible scores far below zero cause no error, even if hidden scores are higher.
+    - Visible scores far below zero give correct gradients, even if hidden scores are higher.
     """
     ### BEGIN SOLUTION
     scale = math.sqrt(q.shape[1])
@@ -493,7 +495,7 @@ def _(q, k, v, may_look, g):
     limits={"keys": lambda queries, keys: (queries,), "queries": (1,)},
     hints=(
         "At which key's position is query 0 if the last query is at the last key's position?",
-        "`tril(diagonal=c)` keeps c further diagonals above the main one.",
+        "`tril(diagonal=c)` also keeps the first c diagonals above the main one.",
         "Start from zeros, and write minus infinity outside the triangle.",
     ),
 )
@@ -542,7 +544,7 @@ def _(queries, keys):
 
 
 @causal_mask.mistake(
-    "your causal mask hides the token itself: the diagonal is off by one, and row 0 of a square sees nothing"
+    "your causal mask hides the token itself: the diagonal is off by one, and row 0 of a square mask sees nothing"
 )
 def _(queries, keys):
     return _filled(torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries - 1))

@@ -12,7 +12,7 @@ from companion_school.checking.exercise import Case, Group, exercise
 @exercise(
     "3.1",
     "What the first head says of five dogs",
-    task="Work out what one head says for one word",
+    task="Work out the output of one head for one word",
     points=1,
     difficulty=1,
     minutes=5,
@@ -67,7 +67,7 @@ def _():
     return math.exp(3) / (math.exp(3) + 2)
 
 
-@five_dogs.mistake("the verb's own score of 0 weighs e^0 = 1: it belongs in the denominator")
+@five_dogs.mistake("the verb's own score of 0 contributes e^0 = 1: it belongs in the denominator")
 def _():
     return (5 * math.exp(3) + 1) / (math.exp(3) + 1)
 
@@ -93,12 +93,12 @@ def _():
 @exercise(
     "3.2",
     "Count the parameters",
-    task="Count what an attention layer learns, for all widths, groups and biases",
+    task="Count the parameters of an attention layer, for any widths, groups and biases",
     points=2,
     difficulty=2,
     minutes=10,
     robust={
-        "more parameters than a float can count": "no model is that wide",
+        "more parameters than a float can represent exactly": "no model is that wide",
     },
     hints=(
         "A query head has a query matrix and its rows of the output matrix. A key head has a key matrix and a value matrix.",
@@ -141,7 +141,7 @@ def _(draw):
     yield Case("a number of key heads that does not divide the heads is rejected", (24, 6, 4, 4, 4, False), refuse=True)
     yield Case("more key heads than heads are rejected", (24, 2, 4, 4, 4, True), refuse=True)
     yield Case("one head", (5, 1, 1, 2, 3, True))
-    yield Case("more parameters than a float can count", (2**53 + 1, 1, 1, 1, 1, False))
+    yield Case("more parameters than a float can represent exactly", (2**53 + 1, 1, 1, 1, 1, False))
 
 
 def _divides(heads, kv_heads):
@@ -202,7 +202,9 @@ def _(d_model, heads, kv_heads, d_k, d_v, bias):
     return _count(d_model, 1, 1, d_k, d_v, bias)
 
 
-@attention_numbers.mistake("a projection has one bias for each of its outputs, and not all have d_model of them")
+@attention_numbers.mistake(
+    "a projection has one bias for each of its outputs, and not every projection has d_model outputs"
+)
 def _(d_model, heads, kv_heads, d_k, d_v, bias):
     _divides(heads, kv_heads)
     return _count(d_model, heads, kv_heads, d_k, d_v, False) + 4 * d_model * bias
@@ -256,7 +258,7 @@ def _(d_model, heads, kv_heads, d_k, d_v, bias):
         "memory": "a split is a view, which copies nothing",
     },
     robust={
-        "truth values": "heads hold real numbers",
+        "booleans": "heads hold real numbers",
         "complex numbers": "heads hold real numbers",
         "a tensor whose memory is in another order": "the lesson does not discuss memory layout",
     },
@@ -267,8 +269,9 @@ def _(d_model, heads, kv_heads, d_k, d_v, bias):
     ),
 )
 def to_heads(x, heads):
-    """Split the last axis into heads: turn `x` (batch, token, head · width) into (batch, head, token, width). For every token, head $i$, counted
-    from 0, holds the components from $i \\cdot$ width up to, but not including, $(i + 1) \\cdot$ width.
+    """Split the last axis into heads: reshape `x` (batch, token, head · width) to (batch, head, token, width). For
+    every token, head $i$, counted from 0, holds the components from $i \\cdot$ width up to, but not including, $(i + 1)
+    \\cdot$ width.
 
     ```python
     >>> to_heads(torch.tensor([[[1, 2, 3, 4], [5, 6, 7, 8]]]), 2).tolist()
@@ -304,7 +307,7 @@ def _(draw):
     yield Case("gradients", (draw.normal(2, 3, 8), 4), gradients=True)
     yield Case("a number of heads that does not divide the width is rejected", (_numbered(2, 3, 8), 3), refuse=True)
     yield Case("more heads than components are rejected", (_numbered(2, 3, 8), 16), refuse=True)
-    yield Case("truth values", (torch.arange(24).reshape(2, 3, 4) % 3 == 0, 2))
+    yield Case("booleans", (torch.arange(24).reshape(2, 3, 4) % 3 == 0, 2))
     yield Case("complex numbers", (torch.complex(draw.normal(2, 3, 4).float(), draw.normal(2, 3, 4).float()), 2))
 
 
@@ -314,7 +317,7 @@ def _divisor(x, heads):
 
 
 @to_heads.mistake(
-    "a direct view: the shape is right, and each head holds pieces of other tokens; view first, then transpose"
+    "you used view alone to get the final shape, so each head holds pieces of other tokens: view first, then transpose"
 )
 def _(x, heads):
     _divisor(x, heads)
@@ -375,7 +378,7 @@ def _(x, heads):
     # cut the last axis into slices and stack them
     width, rest = divmod(x.size(2), heads)
     if rest:
-        raise ValueError(f"{x.size(2)} numbers for {heads} heads")
+        raise ValueError(f"{x.size(2)} components for {heads} heads")
     return torch.stack([x[:, :, i * width : (i + 1) * width] for i in range(heads)], dim=1)
 
 
@@ -414,7 +417,7 @@ def _(x, heads):
         "memory": "joining one head is a view",
     },
     robust={
-        "truth values": "heads hold real numbers",
+        "booleans": "heads hold real numbers",
         "complex numbers": "heads hold real numbers",
         "a tensor whose memory is in another order": "the lesson does not discuss memory layout",
     },
@@ -425,8 +428,8 @@ def _(x, heads):
     ),
 )
 def from_heads(x):
-    """Join the heads again: turn `x` (batch, head, token, width) into (batch, token, head · width), with the heads of a token one after the
-    other, head 0 first. This is the inverse of `to_heads`.
+    """Join the heads again: reshape `x` (batch, head, token, width) to (batch, token, head · width), with the heads of
+    a token one after the other, head 0 first. This is the inverse of `to_heads`.
 
     ```python
     >>> from_heads(torch.tensor([[[[1, 2], [5, 6]], [[3, 4], [7, 8]]]]))
@@ -456,7 +459,7 @@ def _(draw):
     yield Case("gradients", (draw.normal(2, 4, 3, 2),), gradients=True)
     yield Case("a tensor without heads is rejected", (_numbered(2, 3, 8),), refuse=True)
     yield Case("a tensor with five axes is rejected", (_numbered(2, 3, 4, 2)[..., None],), refuse=True)
-    yield Case("truth values", (torch.arange(48).reshape(2, 2, 3, 4) % 3 == 0,))
+    yield Case("booleans", (torch.arange(48).reshape(2, 2, 3, 4) % 3 == 0,))
     yield Case("complex numbers", (torch.complex(draw.normal(2, 2, 3, 4).float(), draw.normal(2, 2, 3, 4).float()),))
 
 
@@ -496,7 +499,7 @@ def _(x):
 
 
 @from_heads.mistake(
-    "view raises an error for a transposed tensor (if that is your error): use reshape or flatten, or call contiguous() first"
+    "if your error comes from view, which rejects a transposed tensor: use reshape or flatten, or call contiguous() first"
 )
 def _(x):
     _four(x)
@@ -565,7 +568,7 @@ def _(x):
     },
     hints=(
         "View `q` as (batch, kv_head, group, query, d_k): the heads of one group are neighbours, so the group axis comes after the kv_head axis.",
-        "A product with `k[:, :, None]` gives the right numbers but copies, because a batched product expands what it broadcasts. Stack all queries of a group instead: (batch, kv_head, group · query, d_k).",
+        "A product with `k[:, :, None]` gives the right numbers but copies the keys, because a batched product expands what it broadcasts. Stack all queries of a group instead: (batch, kv_head, group · query, d_k).",
         "`q.reshape(batch, kv_heads, -1, d_k) @ k.transpose(-2, -1)`, divided by the square root of d_k, gives the scores. Take the softmax over the keys, multiply by `v`, and reshape to (batch, head, query, d_v).",
     ),
 )
@@ -581,8 +584,8 @@ def grouped(q, k, v):
 
     ★
     - Raise a `ValueError` if kv_head does not divide head.
-    - Do not copy keys or values: with one query and 256 keys, the tensors that a call allocates must at no time take
-      more bytes than `k`. A product that broadcasts its arguments copies them too.
+    - Do not copy keys or values: with one query and 256 keys, the tensors that a call allocates must never occupy more
+      bytes at once than `k` does. A product that broadcasts its arguments copies them too.
     - The result has the dtype of `q`, `k` and `v`, which may be `float16`.
     """
     ### BEGIN SOLUTION
@@ -635,7 +638,7 @@ def _shared(q, *tensors):
 
 
 @grouped.mistake(
-    "your groups are in the wrong order: query heads 0, 1, ..., g - 1 share key head 0 (as repeat_interleave would; repeat and tile give every kv_head-th)"
+    "your groups are in the wrong order: query heads 0, 1, ..., g - 1 share key head 0, as repeat_interleave arranges them (repeat and tile give it every kv_head-th query head)"
 )
 def _(q, k, v):
     _fits(q, k)
@@ -694,7 +697,7 @@ def _(q, k, v):
 
 
 @grouped.mistake(
-    "the right numbers, but the keys and values were copied: `expand` and a matrix product that broadcasts do that, too"
+    "the right numbers, but you copied the keys and values: a matrix product of expanded or broadcast tensors copies, too"
 )
 def _(q, k, v):
     _fits(q, k)
@@ -779,7 +782,7 @@ def _(q, k, v):
 @exercise(
     "3.6",
     "Cut heads out",
-    task="Take the weights of a few heads out of a layer",
+    task="Extract the weights of a few heads from a layer",
     points=4,
     difficulty=3,
     minutes=20,
@@ -861,7 +864,7 @@ def _(w_q, w_k, w_v, w_o, heads, keep):
     return _smaller(w_q, w_k, w_v, w_o, heads, keep, _interleaved)
 
 
-@keep_heads.mistake("the output weight is still whole: the other heads' columns must go, too")
+@keep_heads.mistake("the output weight is still whole: remove the other heads' columns from it, too")
 def _(w_q, w_k, w_v, w_o, heads, keep):
     _are_heads(keep, heads)
     return *_smaller(w_q, w_k, w_v, w_o, heads, keep)[:3], w_o
@@ -1015,7 +1018,7 @@ def _(w_q, w_k, w_v, w_o, heads, keep):
                 "a causal mask, all lengths equal",
             ),
         ),
-        Group("gradients and the edges", 1),
+        Group("gradients and edge cases", 1),
     ),
     right={
         "gradients": "its answer goes into a model that learns",
@@ -1030,10 +1033,11 @@ def _(w_q, w_k, w_v, w_o, heads, keep):
     ),
 )
 def many_heads(x, source, w_q, w_k, w_v, w_o, heads, may_look):
-    """Compute multi-head attention, (3.2) and (3.3). `x` (batch, query, d_model) looks at `source` (batch, key, d_model), and keys and values
-    are computed from `source`. The matrices hold the heads one after the other and multiply rows from the right: `w_q`, `w_k` (d_model, head
-    · d_k), `w_v` (d_model, head · d_v), `w_o` (head · d_v, d_model). `may_look` (batch, query, key) is boolean, is True where a query may
-    look, and applies to all heads. Every row has at least one True. Return (batch, query, d_model).
+    """Compute multi-head attention, (3.2) and (3.3). `x` (batch, query, d_model) looks at `source` (batch, key,
+    d_model), and keys and values are computed from `source`. The matrices multiply rows from the right and contain one
+    block for each head, in order: `w_q`, `w_k` (d_model, head · d_k), `w_v` (d_model, head · d_v), `w_o` (head · d_v,
+    d_model). `may_look` (batch, query, key) is boolean, is True where a query may look, and applies to all heads. Every
+    row has at least one True. Return (batch, query, d_model).
 
     ```python
     >>> many_heads(torch.zeros(1, 1, 2), torch.tensor([[[1.0, 2.0], [9.0, 9.0]]]), *[torch.eye(2)] * 4, 2, torch.tensor([[[True, False]]]))
@@ -1042,7 +1046,7 @@ def many_heads(x, source, w_q, w_k, w_v, w_o, heads, may_look):
 
     ★
     - Raise a `ValueError` if `heads` does not divide the columns of `w_q` or of `w_v`.
-    - Scores far below zero, and hidden values of $10^{15}$, cause no error.
+    - Scores far below zero and hidden values of $10^{15}$ do not spoil the result.
     """
     ### BEGIN SOLUTION
     if w_q.shape[1] % heads or w_v.shape[1] % heads:
@@ -1118,7 +1122,9 @@ def _directly(heads):
     return lambda y: y.reshape(y.shape[0], heads, y.shape[1], -1)
 
 
-@many_heads.mistake("you split by a direct view: each head holds pieces of other tokens; view first, then transpose")
+@many_heads.mistake(
+    "you split the heads with view alone: each head holds pieces of other tokens; view first, then transpose"
+)
 def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
     return _whole(x, source, w_q, w_k, w_v, w_o, heads, may_look, split=_directly(heads))
 
@@ -1129,7 +1135,7 @@ def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
 
 
 @many_heads.mistake(
-    "you split by a direct view and joined without the transpose: the two mistakes cancel only in the shapes"
+    "you split the heads with view alone and joined them without the transpose: the two mistakes cancel only in the shapes"
 )
 def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
     join = lambda y: y.reshape(y.shape[0], y.shape[2], -1)  # noqa: E731
@@ -1204,13 +1210,13 @@ def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
     return _whole(x, source, w_q, w_k, w_v, w_o, heads, ~may_look)
 
 
-@many_heads.mistake("your mask comes after the softmax: hidden scores still sit in the denominator")
+@many_heads.mistake("your mask comes after the softmax: hidden scores are still in the denominator")
 def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
     return _whole(x, source, w_q, w_k, w_v, w_o, heads, may_look, hide=lambda z: z.softmax(-1) * may_look[:, None])
 
 
 @many_heads.mistake(
-    "the batch axis of the mask lines up with the heads: give the mask a head axis of length one, may_look[:, None]"
+    "the batch axis of your mask is aligned with the heads: give the mask a head axis of length one, may_look[:, None]"
 )
 def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
     return _whole(

@@ -37,7 +37,7 @@ EXPONENTIAL = 1e-9  # error of `torch.matrix_exp` near the identity, in float64
     difficulty=1,
     minutes=5,
     hints=(
-        "To which pair does column 3 belong, and is it its sine or its cosine?",
+        "To which pair does column 3 belong, and does it hold the pair's sine or its cosine?",
         "What is the frequency of that pair for d = 4?",
         "The angle is the frequency times 2. Put it into 1 - a^2 / 2.",
     ),
@@ -206,7 +206,7 @@ def _(k, d, base):
     return _shift(k, d)
 
 
-@shift_matrix.mistake("your exponent lacks its 2: the frequency of pair i is base^(-2i/d)")
+@shift_matrix.mistake("the factor 2 is missing from your exponent: the frequency of pair i is base^(-2i/d)")
 def _(k, d, base):
     return _shift(k, d, math.sqrt(base))
 
@@ -354,7 +354,9 @@ def _turned(p, q, i):
     return math.remainder(after - before, 2 * math.pi)
 
 
-@offset_between.mistake("the distance is right, but the direction is lost: a dot product is the same before and after")
+@offset_between.mistake(
+    "the distance is right, but the direction is lost: a dot product is the same for k steps ahead and k steps back"
+)
 def _(p, q):
     zero = _waves(torch.tensor(0), len(p))
     return min(range(101), key=lambda k: abs((_waves(torch.tensor(k), len(p)) @ zero - p @ q).item()))
@@ -489,7 +491,7 @@ def _invertible(draw, d):
 @look_back.cases
 def _(draw):
     yield Case("one position back, with the positions as keys", (1, torch.eye(4).double(), 1.0), tolerance=EXPONENTIAL)
-    yield Case("sharper", (3, torch.eye(4).double(), 20.0), tolerance=EXPONENTIAL)
+    yield Case("a greater sharpness", (3, torch.eye(4).double(), 20.0), tolerance=EXPONENTIAL)
     yield Case("a key matrix that is not the identity", (1, _invertible(draw, 4), 1.0), tolerance=EXPONENTIAL)
     j, half = draw.whole(2, 7), draw.whole(3, 6)
     yield Case(
@@ -497,7 +499,9 @@ def _(draw):
         (j, _invertible(draw, 2 * half), 1.5 + draw.whole(1, 9)),
         tolerance=EXPONENTIAL,
     )
-    yield Case("0 positions back: at itself", (0, _invertible(draw, 6), 2.0), tolerance=EXPONENTIAL)
+    yield Case(
+        "0 positions back: the head looks at the word itself", (0, _invertible(draw, 6), 2.0), tolerance=EXPONENTIAL
+    )
     yield Case("a negative number of positions is rejected", (-1, torch.eye(4).double(), 1.0), refuse=True)
     yield Case("a negative sharpness", (1, torch.eye(4, dtype=torch.float64), -2.0), tolerance=EXPONENTIAL)
     yield Case(LARGE, (j, _invertible(draw, 2 * draw.whole(9, 10)), 2.5), tolerance=EXPONENTIAL)
@@ -584,7 +588,7 @@ def _(j, w_k, sharpness):
 def _(j, w_k, sharpness):
     # from positions only: solve P X = Q for X by least squares, where Q holds the desired queries
     if j < 0:
-        raise ValueError(f"{j} places")
+        raise ValueError(f"{j} positions")
     d = len(w_k)
     n = 4000
     omega = torch.tensor([10000.0 ** (-2 * i / d) for i in range(d // 2)], dtype=torch.float64)
@@ -611,7 +615,7 @@ def _(j, w_k, sharpness):
         "one": "the width is even",
     },
     robust={
-        "positions beyond 256 stay apart in bfloat16": "half precision is a matter of its own",
+        "positions beyond 256 remain distinct in bfloat16": "half precision is a matter of its own",
     },
     hints=(
         "In a row with `length` real tokens, how many padding tokens come first?",
@@ -662,9 +666,9 @@ def _(draw):
     yield Case("each row has its own length", (draw.normal(batch, n, 2 * half), lengths))
     n = draw.whole(300, 400)
     inputs = draw.normal(1, n, 4, dtype=torch.bfloat16), torch.tensor([n - 1])
-    yield Case("positions beyond 256 stay apart in bfloat16", inputs, tolerance=0.02)
+    yield Case("positions beyond 256 remain distinct in bfloat16", inputs, tolerance=0.02)
     yield Case("a length of 0 is rejected", (draw.normal(2, 3, 4), torch.tensor([3, 0])), refuse=True)
-    yield Case("a length of 4 in 3 tokens is rejected", (draw.normal(2, 3, 4), torch.tensor([4, 1])), refuse=True)
+    yield Case("a length of 4 for 3 tokens is rejected", (draw.normal(2, 3, 4), torch.tensor([4, 1])), refuse=True)
     yield Case("rows of one length, all padded", (draw.normal(3, 4, 2), torch.tensor([2, 2, 2])), tolerance=1e-4)
 
 
@@ -812,10 +816,11 @@ def _(x, lengths):
     ),
 )
 def sinusoids(positions, d, base, dtype):
-    """Return $p_t$, equation (4.2), for every position in `positions`, an `int64` tensor of any shape. Each position becomes a row of width
-    `d`. Pair $i$ has the frequency $\\omega_i = \\text{base}^{-2i/d}$, with its sine in column $2i$ and its cosine in column $2i + 1$.
-    `dtype` is the dtype of the result: `"float64"`, `"float32"`, `"bfloat16"` or `"float16"`. Compute the angles in `float32` or better,
-    and round last.
+    """Return $p_t$, equation (4.2), for every position in `positions`, an `int64` tensor of any shape. The result has
+    the shape of `positions` with an axis of width `d` appended. Pair $i$ has the frequency $\\omega_i =
+    \\text{base}^{-2i/d}$, with its sine in column $2i$ and its cosine in column $2i + 1$. `dtype` is the dtype of the
+    result: `"float64"`, `"float32"`, `"bfloat16"` or `"float16"`. Compute the angles in `float32` or better, and cast
+    only the finished waves.
 
     ```python
     >>> sinusoids(torch.tensor([0, 1]), 2, 10000.0, "float32")
@@ -844,11 +849,11 @@ def _(draw):
     d = 2 * draw.whole(3, 6)
     rows, tokens = draw.sizes(2, 2, 6)
     places = draw.wholes(0, 60, rows, tokens)
-    yield Case("any positions, a row of the batch at a time", (places, d, 10000.0, "float64"))
+    yield Case("any positions, different in each row of the batch", (places, d, 10000.0, "float64"))
     yield Case("another base", (torch.tensor([3, 1]), 6, 100.0 + 10 * draw.whole(1, 90), "float64"))
     yield Case("a single position", (torch.tensor(draw.whole(2, 50)), d, 10000.0, "float64"))
     yield Case("single precision", (draw.wholes(0, 40, 3), 6, 10000.0, "float32"))
-    yield Case("neighbours beyond 256 stay apart in bfloat16", (torch.tensor([256, 257]), 4, 10000.0, "bfloat16"))
+    yield Case("neighbours beyond 256 remain distinct in bfloat16", (torch.tensor([256, 257]), 4, 10000.0, "bfloat16"))
     yield Case("no angle overflows in float16", (torch.tensor([2048, 2049, 70000]), 2, 10000.0, "float16"))
     far = 10**6 + draw.whole(0, 999)
     yield Case(
@@ -885,7 +890,7 @@ def _(positions, d, base, dtype):
     return _table(positions, d, base**2, dtype)
 
 
-@sinusoids.mistake("your exponent lacks its 2: the frequency of pair i is base^(-2i/d)")
+@sinusoids.mistake("the factor 2 is missing from your exponent: the frequency of pair i is base^(-2i/d)")
 def _(positions, d, base, dtype):
     return _table(positions, d, math.sqrt(base), dtype)
 
@@ -970,7 +975,7 @@ def _(positions, d, base, dtype):
 
 
 @sinusoids.mistake(
-    "your `exp` is taken in float32, torch's default: `torch.arange(0, d, 2, dtype=torch.float64)` makes it float64"
+    "your `exp` is computed in float32, torch's default: `torch.arange(0, d, 2, dtype=torch.float64)` makes it float64"
 )
 def _(positions, d, base, dtype):
     angles = positions[..., None] * torch.exp(torch.arange(0, d, 2) * (-math.log(base) / d))
@@ -1065,7 +1070,7 @@ def shift_from_data(before, after):
 
     ★
     - Raise a `ValueError` if the rows do not determine $M$ because they do not span all dimensions, whatever the norms
-      of the vectors are.
+      of the vectors.
     """
     ### BEGIN SOLUTION
     d = before.shape[1]

@@ -112,15 +112,16 @@ def _():
         "positions before 0": "a text starts at position 0",
     },
     hints=(
-        "Frequencies: `base ** (-2 * c / d)` for c from 0 to d/2 - 1, with d = d_head. The angles are every position times every frequency, for example in `float64`.",
+        "The frequencies are `base ** (-2 * c / d)` for c from 0 to d/2 - 1, with d = d_head. Multiply every position by every frequency, for example in `float64`, to get the angles.",
         "`x.chunk(2, dim=-1)` gives the first and the second components of all pairs. They are views: do not write into them.",
         "(a, b) becomes (a cos - b sin, a sin + b cos); join the two with `torch.cat` and return the dtype of x.",
     ),
 )
 def rotary(x, positions, base):
-    """`x` (token, d_head) holds the queries or keys of one head, and `positions` is a list of `int`, one for each token, in any order.
-    Return `x` rotated: at position $i$, pair $c$ is rotated counter-clockwise by $i\\,\\theta_c$, where $\\theta_c = \\text{base}^{-2c/d_k}$
-    and $d_k$ = d_head, equations (5.3) and (5.5). The layout is **half**: pair $c$ consists of the components $c$ and $c + d_k/2$.
+    """`x` (token, d_head) holds the queries or keys of one head, and `positions` is a list of `int`, one for each
+    token, in any order. Return `x` rotated: at position $i$, pair $c$ is rotated counter-clockwise by $i\\,\\theta_c$,
+    where $\\theta_c = \\text{base}^{-2c/d_k}$ and $d_k$ = d_head, equations (5.3) and (5.5). The layout is **half**, so
+    pair $c$ consists of the components $c$ and $c + d_k/2$.
 
     ```python
     >>> rotary(torch.tensor([[1.0, 0.0]]), [1], 10000.0)
@@ -168,7 +169,7 @@ def _(draw):
     yield Case("positions in the thousands, float16", far, tolerance=1e-2)
 
 
-@rotary.mistake("your pairs are neighbours, 2c and 2c + 1: that is the layout interleaved")
+@rotary.mistake("your pairs are neighbours, 2c and 2c + 1: that is the interleaved layout")
 def _(x, positions, base):
     return _turn(x, _angles(positions, x.shape[1], base), "interleaved")
 
@@ -181,7 +182,7 @@ def _(x, positions, base):
 
 
 @rotary.mistake(
-    "your angles are repeated for neighbours and your components are swapped by halves: repeat the angles with `torch.cat`"
+    "you repeated the angles for neighbours but swapped the components by halves: repeat the angles with `torch.cat`"
 )
 def _(x, positions, base):
     angles = _angles(positions, x.shape[1], base).repeat_interleave(2, dim=1).to(x.dtype)
@@ -207,14 +208,14 @@ def _(x, positions, base):
     return torch.cat([a * angles.cos() + b * angles.sin(), a * angles.sin() + b * angles.cos()], dim=-1)
 
 
-@rotary.mistake("your two terms are x cos and x sin of the same component: each half needs the other one, too")
+@rotary.mistake("both of your terms, x cos and x sin, use the same component: each half needs the other half, too")
 def _(x, positions, base):
     angles = _angles(positions, x.shape[1], base).to(x.dtype)
     a, b = x.chunk(2, dim=-1)
     return torch.cat([a * angles.cos() - a * angles.sin(), b * angles.sin() + b * angles.cos()], dim=-1)
 
 
-@rotary.mistake("your exponent lacks its 2: the frequency of pair c is base^(-2c/d_k)")
+@rotary.mistake("the factor 2 is missing from your exponent: the frequency of pair c is base^(-2c/d_k)")
 def _(x, positions, base):
     return _turn(x, _angles(positions, x.shape[1], math.sqrt(base)))
 
@@ -348,10 +349,10 @@ def _(x, positions, base):
     ),
 )
 def convert_layout(weight, heads):
-    """`weight` (heads · d_head, d_model) is the stored weight of a query or key projection, with the rows of head 0 first. It was trained with
-    the layout **interleaved**, where the components $2c$ and $2c + 1$ of a head are pair $c$. Return the weight for the layout **half**, where
-    the components $c$ and $c + d_k/2$ are pair $c$, with $d_k$ = d_head. Keep the order of the pairs and of the two components in each pair,
-    so that no score changes.
+    """`weight` (heads · d_head, d_model) is the stored weight of a query or key projection, with the rows of head 0
+    first. It was trained in the **interleaved** layout, where the components $2c$ and $2c + 1$ of a head are pair $c$.
+    Return the weight for the **half** layout, where the components $c$ and $c + d_k/2$ are pair $c$, with $d_k$ =
+    d_head. Keep the order of the pairs and of the two components in each pair, so that no score changes.
 
     ```python
     >>> convert_layout(torch.tensor([[0.0], [1.0], [2.0], [3.0]]), 1).flatten()
@@ -420,7 +421,9 @@ def _(weight, heads):
     return rows[_evens_first(len(rows))].flatten(0, 1)
 
 
-@convert_layout.mistake("you treated all heads as one list of pairs: all first components come before all second ones")
+@convert_layout.mistake(
+    "you treated all heads as one list of pairs: within each head, the first components come before the second ones"
+)
 def _(weight, heads):
     return torch.cat([weight[0::2], weight[1::2]]).view(2, heads, -1, weight.shape[1]).transpose(1, 2).flatten(0, 2)
 
@@ -433,7 +436,7 @@ def _(weight, heads):
     return weight[:, _evens_first(d)]
 
 
-@convert_layout.mistake("raise a ValueError if the rows do not give each head an even number")
+@convert_layout.mistake("raise a ValueError unless every head gets an even number of rows")
 def _(weight, heads):
     return _by_head(weight, heads, _evens_first(len(weight) // heads))
 
@@ -525,7 +528,7 @@ def _(length, d_head, turn):
     return max(1.0, length / (2 * math.pi * turn))
 
 
-@smallest_base.mistake("you took a full turn as 1 radian; it is 2 pi radians")
+@smallest_base.mistake("you took a full turn to be 1 radian; it is 2 pi radians")
 def _(length, d_head, turn):
     return max(1.0, (length / turn) ** (d_head / (d_head - 2)))
 
@@ -550,13 +553,13 @@ def _(length, d_head, turn):
     return (length / (2 * math.pi * turn)) ** (d_head / (d_head - 2))
 
 
-@smallest_base.mistake("your exponent lacks its 2: the frequency of pair c is base^(-2c/d_k)")
+@smallest_base.mistake("the factor 2 is missing from your exponent: the frequency of pair c is base^(-2c/d_k)")
 def _(length, d_head, turn):
     return max(1.0, (length / (2 * math.pi * turn)) ** (2 * d_head / (d_head - 2)))
 
 
 @smallest_base.mistake(
-    "you multiplied 10000 by the stretch s; by (D5.13) the base grows by s to the power d_k/(d_k - 2)"
+    "you multiplied 10000 by the stretch s; by (D5.13) the base grows by the factor s to the power d_k/(d_k - 2)"
 )
 def _(length, d_head, turn):
     return max(1.0, 10000 * (length / (2 * math.pi * turn * 10000 ** (1 - 2 / d_head))))
@@ -613,11 +616,11 @@ def _(length, d_head, turn):
     ),
 )
 def next_scores(q, k, kept, base):
-    """A decoder generates text. `kept` (head, key, d_head) caches the rotated keys at positions 0, 1, 2, .... It may be
-    empty. The next token's query `q` and key `k` (head, d_head) are not rotated yet. Return `(scores, kept)`. The
-    scores (head, key + 1) of the new query with all keys, its own key last, are divided by $\\sqrt{\\text{d\\_head}}$,
-    and `kept` (head, key + 1, d_head) is the new cache. The layout is `half`: components $c$ and $c + d_k/2$ form a
-    pair, which is rotated counter-clockwise by the position times $\\text{base}^{-2c/d_k}$, where $d_k$ = d_head.
+    """`kept` (head, key, d_head) is a decoder's cache: the rotated keys at positions 0, 1, 2 and so on, or no keys yet.
+    The next token's query `q` and key `k` (head, d_head) are not rotated yet. Return `(scores, kept)`. The scores
+    (head, key + 1) of the query with all keys, its own last, are divided by $\\sqrt{\\text{d\\_head}}$, and `kept`
+    (head, key + 1, d_head) is the new cache. The layout is `half`: components $c$ and $c + d_k/2$ form a pair, which is
+    rotated counter-clockwise by the position times $\\text{base}^{-2c/d_k}$, where $d_k$ = d_head.
 
     ```python
     >>> next_scores(torch.ones(1, 2), torch.ones(1, 2), torch.zeros(1, 1, 2), 10000.0)[0]
@@ -709,7 +712,7 @@ def _(q, k, kept, base):
     return _step(q, k, kept, base, 0, kept.shape[1])
 
 
-@next_scores.mistake("the new token does not see itself: append its key before you take the scores")
+@next_scores.mistake("the new token does not see itself: append its key before you compute the scores")
 def _(q, k, kept, base):
     n = kept.shape[1]
     scores, keys = _step(q, k, kept, base, n, n)
@@ -742,7 +745,7 @@ def _(q, k, kept, base):
     return torch.softmax(scores, dim=-1), keys
 
 
-@next_scores.mistake("your pairs are neighbours, but the cached keys have the layout half: the two do not match")
+@next_scores.mistake("your pairs are neighbours, but the cached keys have the half layout: the two do not match")
 def _(q, k, kept, base):
     n = kept.shape[1]
     return _step(q, k, kept, base, n, n, layout="interleaved")
@@ -816,11 +819,12 @@ def _(q, k, kept, base):
     ),
 )
 def rotary_attention(x, w_q, w_k, w_v, heads, positions, base):
-    """Compute multi-head attention with rotary positions, without a mask or an output matrix. `x` is (batch, token, d_model), `w_q` and `w_k`
-    (d_model, heads · d_head), `w_v` (d_model, heads · d_v). Head $h$, counted from 0, uses block $h$ of the columns of
-    each matrix. `positions` (batch, token) are `int64`. In each head, components $c$ and $c + d_k/2$ of a query or key
-    form a pair, which is rotated counter-clockwise by the position times $\\text{base}^{-2c/d_k}$, where $d_k$ =
-    d_head. Divide the scores by $\\sqrt{d_k}$. Return (batch, token, heads · d_v).
+    """Compute multi-head attention with rotary positions, without a mask or an output matrix. `x` is (batch, token,
+    d_model), `w_q` and `w_k` (d_model, heads · d_head), `w_v` (d_model, heads · d_v). Head $h$, counted from 0, uses
+    block $h$ of the columns of each matrix. `positions` (batch, token) is `int64`. In each head, components $c$ and
+    $c + d_k/2$ of a query or key form a pair, which is rotated counter-clockwise by the position times
+    $\\text{base}^{-2c/d_k}$, where $d_k$ = d_head. Divide the scores by $\\sqrt{d_k}$. Return (batch, token, heads ·
+    d_v).
 
     ```python
     >>> x, eye = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]]), torch.eye(2)
@@ -831,7 +835,7 @@ def rotary_attention(x, w_q, w_k, w_v, heads, positions, base):
 
     ★
     - Raise a `ValueError` if the columns of `w_q` cannot be divided among the `heads`, or if d_head is odd.
-    - Compute angles in `float64`, so that a position of one million gives as exact a result as a small one.
+    - Compute angles in `float64`, so that results at position one million are as accurate as at small positions.
     """
     ### BEGIN SOLUTION
     width = w_q.shape[1]
@@ -948,7 +952,7 @@ def _(x, w_q, w_k, w_v, heads, positions, base):
     return _around(x, w_q, w_k, w_v, heads, turn, turn)
 
 
-@rotary_attention.mistake("your pairs are neighbours, 2c and 2c + 1: that is the layout interleaved")
+@rotary_attention.mistake("your pairs are neighbours, 2c and 2c + 1: that is the interleaved layout")
 def _(x, w_q, w_k, w_v, heads, positions, base):
     turn = _by(positions, base, "interleaved")
     return _around(x, w_q, w_k, w_v, heads, turn, turn)
@@ -968,13 +972,15 @@ def _(x, w_q, w_k, w_v, heads, positions, base):
     return _attended(_heads(q, heads), _heads(k, heads), _heads(x @ w_v, heads))
 
 
-@rotary_attention.mistake("your frequencies come from the width of all heads together; d is the width of one head")
+@rotary_attention.mistake(
+    "your frequencies are computed from the width of all heads together; d is the width of one head"
+)
 def _(x, w_q, w_k, w_v, heads, positions, base):
     turn = _by(positions, base ** (1 / heads))
     return _around(x, w_q, w_k, w_v, heads, turn, turn)
 
 
-@rotary_attention.mistake("your frequencies come from d_model; d is the width of one head")
+@rotary_attention.mistake("your frequencies are computed from d_model; d is the width of one head")
 def _(x, w_q, w_k, w_v, heads, positions, base):
     turn = _by(positions, base ** (w_q.shape[1] / heads / x.shape[2]))
     return _around(x, w_q, w_k, w_v, heads, turn, turn)
@@ -1010,14 +1016,14 @@ def _(x, w_q, w_k, w_v, heads, positions, base):
     return (weights @ _heads(x @ w_v, heads).transpose(1, 2)).flatten(2)
 
 
-@rotary_attention.mistake("the split is a view without its transpose: head and token are mixed up")
+@rotary_attention.mistake("you split the heads without a transpose: head and token are mixed up")
 def _(x, w_q, w_k, w_v, heads, positions, base):
     q, k, v = ((x @ w).reshape(len(x), heads, x.shape[1], -1) for w in (w_q, w_k, w_v))
     turn = _by(positions, base)
     return _attended(turn(q), turn(k), v)
 
 
-@rotary_attention.mistake("the heads are merged without transposing back: head and token are mixed up")
+@rotary_attention.mistake("you merged the heads without transposing back: head and token are mixed up")
 def _(x, w_q, w_k, w_v, heads, positions, base):
     turn = _by(positions, base)
     q, k, v = turn(_heads(x @ w_q, heads)), turn(_heads(x @ w_k, heads)), _heads(x @ w_v, heads)
@@ -1033,7 +1039,7 @@ def _(x, w_q, w_k, w_v, heads, positions, base):
     return (weights @ v).transpose(1, 2).flatten(2)
 
 
-@rotary_attention.mistake("a causal mask is in your weights; here every token sees all others")
+@rotary_attention.mistake("you applied a causal mask; here every token sees all others")
 def _(x, w_q, w_k, w_v, heads, positions, base):
     turn = _by(positions, base)
     q, k, v = turn(_heads(x @ w_q, heads)), turn(_heads(x @ w_k, heads)), _heads(x @ w_v, heads)
@@ -1042,7 +1048,7 @@ def _(x, w_q, w_k, w_v, heads, positions, base):
     return (weights @ v).transpose(1, 2).flatten(2)
 
 
-@rotary_attention.mistake("raise a ValueError if the columns do not give each head an even width")
+@rotary_attention.mistake("raise a ValueError unless every head gets an even number of columns")
 def _(x, w_q, w_k, w_v, heads, positions, base):
     turn = _by(positions, base)
     return _around(x, w_q, w_k, w_v, heads, turn, turn)
@@ -1122,7 +1128,7 @@ def key_with_peak(q, distance, base):
 
     ★
     - Raise a `ValueError` if d_head is odd.
-    - A distance of several thousand gives as exact a result as a distance of 1. `q` is not zero.
+    - The result for a distance of several thousand is as accurate as for a distance of 1. `q` is not zero.
     """
     ### BEGIN SOLUTION
     d = len(q)
@@ -1168,7 +1174,7 @@ def _(q, distance, base):
     return k / k.norm()
 
 
-@key_with_peak.mistake("your pairs are neighbours, 2j and 2j + 1: here the layout is half")
+@key_with_peak.mistake("your pairs are neighbours, 2j and 2j + 1: here pair c consists of c and c + d_k/2")
 def _(q, distance, base):
     return _peak(q, distance, base, "interleaved")
 
@@ -1178,7 +1184,7 @@ def _(q, distance, base):
     return _peak(q, distance, 1.0)
 
 
-@key_with_peak.mistake("your exponent lacks its 2: the frequency of pair c is base^(-2c/d_k)")
+@key_with_peak.mistake("the factor 2 is missing from your exponent: the frequency of pair c is base^(-2c/d_k)")
 def _(q, distance, base):
     return _peak(q, distance, math.sqrt(base))
 
@@ -1188,13 +1194,13 @@ def _(q, distance, base):
     return _peak(q, distance, 10000.0)
 
 
-@key_with_peak.mistake("you rotated by one step for every distance")
+@key_with_peak.mistake("you rotated by one step, whatever the distance")
 def _(q, distance, base):
     return _peak(q, (distance > 0) - (distance < 0), base)
 
 
 @key_with_peak.mistake(
-    "you took the distance without its sign: a negative distance means that the key comes after the query"
+    "you ignored the sign of the distance: a negative distance means that the key comes after the query"
 )
 def _(q, distance, base):
     return _peak(q, abs(distance), base)

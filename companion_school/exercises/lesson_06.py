@@ -168,12 +168,14 @@ def _(d_model, ratio, multiple):
     return int(2 * ratio * d_model / 3 / multiple + 0.5) * multiple
 
 
-@gated_width.mistake("you added a multiple although the width already is one")
+@gated_width.mistake("you added a multiple although the width is already a multiple")
 def _(d_model, ratio, multiple):
     return int(2 * ratio * d_model / 3 // multiple + 1) * multiple
 
 
-@gated_width.mistake("the factor is upside down: more matrices make the network narrower, by 2/3, not wider by 3/2")
+@gated_width.mistake(
+    "your factor is inverted: a third matrix makes the network narrower, by a factor of 2/3, not wider by 3/2"
+)
 def _(d_model, ratio, multiple):
     return math.ceil(3 * ratio * d_model / 2 / multiple) * multiple
 
@@ -219,7 +221,7 @@ def _(d_model, ratio, multiple):
 @exercise(
     "6.3",
     "The backward pass of RMSNorm",
-    task="Write the gradients of RMSNorm, without autograd",
+    task="Compute the gradients of RMSNorm, without autograd",
     points=4,
     difficulty=3,
     minutes=25,
@@ -230,7 +232,7 @@ def _(d_model, ratio, multiple):
         Group("any epsilon, and edge cases", 1),
     ),
     hints=(
-        "Equation (D6.10) is the model. Which of its terms came from the mean?",
+        "Use equation (D6.10) as a model. Which of its terms came from the mean?",
         "With h = g times gain, multiply h by (D6.11). Over which axis is the mean taken?",
         "`gain` was used by every token: add up g times the normalised x over batch and token.",
     ),
@@ -718,7 +720,9 @@ def _(count, v, keep):
     return math.sqrt((1 / keep - 1) / v)
 
 
-@write_scale.mistake("you added the sizes, 1 / (1 + K c^2 v), as in pre-norm; in post-norm the factors multiply")
+@write_scale.mistake(
+    "you added up the sizes, 1 / (1 + K c^2 v), as in pre-norm; in post-norm the factors are multiplied"
+)
 def _(count, v, keep):
     return math.sqrt((1 / keep - 1) / (count * v))
 
@@ -738,7 +742,7 @@ def _(count, v, keep):
     return math.sqrt(-math.log(keep) / (count * v))
 
 
-@write_scale.mistake("you counted blocks: `count` is the number of sub-layers already, so no factor 2")
+@write_scale.mistake("you counted blocks: `count` is already the number of sub-layers, so there is no factor of 2")
 def _(count, v, keep):
     return math.sqrt((keep ** (-1 / (2 * count)) - 1) / v)
 
@@ -778,7 +782,7 @@ def _(count, v, keep):
 @exercise(
     "6.6",
     "A gated network from a checkpoint",
-    task="Run a SwiGLU network with weights as stored in a checkpoint",
+    task="Run a SwiGLU network on weights in the shapes of a checkpoint",
     points=3,
     difficulty=2,
     minutes=10,
@@ -790,7 +794,7 @@ def _(count, v, keep):
         "gradients at 1,000 and -1,000 are finite": "hidden values in the lesson are around 1",
     },
     hints=(
-        "A matrix stored as (out, in) multiplies a token from the right after it is transposed.",
+        "Tokens are rows, so transpose a matrix stored as (out, in) before you multiply a token by it.",
         "SiLU(h) is h times the sigmoid of h. Which of the two projections of x goes through it?",
         "x @ gate.T goes through SiLU, x @ inner.T does not; multiply the two entry by entry, then multiply by outer.T.",
     ),
@@ -993,8 +997,8 @@ def _(x, gate, inner, outer):
 def careful_layer_norm(x, gain, bias, eps):
     """Return the LayerNorm (6.11) of `x` (..., d_model), a tensor with any number of leading axes, including none. The
     result has the same shape and dtype. `gain` and `bias` are (d_model), and `eps` is above 0. The difficulty is half
-    precision: if `x` is `float16`, compute in `float32` or wider and round last, so that entries of 10,000 cause no
-    problem. Do not use PyTorch's own norms.
+    precision: if `x` is `float16`, compute in `float32` or wider and round only the result, so that entries of 10,000
+    cause no problem. Do not use PyTorch's own norms.
 
     ```python
     >>> careful_layer_norm(torch.tensor([30000.0, -30000.0], dtype=torch.float16), torch.ones(2).half(), torch.zeros(2).half(), 1e-5)
@@ -1052,12 +1056,12 @@ def _ln(x, eps, dim=-1, correction=0):
     return (wide - wide.mean(dim=dim, keepdim=True)) / (variance + eps).sqrt()
 
 
-@careful_layer_norm.mistake("you round before gain and bias, so their result is mostly rounding error; round last")
+@careful_layer_norm.mistake("you round before you apply gain and bias, which leaves mostly rounding error; round last")
 def _(x, gain, bias, eps):
     return _ln(x, eps).to(x.dtype) * gain + bias
 
 
-@careful_layer_norm.mistake("your variance is divided by d - 1; LayerNorm divides by d")
+@careful_layer_norm.mistake("your variance is a sum divided by d - 1; LayerNorm divides by d")
 def _(x, gain, bias, eps):
     return (_ln(x, eps, correction=1) * gain + bias).to(x.dtype)
 
@@ -1135,7 +1139,7 @@ def _(x, gain, bias, eps):
 
 
 @careful_layer_norm.mistake(
-    "you compute in half precision: squares overflow in it and a small epsilon vanishes; convert x first"
+    "you compute in half precision, where squares overflow and a small epsilon is rounded to 0; convert x first"
 )
 def _(x, gain, bias, eps):
     deviation = x - x.mean(-1, keepdim=True)

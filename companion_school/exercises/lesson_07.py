@@ -113,12 +113,12 @@ def _():
     minutes=15,
     limits={"vocab": (1,), "context": (1,), "d_model": (1,), "layers": (1,), "d_ff": (1,)},
     robust={
-        "more than a float can tell apart": "no model is that large",
+        "more parameters than a float can represent exactly": "no model is that large",
     },
     hints=(
-        "Attention: four matrices (d_model, d_model), four biases. The number of heads does not matter.",
-        "The network: d_model d_ff + d_ff for the first matrix, d_ff d_model + d_model for the second.",
-        "Two norms in a layer, and one before the stack; each has a gain and a bias with d_model entries.",
+        "Attention has four matrices (d_model, d_model) and four biases. The number of heads does not matter.",
+        "With its bias, the network's first matrix has d_model d_ff + d_ff parameters, and the second has d_ff d_model + d_model.",
+        "There are two norms in each layer and one before the stack; each has a gain and a bias with d_model entries.",
     ),
 )
 def encoder_size(vocab, context, d_model, layers, d_ff, shared):
@@ -162,7 +162,7 @@ def _(draw):
         bad[place] = 0
         yield Case(f"an encoder without a {name} is rejected", (*bad, False), refuse=True)
     yield Case("a network of width 1", (5, 3, 2, 2, 1, False))
-    yield Case("more than a float can tell apart", (2**53 + 2, 1, 1, 1, 1, True))
+    yield Case("more parameters than a float can represent exactly", (2**53 + 2, 1, 1, 1, 1, True))
     yield Case("a context of 0 is rejected", (5, 0, 2, 2, 3, False), refuse=True)
 
 
@@ -200,7 +200,7 @@ def _(vocab, context, d_model, layers, d_ff, shared):
     return _encoder(vocab, context, d_model, layers, d_ff, shared, 4 * d_model)
 
 
-@encoder_size.mistake("the two matrices of your network have no biases: d_ff and d_model parameters")
+@encoder_size.mistake("you left out the biases of the network's two matrices, which have d_ff and d_model entries")
 def _(vocab, context, d_model, layers, d_ff, shared):
     return _encoder(vocab, context, d_model, layers, d_ff, shared, d_ff + d_model)
 
@@ -311,7 +311,7 @@ def mean_of_real(stream, real):
 
 @mean_of_real.cases
 def _(draw):
-    yield Case("padding is not in the mean", (draw.normal(1, 3, 2), torch.tensor([[True, True, False]])))
+    yield Case("padding is not part of the mean", (draw.normal(1, 3, 2), torch.tensor([[True, True, False]])))
     look = torch.tensor([[False, True, False, True, True], [True] * 5, [False, False, False, False, True]])
     yield Case("each sequence has its own divisor, wherever its padding is", (draw.normal(3, 5, 4), look))
     batch, token, d_model = draw.sizes(3, 2, 8)
@@ -337,7 +337,7 @@ def _(draw):
     yield Case("a mask with one more axis is rejected", (ones, marks), refuse=True)
 
 
-@mean_of_real.mistake("padding rows are in your mean")
+@mean_of_real.mistake("your mean includes padding rows")
 def _(stream, real):
     return stream.mean(dim=1)
 
@@ -347,7 +347,7 @@ def _(stream, real):
     return stream.masked_fill(~real[..., None], 0.0).mean(dim=1)
 
 
-@mean_of_real.mistake("you divide by the real tokens of the whole batch; each sequence has its own divisor")
+@mean_of_real.mistake("you divide by the number of real tokens in the whole batch; each sequence has its own divisor")
 def _(stream, real):
     return stream.masked_fill(~real[..., None], 0.0).sum(dim=1) / real.sum()
 
@@ -530,7 +530,7 @@ def _(tokens, real, mask_id, lots, how, anything):
     return torch.where(chosen, mask_id, tokens), torch.where(chosen, tokens, -100)
 
 
-@cloze.mistake("no chosen token is shown unchanged: from 0.9 on nothing is replaced")
+@cloze.mistake("you replace every chosen token: from 0.9 on, the token itself is shown")
 def _(tokens, real, mask_id, lots, how, anything):
     chosen = (lots < 0.15) & real
     return _cloze(tokens, chosen, mask_id, how, anything, random=2.0), torch.where(chosen, tokens, -100)
@@ -848,7 +848,7 @@ def _(X, p, heads, real):
     # einsum, with a separate head axis in the weights
     batch, token, width = X.shape
     if width % heads:
-        raise ValueError(f"{heads} heads for {width} numbers")
+        raise ValueError(f"{heads} heads for a width of {width}")
     norm = torch.nn.functional.layer_norm
     z = norm(X, [width], p["gain_1"], p["bias_1"])
     q, k, v = (

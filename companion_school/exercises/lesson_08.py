@@ -69,7 +69,9 @@ def _():
     return 2 / (2 * math.e + 3 + math.exp(4))
 
 
-@weight_beside_filler.mistake("you left out the source's own token with score 0; it counts e^0 = 1, like the padding")
+@weight_beside_filler.mistake(
+    "you left out the source's own token with score 0; it contributes e^0 = 1, like the padding"
+)
 def _():
     return math.exp(4) / (2 * math.e + math.exp(4))
 
@@ -141,7 +143,7 @@ def _(draw):
     yield Case("targets with three axes raise an error", (torch.full((2, 2, 2), 7), 1), refuse=True)
 
 
-@shift_right.mistake("your first input is the last target, which slot 0 would then have seen")
+@shift_right.mistake("your first input is the last target, so slot 0 sees a token from the future")
 def _(targets, start):
     return torch.roll(targets, 1, dims=1)
 
@@ -303,9 +305,7 @@ def _(draw):
     )
     inputs = _head(draw, 3, 4, 5, 6, 2)
     yield Case("a source with only padding raises an error", (*inputs, torch.zeros(4, dtype=torch.bool)), refuse=True)
-    yield Case(
-        "a single truth value for all source tokens raises an error", (*inputs, torch.tensor([True])), refuse=True
-    )
+    yield Case("a single boolean for all source tokens raises an error", (*inputs, torch.tensor([True])), refuse=True)
     eye = torch.eye(2, dtype=torch.float64)
     far = torch.tensor([[-1e3, 0.0], [-1e3, 1e-4], [3.0, 3.0]], dtype=torch.float64)
     shown = torch.tensor([True, True, False])
@@ -313,7 +313,7 @@ def _(draw):
     yield Case("scores far below zero, and padding above them", sunk, tolerance=1e-6)
     spoiled = [tensor.clone() for tensor in inputs]
     spoiled[1][0, 1] = math.nan
-    yield Case("NaN in a real source token shows", (*spoiled, filler), only_nan=True)
+    yield Case("a NaN in a real source token shows up in the result", (*spoiled, filler), only_nan=True)
     column = (eye[:1], far, eye, eye, eye, shown[:, None])
     yield Case("a `real` of shape (source token, 1) raises an error", column, refuse=True)
 
@@ -428,7 +428,7 @@ def _(y, x, W_q, W_k, W_v, real):
     robust={
         "a logit that stays minus infinity is no change and hides none": "the lesson's decoder never gives a logit of minus infinity",
         "changes just above the bound, on it and just below": "a leak is larger than a rounding error",
-        "many changes below the bound do not count together": "a leak is larger than a rounding error",
+        "many changes below the bound do not add up to one above it": "a leak is larger than a rounding error",
     },
     hints=(
         "How much does the row of each slot change? `(after - before).abs().amax(dim=-1)` is a table. What do its axes count?",
@@ -510,7 +510,7 @@ def _(draw):
     yield Case("a logit that stays minus infinity is no change and hides none", ruled_out)
     yield Case("fewer targets than slots raise an error", (before, after[:1], all_real), refuse=True)
     yield Case("fewer slots after than before raise an error", (before, after[:, :1], all_real), refuse=True)
-    yield Case("one truth value for all targets raises an error", (before, after, all_real[:1]), refuse=True)
+    yield Case("a single boolean for all targets raises an error", (before, after, all_real[:1]), refuse=True)
     level = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1000.0, 0.0]], dtype=torch.float64)
     nudged = level.repeat(3, 1, 1)
     nudged[0, 0, 0] = 1e-9  # not more than that
@@ -523,7 +523,9 @@ def _(draw):
     yield Case("changes just above the bound, on it and just below", (level, nudged, three))
     yield Case("a different vocabulary after than before raises an error", (level, nudged[..., :1], three), refuse=True)
     many = torch.zeros(2, 6, dtype=torch.float64)
-    yield Case("many changes below the bound do not count together", (many, many.repeat(2, 1, 1) + 0.6e-9, three[:2]))
+    yield Case(
+        "many changes below the bound do not add up to one above it", (many, many.repeat(2, 1, 1) + 0.6e-9, three[:2])
+    )
 
 
 def _depends(before, after):
@@ -543,7 +545,7 @@ def _pairs(table, base=0):
     return [(slot + base, target + base) for slot, target in table.nonzero().tolist()]
 
 
-@leaks.mistake("you listed the pairs that are right")
+@leaks.mistake("you listed the pairs that are as they should be; list the others")
 def _(before, after, real):
     return _pairs(~_wrong(before, after, real))
 
@@ -763,7 +765,9 @@ def _(y, x, W_q, W_k, W_v, g):
     return dk + dv
 
 
-@memory_gradient.mistake("that is the gradient with respect to the decoder's rows; return that of the encoder's output")
+@memory_gradient.mistake(
+    "that is the gradient with respect to the decoder's rows; return the one with respect to the encoder's output"
+)
 def _(y, x, W_q, W_k, W_v, g):
     q, k, v, scale = y @ W_q, x @ W_k, x @ W_v, math.sqrt(W_q.shape[1])
     a = torch.softmax(q @ k.T / scale, dim=-1)

@@ -53,7 +53,7 @@ def _():
     return (16 * 100) ** -0.5 / 4
 
 
-@rate_of_2017.mistake("you left out d; the rate has a factor of one over its square root")
+@rate_of_2017.mistake("you left out d; the rate has a factor of 1 / sqrt(d)")
 def _():
     return 400**-0.5
 
@@ -98,9 +98,9 @@ def _():
     ),
 )
 def pairs_of(rows, bos, eos, pad, ignore):
-    """Build a batch from `rows`, a list of lists of ids without special ids. A row may be empty. Return `(inputs, targets)`, both (batch, token),
-    as wide as the longest row needs. In each row the inputs begin with `bos`, and the targets end with `eos`. Pad short rows on the right, the
-    inputs with `pad` and the targets with `ignore`.
+    """Build a batch from `rows`, a list of lists of ordinary token ids. A row may be empty. Return `(inputs, targets)`,
+    both (batch, token), as wide as the longest row needs. In each row the inputs begin with `bos`, and the targets end
+    with `eos`. Pad short rows on the right, the inputs with `pad` and the targets with `ignore`.
 
     ```python
     >>> pairs_of([[7, 8], [9]], 1, 2, 0, -100)
@@ -215,7 +215,9 @@ def _(rows, bos, eos, pad, ignore):
     return _filled([[1, *row] for row in rows], 0), _filled([[*row, 2] for row in rows], -100)
 
 
-@pairs_of.mistake("your short rows read eos; cut it off each row before you pad, not off the padded rectangle")
+@pairs_of.mistake(
+    "the inputs of your short rows contain eos; leave it out of each row before you pad, not out of the padded rectangle"
+)
 def _(rows, bos, eos, pad, ignore):
     _checked(rows, bos, eos, pad)
     inputs = _filled([[bos, *row, eos] for row in rows], pad)[:, :-1]
@@ -289,7 +291,7 @@ def _(rows, bos, eos, pad, ignore):
 def loss_gradient(logits, targets, e):
     """Return the gradient of the loss **per token**, (9.4), with respect to `logits` (batch, token, vocab), as a tensor
     of the same shape. The targets are smoothed as in (D9.3) of the deeper notebook, and `e` is the amount of label
-    smoothing. `targets` (batch, token) is `int64` and has -100 for padding, whose gradient is exactly 0. Do it without
+    smoothing. `targets` (batch, token) is `int64` and has -100 for padding, whose gradient is exactly 0. Do not use
     autograd.
 
     ```python
@@ -305,7 +307,7 @@ def loss_gradient(logits, targets, e):
     ### BEGIN SOLUTION
     counts = targets != -100
     if not 0 <= e < 1:
-        raise ValueError(f"e={e}: expected a share of at least 0 and below 1")
+        raise ValueError(f"e={e}: expected at least 0 and below 1")
     if not counts.any():
         raise ValueError("targets: expected at least one that counts, got only padding")
     vocab = logits.shape[-1]
@@ -332,9 +334,9 @@ def _(draw):
     yield Case("logits near 1000", (1000 + draw.normal(2, 3, 5), short, 0.1))
     spoiled = draw.normal(2, 3, 5)
     spoiled[0, 1, 2] = math.nan
-    yield Case("NaN in a slot that counts shows", (spoiled, short, 0.1), only_nan=True)
-    yield Case("a share of 1 raises an error", (draw.normal(2, 3, 5), short, 1.0), refuse=True)
-    yield Case("a share below 0 raises an error", (draw.normal(2, 3, 5), short, -0.1), refuse=True)
+    yield Case("a NaN in a slot that counts shows up in the result", (spoiled, short, 0.1), only_nan=True)
+    yield Case("a smoothing of 1 raises an error", (draw.normal(2, 3, 5), short, 1.0), refuse=True)
+    yield Case("a smoothing below 0 raises an error", (draw.normal(2, 3, 5), short, -0.1), refuse=True)
     yield Case("padding only raises an error", (draw.normal(1, 2, 5), torch.full((1, 2), -100), 0.1), refuse=True)
 
 
@@ -385,7 +387,7 @@ def _(logits, targets, e):
 
 
 @loss_gradient.mistake(
-    "you gave the share e only to the wrong tokens; (D9.3) spreads it evenly over all v, including the right one"
+    "you spread e over the wrong tokens only; (D9.3) spreads it evenly over all v, including the right one"
 )
 def _(logits, targets, e):
     _refuse(targets, e)
@@ -433,7 +435,7 @@ def _(logits, targets, e):
     return (p - _smoothed(targets, e, logits.shape[-1])) * counts[..., None] / counts.sum()
 
 
-@loss_gradient.mistake("raise a ValueError for a share outside 0 <= e < 1")
+@loss_gradient.mistake("raise a ValueError unless 0 <= e < 1")
 def _(logits, targets, e):
     counts = targets != -100
     if not counts.any():

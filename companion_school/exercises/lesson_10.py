@@ -27,7 +27,7 @@ from companion_school.checking.exercise import Case, Group, exercise
     ),
 )
 def cache_size_in_bytes(layers, heads, kv_heads, d_k, d_v, batch, tokens, number):
-    """Return the number of bytes that the keys and values in a model's cache take. The model has `layers` layers,
+    """Return the number of bytes that the keys and values in a model's cache take up. The model has `layers` layers,
     `heads` query heads and `kv_heads` key-value heads, with keys of width `d_k` and values of width `d_v` per head. The
     cache holds `batch` texts of `tokens` tokens each, and an element takes `number` bytes.
 
@@ -82,7 +82,7 @@ def _(layers, heads, kv_heads, d_k, d_v, batch, tokens, number):
     return layers * kv_heads * d_k * batch * tokens * number
 
 
-@cache_size_in_bytes.mistake("you counted twice: d_k + d_v is a key and a value already")
+@cache_size_in_bytes.mistake("you counted twice: d_k + d_v already covers a key and a value")
 def _(layers, heads, kv_heads, d_k, d_v, batch, tokens, number):
     return layers * kv_heads * 2 * (d_k + d_v) * batch * tokens * number
 
@@ -107,7 +107,7 @@ def _(layers, heads, kv_heads, d_k, d_v, batch, tokens, number):
     return layers * (heads * d_k + kv_heads * (d_k + d_v)) * batch * tokens * number
 
 
-@cache_size_in_bytes.mistake("that is what one token takes; the cache holds all of them")
+@cache_size_in_bytes.mistake("that is the size for one token; the cache holds all tokens")
 def _(layers, heads, kv_heads, d_k, d_v, batch, tokens, number):
     return layers * kv_heads * (d_k + d_v) * batch * number
 
@@ -260,7 +260,7 @@ def _(x, w_q, w_k, w_v, keys, values):
 
 
 @cached_step.mistake(
-    "a causal flag with one query lets it see only the first key, so you get the first value back; use no mask"
+    "with a causal flag, a single query sees only the first key, so you get the first value back; use no mask"
 )
 def _(x, w_q, w_k, w_v, keys, values):
     _, k, v = _projected(x, w_q, w_k, w_v)
@@ -304,7 +304,7 @@ def _(x, w_q, w_k, w_v, keys, values):
     return torch.softmax(q @ keys.mT / math.sqrt(k.shape[-1]), dim=-1) @ values, k, v
 
 
-@cached_step.mistake("you return the cache as it came: the newest slot is not in it, and the next step will miss it")
+@cached_step.mistake("you return the cache unchanged: the newest slot is not in it, and the next step will miss it")
 def _(x, w_q, w_k, w_v, keys, values):
     q, k, v = _projected(x, w_q, w_k, w_v)
     longer, longer_values = _longer(keys, values, k, v)
@@ -381,11 +381,11 @@ def _(x, w_q, w_k, w_v, keys, values):
     },
     robust={
         "logits near 1000": "logits of the lesson are around 1",
-        "just below the bound is cut": "the difference is too small to matter in the lesson",
-        "exactly half as probable, with m = 1/2": "a rounding decides",
+        "a token just below the bound is cut": "the difference is too small to matter in the lesson",
+        "a token exactly half as probable as the first, with m = 1/2": "a rounding decides",
     },
     hints=(
-        "Softmax first.",
+        "Apply the softmax first.",
         "The threshold is m times the largest probability; tokens below it get zero.",
         "Divide by the sum of the remaining probabilities. With m = 1 the most probable token must stay, so compare with >=.",
     ),
@@ -426,13 +426,15 @@ def _(draw):
     any_logits = 2 * draw.normal(vocab)
     yield Case("any logits, in any order", (any_logits, 0.05 + 0.2 * draw.uniform(1).item()))
     yield Case("logits near 1000", (1000 + draw.normal(7), 0.4))
-    yield Case("a share of 0 is rejected", (logits, 0.0), refuse=True)
-    yield Case("a share above 1 is rejected", (logits, 1.5), refuse=True)
-    yield Case("ties with the most probable one stay", (torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64), 1.0))
+    yield Case("an m of 0 is rejected", (logits, 0.0), refuse=True)
+    yield Case("an m above 1 is rejected", (logits, 1.5), refuse=True)
+    yield Case(
+        "tokens as probable as the most probable one stay", (torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64), 1.0)
+    )
     near = torch.tensor([1.0, 0.4999999, 0.3], dtype=torch.float64).log()
-    yield Case("just below the bound is cut", (near, 0.5))
+    yield Case("a token just below the bound is cut", (near, 0.5))
     half = torch.tensor([0.0, -math.log(2), -2.5], dtype=torch.float64)  # exactly half, however it is computed
-    yield Case("exactly half as probable, with m = 1/2", (half, 0.5))
+    yield Case("a token exactly half as probable as the first, with m = 1/2", (half, 0.5))
 
 
 @min_p.mistake("m is a share of the largest probability, not a probability itself")
@@ -454,7 +456,7 @@ def _(logits, m):
     return kept / kept.sum()
 
 
-@min_p.mistake("at least m, not more than m: the most probable token must always stay")
+@min_p.mistake("compare with >=, not with >: the most probable token must always stay")
 def _(logits, m):
     p = torch.softmax(logits, dim=-1)
     kept = torch.where(p > m * p.max(), p, 0.0)
@@ -468,7 +470,9 @@ def _(logits, m):
     return kept / kept.sum()
 
 
-@min_p.mistake("you took the softmax of the cut probabilities, where a zero counts e^0 = 1; divide by the sum instead")
+@min_p.mistake(
+    "you took the softmax of the cut probabilities, where a zero contributes e^0 = 1; divide by the sum instead"
+)
 def _(logits, m):
     p = torch.softmax(logits, dim=-1)
     return torch.softmax(torch.where(p >= m * p.max(), p, 0.0), dim=-1)
@@ -501,7 +505,7 @@ def _(logits, m):
     return kept / kept.sum()
 
 
-@min_p.mistake("a share of 0, or above 1, must raise a ValueError")
+@min_p.mistake("an m of 0, or above 1, must raise a ValueError")
 def _(logits, m):
     p = torch.softmax(logits, dim=-1)
     kept = torch.where(p >= min(m, 1.0) * p.max(), p, 0.0)
@@ -512,7 +516,7 @@ def _(logits, m):
 def _(logits, m):
     # compare logits: p_i >= m p_max is equivalent to z_i >= z_max + ln m
     if not m > 0 or not m <= 1:
-        raise ValueError("m must be a share")
+        raise ValueError("m must be above 0 and at most 1")
     return torch.softmax(logits.masked_fill(logits < logits.max() + math.log(m), -math.inf), dim=0)
 
 
@@ -547,11 +551,10 @@ def _(logits, m):
 )
 def shift_keys(keys, by, base):
     """A full cache drops its `by` oldest tokens. The keys that remain were rotated to positions `by`, `by + 1`, ...,
-    and must move to the positions 0, 1, .... Return the keys rotated to these positions, *without* knowing the
-    unrotated keys. `keys` is (batch, kv_head, slot, d_head), and slot may be 0. The layout is `half`: at position
-    $n$ the pair $(a, b)$ of components $i$ and $i + d_{head}/2$ became
-    $(a \\cos \\alpha - b \\sin \\alpha,\\ a \\sin \\alpha + b \\cos \\alpha)$ with
-    $\\alpha = n \\cdot \\text{base}^{-2i/d_{head}}$.
+    and must move to the positions 0, 1 and so on. Return the keys rotated to these positions, *without* knowing the
+    unrotated keys. `keys` is (batch, kv_head, slot, d_head), and slot may be 0. The layout is `half`: at position $n$
+    the pair $(a, b)$ of components $i$ and $i + d_{head}/2$ was rotated to $(a \\cos \\alpha - b \\sin \\alpha,\\ a
+    \\sin \\alpha + b \\cos \\alpha)$ with $\\alpha = n \\cdot \\text{base}^{-2i/d_{head}}$.
 
     ```python
     >>> shift_keys(torch.tensor([[[[math.cos(3), math.sin(3)]]]]), 3, 10000.0).round(decimals=4).abs()
@@ -595,7 +598,7 @@ def _(draw):
     yield Case("a negative number of positions is rejected", (keys, -1, 10000.0), refuse=True)
 
 
-@shift_keys.mistake("you rotated in the wrong direction: later by `by` positions, not earlier")
+@shift_keys.mistake("you rotated in the wrong direction: that moves the keys `by` positions later, not earlier")
 def _(keys, by, base):
     return _turned(keys, by, base)
 
@@ -607,7 +610,7 @@ def _(keys, by, base):
     return _turned(keys, -by - torch.arange(keys.shape[2]), base)
 
 
-@shift_keys.mistake("these were rotated again, to 0, 1, ...: the old rotation is still in them")
+@shift_keys.mistake("you rotated the rotated keys to 0, 1, ...: the old rotation is still in them")
 def _(keys, by, base):
     return _turned(keys, torch.arange(keys.shape[2]), base)
 
@@ -617,7 +620,7 @@ def _(keys, by, base):
     return _turned(keys, -torch.arange(keys.shape[2]), base)
 
 
-@shift_keys.mistake("nothing was rotated: the keys are still at their old positions")
+@shift_keys.mistake("you rotated nothing: the keys are still at their old positions")
 def _(keys, by, base):
     return keys.clone()
 
@@ -926,11 +929,11 @@ def _(logits, temperature, share):
     ),
 )
 def ragged_step(q, k, v, keys, values, lengths, base):
-    """Texts of different lengths share one cache. `q`, `k` (batch, head, token, d_head) and `v` (batch, head, token, d_v) belong to this call's
-    tokens, **not yet rotated**. In row `b` of `keys` (batch, head, slot, d_head) and `values` (batch, head, slot, d_v), the first
-    `lengths[b]` slots are filled; the others hold garbage. Write the tokens into the next free slots, rotated as in
-    10.4, and attend causally within each row, with scores divided by $\\sqrt{d_{head}}$. Return `(out, keys, values,
-    lengths)` after the call.
+    """Texts of different lengths share one cache. `q`, `k` (batch, head, token, d_head) and `v` (batch, head, token,
+    d_v) are those of this call's tokens, **not yet rotated**. In row `b` of `keys` (batch, head, slot, d_head) and
+    `values` (batch, head, slot, d_v), the first `lengths[b]` slots are filled; the others hold garbage. Write the
+    tokens into the next free slots, rotated as in 10.4, and attend causally within each row, with scores divided by
+    $\\sqrt{d_{head}}$. Return `(out, keys, values, lengths)` after the call.
 
     ```python
     >>> ragged_step(*[torch.ones(1, 1, 1, 2)] * 3, torch.zeros(1, 1, 1, 2), torch.zeros(1, 1, 1, 2), torch.tensor([0]), 10000.0)
@@ -1298,8 +1301,8 @@ def extend_beams(scores, log_probabilities, width):
     """`scores` (beam) are the log-probabilities of the current texts, the logarithms of (10.5). `log_probabilities`
     (beam, vocab) holds the log-probability of each next token after each text, $-\\infty$ where it is impossible.
     Extend each text by every token, and keep the `width` best continuations. Return `(scores, beams, tokens)`, each
-    (width), **best first**: the log-probability of the longer text, the index of the old text, and the new token. `width`
-    need not be the number of old beams. No two of the best continuations are equally probable.
+    (width), **best first**: the log-probability of the longer text, the index of the old text, and the new token.
+    `width` may differ from the number of old beams. No two of the best continuations are equally probable.
 
     ```python
     >>> extend_beams(torch.tensor([-1.0, -2.0]), torch.tensor([[-3.0, -0.5], [-0.1, -4.0]]), 2)
@@ -1341,7 +1344,7 @@ def _(draw):
     impossible[0, 1:] = -math.inf
     yield Case("impossible tokens", (-1 - 0.5 * draw.uniform(beams), impossible, 4))
     yield Case("a width of 0 is rejected", (words, after, 0), refuse=True)
-    yield Case("more than all continuations are rejected", (words, after, 7), refuse=True)
+    yield Case("a width above the number of continuations is rejected", (words, after, 7), refuse=True)
     close = torch.tensor([[-3.0, -1.0 - 1e-9, -1.0], [-2.0, -4.0, -5.0]], dtype=torch.float64)
     yield Case(
         "a long text, and continuations that differ by a billionth", (torch.full((2,), -900.0).double(), close, 2)
@@ -1357,7 +1360,7 @@ def _(scores, log_probabilities, width):
     return best, place // vocab, place % vocab
 
 
-@extend_beams.mistake("you ranked only by the token and added the old scores afterwards: the sum decides")
+@extend_beams.mistake("you ranked the tokens alone and added the old scores afterwards: rank by the sum")
 def _(scores, log_probabilities, width):
     best, place = log_probabilities.flatten().topk(width)
     vocab = log_probabilities.shape[1]
@@ -1419,7 +1422,7 @@ def _(scores, log_probabilities, width):
     return best, place // log_probabilities.shape[1], place % log_probabilities.shape[1]
 
 
-@extend_beams.mistake("you multiplied log-probabilities: probabilities multiply, their logarithms add")
+@extend_beams.mistake("you multiplied log-probabilities: add them, because they are logarithms")
 def _(scores, log_probabilities, width):
     best, place = (scores[:, None] * log_probabilities).flatten().nan_to_num().topk(width)
     return best, place // log_probabilities.shape[1], place % log_probabilities.shape[1]

@@ -18,7 +18,7 @@ from companion_school.checking.exercise import Case, exercise
     minutes=5,
     hints=(
         "Which two scores are the largest?",
-        "e^(ln 6) = 6: exponentiating these scores needs no calculator. You get 1, 3, 6 and 2.",
+        "Exponentiating these scores needs no calculator, because e^(ln 6) = 6. You get 1, 3, 6 and 2.",
         "Both shares have the numerator 6. One divides by the sum over the chosen two, the other by the sum over all four.",
     ),
 )
@@ -160,9 +160,7 @@ def _(d, d_ff, experts, top_k, shared):
     return _costs(d, d_ff, experts, top_k, shared, router=0)
 
 
-@expert_layer_cost.mistake(
-    "you left the experts out of the active parameters: those that a token visits belong to them"
-)
+@expert_layer_cost.mistake("you left the experts out of the active parameters: add those that a token visits")
 def _(d, d_ff, experts, top_k, shared):
     _sizes(experts, top_k, shared)
     return (experts + shared) * 3 * d * d_ff + d * experts, d * experts, 2 * d * experts
@@ -325,7 +323,7 @@ def _(draw):
     yield Case("any sizes", (*_layer(draw, tokens, d_model, d_ff, experts), draw.whole(2, experts - 1)))
     x, logits, inner, outer = _layer(draw, 6, 3, 5, 4)
     unvisited = torch.cat((logits[:, :3], -9 + 0 * logits[:, :1]), dim=1)
-    yield Case("an expert that nobody visits", (x, unvisited, inner, outer, 2))
+    yield Case("an expert that no token visits", (x, unvisited, inner, outer, 2))
     yield Case("all experts for every token", (x, logits, inner, outer, 4))
     yield Case("the gradients", (x, logits, inner, outer, 2), gradients=True)
     yield Case("scores near 1000", (x, 1000 + logits, inner, outer, 2))
@@ -373,7 +371,7 @@ def _(x, logits, inner, outer, k):
 
 
 @dispatch.mistake(
-    "only one visit of each token remains: `out[rows] += ...` adds once where a row occurs twice; use index_add"
+    "only one visit of each token remains: where a row occurs twice, `out[rows] += ...` adds only once; use index_add"
 )
 def _(x, logits, inner, outer, k):
     answers, best, _ = _visits(x, logits, inner, outer, k)
@@ -466,7 +464,7 @@ def _(x, logits, inner, outer, k):
 @exercise(
     "11.4",
     "Balancing gradient without padding",
-    task="Write the gradient of the balancing loss, without padding",
+    task="Compute the gradient of the balancing loss, leaving out padding",
     points=4,
     difficulty=3,
     minutes=20,
@@ -488,10 +486,11 @@ def _(x, logits, inner, outer, k):
     ),
 )
 def balance_gradient(logits, real, k):
-    """Return $\\partial L_{bal} / \\partial z$ of the balancing loss (11.8) with respect to `logits` (token, expert), when each token visits its
-    `k` best experts. The deeper notebook derives this gradient, (D11.10). `real` (token) is a boolean tensor that is
-    False for padding. Padding counts neither in the load $f$, which is each expert's share of all visits by real
-    tokens, nor in $P$, the mean of the router's probabilities, and its gradient is exactly 0. Do it without autograd.
+    """Return $\\partial L_{bal} / \\partial z$ of the balancing loss (11.8) with respect to `logits` (token, expert),
+    when each token visits its `k` best experts. The deeper notebook derives this gradient, (D11.10). `real` (token) is
+    a boolean tensor that is False for padding. Padding counts neither in the load $f$, which is each expert's share of
+    all visits by real tokens, nor in $P$, the mean of the router's probabilities, and its gradient is exactly 0. Do not
+    use autograd.
 
     ```python
     >>> balance_gradient(torch.tensor([[1.0, 0.0], [5.0, 0.0]]).double(), torch.tensor([True, False]), 1)
@@ -532,16 +531,16 @@ def _(draw):
     yield Case("scores near 1000", (1000 + full, real, 2))
     shunned = draw.normal(5, 4)
     shunned[:, -1] -= 9.0
-    yield Case("an expert that nobody chooses", (shunned, torch.ones(5, dtype=torch.bool), 2))
+    yield Case("an expert that no token chooses", (shunned, torch.ones(5, dtype=torch.bool), 2))
     yield Case("every expert visited", (full, real, 4), exact_zero=False)
     spoiled = full.clone()
     spoiled[1, 2] = math.nan
-    yield Case("NaN in a real token shows in the result", (spoiled, real, 1), only_nan=True)
+    yield Case("a NaN in a real token shows up in the result", (spoiled, real, 1), only_nan=True)
     yield Case(
         "a batch of padding only is rejected", (draw.normal(3, 2), torch.zeros(3, dtype=torch.bool), 1), refuse=True
     )
     low = torch.tensor([9.0, 0.0, -9.0, -18.0], dtype=torch.float64)
-    yield Case("three of four experts that nobody chooses", (draw.normal(3, 4) + low, torch.ones(3).bool(), 1))
+    yield Case("three of four experts that no token chooses", (draw.normal(3, 4) + low, torch.ones(3).bool(), 1))
 
 
 def _balance(logits, real, k):
@@ -603,14 +602,16 @@ def _(logits, real, k):
     return _push(p, f, 1) * real[:, None]
 
 
-@balance_gradient.mistake("your p runs over the chosen experts only: P is the mean of the softmax over all")
+@balance_gradient.mistake(
+    "your probabilities cover only the chosen experts: P is the mean of the softmax over all of them"
+)
 def _(logits, real, k):
     _, f, tokens = _balance(logits, real, k)
     chosen = torch.zeros_like(logits).scatter(1, logits.topk(k).indices, 1.0).bool()
     return _push(logits.masked_fill(~chosen, -math.inf).softmax(-1), f, tokens) * real[:, None]
 
 
-@balance_gradient.mistake("the softmax's slope has a second term: subtract the load that the token expects")
+@balance_gradient.mistake("the softmax's derivative has a second term: subtract the load that the token expects")
 def _(logits, real, k):
     p, f, tokens = _balance(logits, real, k)
     return logits.shape[1] / tokens * p * f * real[:, None]
@@ -672,7 +673,7 @@ def _(logits, real, k):
     difficulty=2,
     minutes=15,
     robust={
-        "a fraction of a slot above two": "the difference is too small to matter in the lesson",
+        "a number of slots just above 2": "the difference is too small to matter in the lesson",
     },
     hints=(
         "How many slots does an expert have? The number contains k, and is rounded up.",
@@ -725,7 +726,7 @@ def _(draw):
     yield Case("any choices", (crowd.argsort(dim=1, descending=True)[:, :k], 8, draw.whole(2, 4) / 4))
     yield Case("a capacity of 0 is rejected", (chosen, 4, 0.0), refuse=True)
     yield Case("a capacity below 0 is rejected", (chosen, 4, -1.0), refuse=True)
-    yield Case("a fraction of a slot above two", (torch.tensor([[0], [0], [0], [1]]), 2, 1 + 1e-12))
+    yield Case("a number of slots just above 2", (torch.tensor([[0], [0], [0], [1]]), 2, 1 + 1e-12))
 
 
 def _kept(chosen, places, visits=None):
@@ -743,7 +744,7 @@ def _places(chosen, experts, capacity):
     return math.ceil(capacity * chosen.numel() / experts)
 
 
-@stays.mistake("your number of slots lacks the k: a token makes k visits")
+@stays.mistake("the k is missing from your number of slots: a token makes k visits")
 def _(chosen, experts, capacity):
     _places(chosen, experts, capacity)
     return _kept(chosen, math.ceil(capacity * len(chosen) / experts))

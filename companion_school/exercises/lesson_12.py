@@ -301,7 +301,7 @@ def _(draw):
     yield Case("the second tile has the smaller scores", (*after(*first), lower, second[1]))
     hidden = second[0].clone()
     hidden[0] = -math.inf
-    yield Case("a row that sees none of the tile stays as it was", (*after(*first), hidden, second[1]))
+    yield Case("a row that sees no key of the tile stays as it was", (*after(*first), hidden, second[1]))
     yield Case("a row that has seen no key keeps -inf, zero and zeros", (*_start(query, d_v), hidden, second[1]))
     yield Case("scores of a thousand", (*after(first[0] + 1000, first[1]), second[0] + 1003, second[1]))
     least = torch.full((1,), -math.inf, dtype=torch.float64)
@@ -387,7 +387,7 @@ def _(largest, total, mixture, scores, values):
     return new, shrink * total + weights.sum(1), shrink[:, None] * mixture + weights @ values
 
 
-@absorb.mistake("you return the tile's own total and mixture: the old ones belong in the sums")
+@absorb.mistake("you return the tile's own total and mixture: add the old ones")
 def _(largest, total, mixture, scores, values):
     new = torch.maximum(largest, scores.amax(1))
     weights = torch.exp(scores - _sound(new)[:, None])
@@ -573,7 +573,7 @@ def _(q, k, v):
     return weights @ v / weights.sum(1, keepdim=True).clamp(min=1e-9)
 
 
-@causal_linear_attention.mistake("your result is cut off from its inputs: it has no gradient")
+@causal_linear_attention.mistake("your result is detached from its inputs: it has no gradient")
 def _(q, k, v):
     _checked(q, k, v)
     weights = (_phi(q) @ _phi(k).T).tril().detach()

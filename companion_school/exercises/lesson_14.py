@@ -12,7 +12,7 @@ from companion_school.checking.exercise import Case, exercise
 @exercise(
     "14.1",
     "Bits per byte with a pencil",
-    task="Turn a loss per token into bits per byte",
+    task="Convert a loss per token to bits per byte",
     points=1,
     difficulty=1,
     minutes=5,
@@ -63,7 +63,7 @@ def _():
     return math.exp(2.5)
 
 
-@bits_of_a_text.mistake("that is the bits of the whole text: divide by its bytes")
+@bits_of_a_text.mistake("that is the number of bits for the whole text: divide by its number of bytes")
 def _():
     return 500 / math.log(2)
 
@@ -99,8 +99,8 @@ def _():
     },
     hints=(
         "The loss of the whole batch is a sum over all its tokens, divided by their number.",
-        "A mean's gradient times its number of tokens is the gradient of its sum.",
-        "Add those up and divide once. A micro-batch without tokens contributes nothing, so leave it out, whatever its gradient contains.",
+        "The gradient of a mean loss, times its number of tokens, is the gradient of the summed loss.",
+        "Add up these gradients and divide once. A micro-batch without tokens contributes nothing, so leave it out, whatever its gradient contains.",
     ),
 )
 def whole_gradient(gradients, tokens):
@@ -137,13 +137,18 @@ def _(draw):
     yield Case("two of unequal size", ([draw.normal(3), draw.normal(3)], [5, 1]))
     rows, columns, first, second, third = draw.sizes(5, 2, 9)
     gradients = [draw.normal(rows, columns) for _ in range(3)]
-    yield Case("three, of matrices", (gradients, [first, second, third]))
+    yield Case("three, with matrices as gradients", (gradients, [first, second, third]))
     nan = torch.full((rows, columns), math.nan, dtype=torch.float64)
-    yield Case("one of padding only, whose gradient is NaN", ([gradients[0], nan, gradients[2]], [first, 0, third]))
-    yield Case("NaN shows if there are tokens", ([gradients[0], nan, gradients[2]], [first, 1, third]), only_nan=True)
-    yield Case("zero tokens in all are rejected", ([nan, nan], [0, 0]), refuse=True)
+    yield Case(
+        "one of padding only, whose gradient is NaN",
+        ([gradients[0], nan, gradients[2]], [first, 0, third]),
+    )
+    yield Case(
+        "a NaN shows up if there are tokens", ([gradients[0], nan, gradients[2]], [first, 1, third]), only_nan=True
+    )
+    yield Case("zero tokens in total are rejected", ([nan, nan], [0, 0]), refuse=True)
     yield Case("lists of unequal length are rejected", (gradients, [first, second]), refuse=True)
-    yield Case("padding only comes first", ([nan[:1], gradients[1][:1], nan[:1]], [0, second, 0]))
+    yield Case("the first contains only padding", ([nan[:1], gradients[1][:1], nan[:1]], [0, second, 0]))
     yield Case("a batch of padding only is rejected", ([nan], [0]), refuse=True)
     yield Case("more counts than gradients are rejected", ([torch.ones(2, dtype=torch.float64)], [1, 2]), refuse=True)
 
@@ -183,7 +188,7 @@ def _(gradients, tokens):
     return sum(g * n for g, n in _same_length(gradients, tokens)) / len(tokens)
 
 
-@whole_gradient.mistake("you divided the means by their tokens once more: multiply, to get sums")
+@whole_gradient.mistake("you divided the means by their numbers of tokens once more: multiply, to get sums")
 def _(gradients, tokens):
     return sum(g / n for g, n in _same_length(gradients, tokens)) / sum(tokens)
 
@@ -262,9 +267,10 @@ def _(gradients, tokens):
     forbidden=("clip_grad_norm_", "clip_grad_norm", "clip_grads_with_norm_", "get_total_norm"),
 )
 def clipped(gradients, most):
-    """Return `(gradients, norm)`. The list `gradients` holds tensors of any shapes, and `norm` is the norm of all their
-    elements, treated as one vector. If the norm is above `most`, all gradients are scaled by the same factor so that it
-    becomes `most`. Otherwise the gradients do not change, and zeros remain zeros. Return the norm from before clipping.
+    """The list `gradients` holds tensors of any shapes. Their global norm is the norm of all elements, treated as one
+    vector. If it is above `most`, scale all gradients by the same factor, so that it becomes `most`. Otherwise return
+    the gradients as they are, zeros included. Return `(gradients, norm)`: the list of clipped gradients, and the norm
+    from before clipping.
 
     ```python
     >>> clipped([torch.tensor([3.0]), torch.tensor([4.0])], 1.0)
@@ -300,12 +306,12 @@ def _(draw):
     yield Case("all zeros stay zeros", ([torch.zeros(length, dtype=torch.float64)], 1.0))
     spoiled = [several[0], torch.full((length,), math.inf, dtype=torch.float64)]
     yield Case("an infinite gradient is rejected", (spoiled, 1.0), refuse=True)
-    yield Case("a largest norm of zero is rejected", (several, 0.0), refuse=True)
+    yield Case("a limit of zero is rejected", (several, 0.0), refuse=True)
     yield Case("a norm of 5e-170, cut to 1e-170", ([1e-170 * three_four], 1e-170))
     yield Case("tensors without axes", ([three_four[0].clone(), three_four[1].clone()], 1.0))
     yield Case("no limit", ([three_four], math.inf))
-    yield Case("a gradient that is not a number is rejected", ([three_four * math.nan], 1.0), refuse=True)
-    yield Case("a negative largest norm is rejected", (several, -1.0), refuse=True)
+    yield Case("a NaN gradient is rejected", ([three_four * math.nan], 1.0), refuse=True)
+    yield Case("a negative limit is rejected", (several, -1.0), refuse=True)
 
 
 def _norm(gradients, most):
@@ -479,7 +485,9 @@ def _(draw):
     )
     one = torch.tensor([1.0, -2.0], dtype=torch.float64)
     yield Case("update 2,000", (one, one.flip(0), one / 8, one.square() / 9, 2000, 0.1, (0.9, 0.9999), 1e-8, 0.01))
-    yield Case("means without memory", (one, one.flip(0), one, one.square(), 3, 0.1, (0.0, 0.0), 1e-8, 0.01))
+    yield Case(
+        "betas of 0: the means have no memory", (one, one.flip(0), one, one.square(), 3, 0.1, (0.0, 0.0), 1e-8, 0.01)
+    )
 
 
 def _adamw(
@@ -540,7 +548,7 @@ def _(weight, gradient, first, second, t, rate, betas, epsilon, decay):
     return (1 - rate * decay) * new, first, second
 
 
-@adamw_step.mistake("the weight grows: it moves against the gradient, and shrinks")
+@adamw_step.mistake("your signs are reversed: the weight moves against the gradient, and the decay makes it smaller")
 def _(weight, gradient, first, second, t, rate, betas, epsilon, decay):
     new, first, second = _adamw(weight, gradient, first, second, t, rate, betas, epsilon, decay)
     return 2 * weight - new, first, second

@@ -46,7 +46,7 @@ def cache_bytes(tokens, global_layers, local_layers, window, numbers, bits):
     """
     ### BEGIN SOLUTION
     if min(tokens, window, numbers, bits) < 1 or min(global_layers, local_layers) < 0:
-        raise ValueError("expected every layer number to be at least 0 and every other argument to be at least 1")
+        raise ValueError("expected both numbers of layers to be at least 0 and every other argument to be at least 1")
     kept = global_layers * tokens + local_layers * min(tokens, window)
     return -(-kept * numbers * bits // 8)
     ### END SOLUTION
@@ -60,7 +60,7 @@ def _(draw):
     yield Case("elements of four bits", (9, 2, 1, 4, 5, 4))
     tokens, window = draw.whole(60, 90), draw.whole(8, 20)
     yield Case("other sizes", (tokens, draw.whole(1, 3), draw.whole(4, 6), window, 2 * draw.whole(5, 9), 16))
-    yield Case("half a byte is rounded up, once", (3, 1, 0, 2, 1, 4))
+    yield Case("half a byte is rounded up, and only once", (3, 1, 0, 2, 1, 4))
     yield Case("zero tokens are rejected", (0, 1, 1, 4, 3, 8), refuse=True)
     yield Case("a negative number of layers is rejected", (4, -1, 1, 4, 3, 8), refuse=True)
     yield Case("a window of 0 is rejected", (4, 1, 1, 0, 3, 8), refuse=True)
@@ -70,7 +70,7 @@ def _(draw):
 
 def _sizes(tokens, global_layers, local_layers, window, numbers, bits):
     if min(tokens, window, numbers, bits) < 1 or min(global_layers, local_layers) < 0:
-        raise ValueError("expected every layer number to be at least 0 and every other argument to be at least 1")
+        raise ValueError("expected both numbers of layers to be at least 0 and every other argument to be at least 1")
 
 
 @cache_bytes.mistake("a local layer stores no more than its window, however long the text is")
@@ -155,7 +155,7 @@ def ask_latents(q, c, U_k, U_v):
     ★
     - Raise a `ValueError` if widths, ranks or numbers of heads do not match, or if `c` is empty.
     - Scores of a million cause no overflow.
-    - Do not use as much memory as the keys of all heads would take.
+    - Use less memory than the keys of all heads would take up.
     """
     ### BEGIN SOLUTION
     heads, d_k = q.shape
@@ -199,7 +199,9 @@ def _step(q, c, U_k, U_v, width):
     return torch.einsum("hr,hvr->hv", weights @ c, U_v)
 
 
-@ask_latents.mistake("you divide by the square root of the rank: the keys that the scores replace have d_k components")
+@ask_latents.mistake(
+    "you divide by the square root of the rank: use d_k, the width of the keys that you do not compute"
+)
 def _(q, c, U_k, U_v):
     return _step(q, c, U_k, U_v, c.shape[1])
 
@@ -224,7 +226,7 @@ def _(q, c, U_k, U_v):
 
 
 @ask_latents.mistake(
-    "the result is right, but you compute all keys and values, which takes the memory that absorbing saves"
+    "the result is right, but you compute all keys and values: multiply the query by U_k instead, which saves their memory"
 )
 def _(q, c, U_k, U_v):
     _fits(q, c, U_k, U_v)
@@ -464,14 +466,14 @@ def _ring(tokens, window):
         raise ValueError("expected at least 0 tokens and a window of at least 1")
 
 
-@slots_of.mistake("those are the last tokens in order: a ring does not move what it holds")
+@slots_of.mistake("those are the last tokens in order, but a token stays in its slot until it is overwritten")
 def _(tokens, window):
     _ring(tokens, window)
     last = list(range(max(0, tokens - window), tokens))
     return last + [-1] * (window - len(last))
 
 
-@slots_of.mistake("your ring keeps its first tokens: a new token must overwrite the oldest")
+@slots_of.mistake("your cache keeps its first tokens: a new token must overwrite the oldest")
 def _(tokens, window):
     _ring(tokens, window)
     return [t if t < tokens else -1 for t in range(window)]
@@ -653,7 +655,7 @@ def _(scores, sink):
 @exercise(
     "15.6",
     "Keys in a few bits",
-    task="Round keys to integers of a few bits, with a scale for each",
+    task="Round keys to integers of a few bits, with one scale for each key",
     points=3,
     difficulty=3,
     minutes=15,
@@ -708,7 +710,7 @@ def _(draw):
     wide = _apart(draw, key, d)
     yield Case("other sizes", (draw.normal(d), wide, 5))
     yield Case("eight bits", (draw.normal(d), wide, 8))
-    yield Case("as many keys as numbers", (draw.normal(4), _apart(draw, 4, 4), 4))
+    yield Case("as many keys as components", (draw.normal(4), _apart(draw, 4, 4), 4))
     yield Case("a key of zeros stays zeros", (q, torch.cat([keys, 0 * keys[:1]]), 4))
     yield Case("one bit is rejected", (q, keys, 1), refuse=True)
     yield Case("a query of another width is rejected", (q[1:], keys, 4), refuse=True)
@@ -745,7 +747,7 @@ def _(q, keys, bits):
     return (keys / scale).round() @ q * scale[:, 0]
 
 
-@quantised_scores.mistake("the scale is missing when you read: an integer has to be multiplied by it")
+@quantised_scores.mistake("the scale is missing when you restore the keys: multiply each integer by it")
 def _(q, keys, bits):
     _bits(q, keys, bits)
     return (keys / _scales(keys, 2 ** (bits - 1) - 1)).round() @ q

@@ -17,7 +17,7 @@ from companion_school.checking.exercise import Case, exercise
     difficulty=1,
     minutes=5,
     hints=(
-        "How long is a normed vector of 64 components, before its gain?",
+        "What is the length of a normed vector of 64 components, before its gain?",
         "Take two vectors of length 8 in the same direction and divide their dot product by the square root of 64.",
         "A gain of 2 makes every key twice as long. The second number is 20 tanh(40 / 20), and tanh 2 = 0.9640.",
     ),
@@ -84,8 +84,8 @@ def _():
 
 @exercise(
     "16.2",
-    "Scores that are held",
-    task="Write scores with QK-norm and a cap",
+    "Scores held in check",
+    task="Compute scores with QK-norm and a cap",
     points=3,
     difficulty=2,
     minutes=15,
@@ -249,7 +249,7 @@ def _(q, k, gain_q, gain_k, eps, cap):
 @exercise(
     "16.3",
     "Heads that may keep silent",
-    task="Write an output gate, one for each head or for each component",
+    task="Gate the outputs of heads, with one gate for each head or for each component",
     points=3,
     difficulty=2,
     minutes=15,
@@ -338,7 +338,7 @@ def _(x, heads, w_gate):
     return (heads * gates).transpose(1, 2).flatten(1)
 
 
-@gated_heads.mistake("every component must get its own gate if there are as many: you took their mean for the head")
+@gated_heads.mistake("if there is a gate for each component, use it: you took the mean of each head's gates")
 def _(x, heads, w_gate):
     gates = _fits(x, heads, w_gate).sigmoid().view(*heads.shape[:2], -1).mean(-1, keepdim=True)
     return (heads * gates).flatten(1)
@@ -413,7 +413,8 @@ def grouped_weights(logits, bias, groups, top_groups, k, scale):
     ```
 
     ★
-    - Raise a `ValueError` for unequal groups, fewer than two experts in a group, or more groups or experts to choose than there are.
+    - Raise a `ValueError` if the groups are unequal or have fewer than two experts, or if `top_groups` or `k` is larger
+      than the number to choose from.
     """
     ### BEGIN SOLUTION
     experts = logits.shape[-1]
@@ -439,7 +440,7 @@ def _(draw):
     logits, bias = draw.normal(9, 12), 0.3 * draw.normal(12)
     yield Case("several experts, without a bias", (logits, 0 * bias, 3, 2, 3, 1.0))
     yield Case("a bias changes the choice", (logits, bias, 4, 2, 3, 1.0))
-    yield Case("and a factor", (logits, bias, 4, 2, 4, 2.5))
+    yield Case("a bias and a factor", (logits, bias, 4, 2, 4, 2.5))
     yield Case("a single group of all experts", (logits, bias, 1, 1, 5, 1.5))
     yield Case("a whole group", (logits, bias, 3, 1, 4, 1.0))
     tokens, size = draw.whole(5, 8), draw.whole(3, 5)
@@ -472,7 +473,7 @@ def _routed(logits, bias, groups, top_groups, k, scale, s=None, best_of=2, weigh
     return torch.zeros_like(s).scatter(1, chosen, scale * weights / weights.sum(-1, keepdim=True))
 
 
-@grouped_weights.mistake("your bias enters the shares: it only affects the choice, and the shares use s without it")
+@grouped_weights.mistake("your shares contain the bias: it only affects the choice, and the shares use s without it")
 def _(logits, bias, groups, top_groups, k, scale):
     return _routed(logits, bias, groups, top_groups, k, scale, weigh=logits.sigmoid() + bias)
 
@@ -675,7 +676,7 @@ def _(x, share, base):
     return _turned(x, _wide(x, share), base, sign=-1)
 
 
-@turn_part.mistake("your pairs are neighbours: in the layout of halves, j goes with j + w / 2")
+@turn_part.mistake("your pairs are neighbours: in the half layout, component j is paired with j + w / 2")
 def _(x, share, base):
     return _turned(x, _wide(x, share), base, pairs=True)
 
@@ -745,14 +746,14 @@ def _(x, share, base):
 @exercise(
     "16.6",
     "What a card says",
-    task="Read a model's parameters and its cache from a config.json",
+    task="Compute how many parameters and cached elements a config.json describes",
     points=4,
     difficulty=2,
     minutes=20,
     hints=(
         "A layer of attention has d * head_dim * (2 * heads + 2 * kv_heads) parameters. The cache stores keys and values.",
         "The first layers have one dense network each. The others have num_experts + shared, and a router of d * num_experts.",
-        "For the active parameters, count num_experts_per_tok + shared networks. The router counts fully in both.",
+        "For the active parameters, count num_experts_per_tok + shared networks. The whole router counts in both.",
     ),
 )
 def card_numbers(card):
@@ -863,7 +864,7 @@ def _(card):
     return _count(card, router=0)
 
 
-@card_numbers.mistake("the card has head_dim: it need not be hidden_size / num_attention_heads")
+@card_numbers.mistake("the card has head_dim: it may differ from hidden_size / num_attention_heads")
 def _(card):
     _count(card)
     return _count(card, width=card["hidden_size"] // card["num_attention_heads"])

@@ -19,7 +19,7 @@ from companion_school.checking.exercise import Case, exercise
     minutes=8,
     limits={"tokens": (0,), "layers": (1,), "every": (1,)},
     hints=(
-        "Which layers are full? With `every=4` they are the fourth, the eighth, ..., so there are `layers // every` of them.",
+        "Which layers have full attention? With `every=4` they are the fourth, the eighth, ..., so there are `layers // every` of them.",
         "A full layer stores `kv_heads * (d_k + d_v)` elements per token, and a linear one `tables * d_k * d_v` in all.",
         "Cached elements and table elements may have different sizes, so multiply each part by its own bytes.",
     ),
@@ -55,7 +55,7 @@ def _(draw):
     yield Case("Qwen3-Next's layers", (1000, 48, 4, 2, 32, 6, 7, 2, 4))
     yield Case("layers that do not fill the last group", (9, 11, 4, 2, 3, 2, 4, 2, 4))
     yield Case("only full attention", (7, 5, 1, 2, 3, 4, 2, 1, 4))
-    yield Case("tables alone", (7, 3, 8, 2, 3, 4, 2, 2, 2))
+    yield Case("only tables", (7, 3, 8, 2, 3, 4, 2, 2, 2))
     yield Case("no token yet: the tables take memory already", (0, 8, 4, 2, 3, 4, 5, 2, 4))
     yield Case("other sizes", (draw.whole(50, 90), 12, 3, *draw.sizes(4, 2, 9), 2, 4))
     yield Case("a negative number of tokens is rejected", (-1, 4, 4, 1, 2, 3, 5, 2, 4), refuse=True)
@@ -190,7 +190,8 @@ def _(draw):
     S, q, k, v, decay, write = given
     yield Case("a closed gate", (S, q, k, v, 0 * decay, write))
     yield Case(
-        "a strength of 2, which mirrors", (S, q, k / k.norm(dim=-1, keepdim=True), 0 * v, 0 * decay + 1, 0 * write + 2)
+        "a strength of 2, which reflects what the table holds for the key",
+        (S, q, k / k.norm(dim=-1, keepdim=True), 0 * v, 0 * decay + 1, 0 * write + 2),
     )
     yield Case("nothing is written", (S, q, k, v, decay, 0 * write))
     yield Case("values for fewer heads are rejected", (S, q, k, v[:-1], decay, write), refuse=True)
@@ -317,10 +318,11 @@ def _(S, q, k, v, decay, write):
     ),
 )
 def corrected_values(S, k, v, decay, write):
-    """One head of a gated delta layer reads a chunk of tokens. `S` (d_k, d_v) is the table before the chunk, `k` is (token, d_k), `v` is
-    (token, d_v), and `decay` and `write` are (token), with all elements above 0. Return a pair: the matrix $T$ of the
-    chunk, (token, token), with zeros on and above the diagonal, and the corrected values $\\tilde v_t$ that its tokens
-    write, (token, d_v). If the chunk is a single token, $T$ is a 1×1 matrix that contains 0.
+    """One head of a gated delta layer reads a chunk of tokens. `S` (d_k, d_v) is the table before the chunk, `k` is
+    (token, d_k), `v` is (token, d_v), and `decay` and `write` are (token), with all elements above 0. Return a pair:
+    the matrix $T$ of (17.11), with decay as in (17.12), (token, token), which is zero on and above the diagonal, and
+    the corrected values $\\tilde v_t$ that its tokens write, (token, d_v). If the chunk is a single token, $T$ is a 1×1
+    matrix that contains 0.
 
     ```python
     >>> k, two = torch.tensor([[1.0, 0.0], [0.6, 0.8], [1.0, 0.0]]), torch.ones(3)
@@ -398,7 +400,9 @@ def _(S, k, v, decay, write):
     return _system(S, k, v, decay, write, rows=False)
 
 
-@corrected_values.mistake("your T does not fade: what token j wrote has faded by decay[j + 1] to decay[t] at token t")
+@corrected_values.mistake(
+    "the decays are missing from your T: what token j wrote has faded by decay[j + 1] to decay[t] at token t"
+)
 def _(S, k, v, decay, write):
     return _system(S, k, v, decay, write, between="none")
 
@@ -416,7 +420,7 @@ def _(S, k, v, decay, write):
 
 
 @corrected_values.mistake(
-    "you did not let the table from before the chunk fade: at token t it has faded by all decays up to decay[t]"
+    "the table from before the chunk must fade: at token t it has faded by all decays up to decay[t]"
 )
 def _(S, k, v, decay, write):
     return _system(S, k, v, decay, write, start="none")
@@ -427,7 +431,7 @@ def _(S, k, v, decay, write):
     return _system(S, k, v, decay, write, start="before")
 
 
-@corrected_values.mistake("the right-hand side lacks the strength: multiply by write[t]")
+@corrected_values.mistake("the strength is missing from the right-hand side: multiply by write[t]")
 def _(S, k, v, decay, write):
     return _system(S, k, v, decay, write, right=False)
 
@@ -644,8 +648,8 @@ def _(x, weight, before):
 def faded(decay, text):
     """`decay` (token) holds a layer's decays, from 0 to 1, for a row of tokens that contains several texts, one after
     another. `text` (token) gives the text of each token as an integer: tokens of the same text share the same integer.
-    Return the matrix (token, token) that says how much of token $j$'s write is left when token $t$ reads. Each entry is
-    the product of the decays after $j$ up to $t$, or 0 if $j$ comes later than $t$ or belongs to another text.
+    Return the matrix (token, token) that says what fraction of token $j$'s write is left when token $t$ reads. Each
+    entry is the product of the decays after $j$ up to $t$, or 0 if $j$ comes later than $t$ or belongs to another text.
 
     ```python
     >>> faded(torch.tensor([0.9, 0.5, 0.2, 0.1]), torch.tensor([0, 0, 0, 1]))

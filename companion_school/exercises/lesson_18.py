@@ -48,7 +48,7 @@ def speedup(rate, ahead, cost):
 
 @speedup.cases
 def _(draw):
-    yield Case("one guess, right half of the time", (0.5, 1, 0.0))
+    yield Case("one guess, accepted half of the time", (0.5, 1, 0.0))
     yield Case("guesses that take as long as the model", (0.6, 3, 1.0))
     yield Case("no guess is ever accepted", (0.0, 3, 0.2))
     rates = draw.uniform(2).tolist()
@@ -104,7 +104,7 @@ def _(rate, ahead, cost):
     return (1 - rate ** (ahead + 1)) / (1 - rate) / (1 + ahead * cost)
 
 
-@speedup.mistake("raise a ValueError for a rate outside of 0 to 1, for fewer than one guess and for a cost below 0")
+@speedup.mistake("raise a ValueError for a rate below 0 or above 1, for fewer than one guess and for a cost below 0")
 def _(rate, ahead, cost):
     return sum(rate**i for i in range(ahead + 1)) / (1 + ahead * cost)
 
@@ -142,11 +142,11 @@ def _(rate, ahead, cost):
     ),
 )
 def keep_guesses(p, p_hat, guesses, u):
-    """A draft has drawn `guesses`, k token ids, from its probabilities `p_hat` (k, vocab). The model's probabilities are `p` (k + 1, vocab), and
-    `u` (k + 1) holds random numbers from [0, 1). Guess x at position i is accepted if `u[i] * p_hat[i, x] < p[i, x]`.
-    Return a list of the accepted guesses, up to the first rejection, and one more token. Draw this token with `u[-1]`
-    from the distribution that the rule prescribes: it is the first token where the running sum of the weights exceeds
-    `u[-1]` times their total.
+    """A draft has drawn `guesses`, k token ids, from its probabilities `p_hat` (k, vocab). The model's probabilities
+    are `p` (k + 1, vocab), and `u` (k + 1) holds random numbers from [0, 1). Accept guess x at position i if `u[i] *
+    p_hat[i, x] < p[i, x]`. Return a list of the accepted guesses, up to the first rejection, and one more token. Draw
+    this token with `u[-1]` from the distribution that (18.1) prescribes: it is the first token where the running sum of
+    the weights exceeds `u[-1]` times their total.
 
     ```python
     >>> p, p_hat = torch.tensor([[0.8, 0.2], [0.5, 0.5]]), torch.tensor([[0.5, 0.5]])
@@ -185,7 +185,10 @@ def _(draw):
     )
     yield Case("the first guess is rejected", (p, p_hat, [2, 2], torch.tensor([0.6, 0.1, 0.6]).double()))
     yield Case("the second guess is rejected", (p, p_hat, [1, 0], torch.tensor([0.5, 0.3, 0.05]).double()))
-    yield Case("a late token replaces a rejected one", (p, p_hat, [1, 0], torch.tensor([0.5, 0.3, 0.9]).double()))
+    yield Case(
+        "a token late in the vocabulary replaces a rejected one",
+        (p, p_hat, [1, 0], torch.tensor([0.5, 0.3, 0.9]).double()),
+    )
     vocab, k = draw.sizes(2, 4, 8)
     for number in range(6):
         many = _drawn(draw, vocab, k)
@@ -260,7 +263,7 @@ def _(p, p_hat, guesses, u):
     return _judged(p, p_hat, guesses, u, _rule, lambda p, p_hat: (p - p_hat).abs())
 
 
-@keep_guesses.mistake("a guess stays with probability p / p_hat, and you let it stay with probability p")
+@keep_guesses.mistake("you accept a guess with probability p; it should be p / p_hat")
 def _(p, p_hat, guesses, u):
     _place(p, p_hat, guesses, u)
     return _judged(
@@ -319,7 +322,7 @@ def _(p, p_hat, guesses, u):
 
 
 @keep_guesses.mistake(
-    "sizes that do not match, rows that are not distributions, and numbers outside of [0, 1) must be rejected with a ValueError"
+    "sizes that do not match, rows that are not distributions, and numbers outside [0, 1) must be rejected with a ValueError"
 )
 def _(p, p_hat, guesses, u):
     width = min(p.shape[1], p_hat.shape[1])
@@ -425,7 +428,7 @@ def _places(ids, n):
     return [place for place in range(n, len(ids)) if ids[place - n : place] == ids[len(ids) - n :]]
 
 
-@look_up.mistake("of several occurrences take the latest, because nearby text is most like what comes next")
+@look_up.mistake("if there are several occurrences, take the latest, because nearby text is most like what comes next")
 def _(ids, longest, count):
     _run(longest, count)
     for n in range(min(longest, len(ids) - 1), 0, -1):
@@ -581,9 +584,9 @@ def _(draw):
     yield Case("a seat for each text", ([0, 0], [3, 2], 2))
     yield Case("one seat, one after the other", ([0, 0, 0], [2, 3, 1], 1))
     yield Case("a seat is filled as soon as it is free", ([0, 0, 0, 0], [5, 1, 2, 3], 2))
-    yield Case("no text is there for a while", ([0, 6], [2, 3], 2))
+    yield Case("for a while there is no text", ([0, 6], [2, 3], 2))
     yield Case("later texts wait behind earlier ones", ([0, 0, 1, 1], [4, 4, 6, 1], 2))
-    yield Case("the first text comes late", ([3, 3], [1, 2], 1))
+    yield Case("the first text arrives late", ([3, 3], [1, 2], 1))
     for number in range(3):
         count = draw.whole(7, 10)
         arrivals = sorted(draw.wholes(0, 12, count).tolist())
@@ -642,7 +645,7 @@ def _(arrivals, lengths, seats):
     return _seated([0] * len(lengths), lengths, seats)
 
 
-@done_at.mistake("a step takes from t to t + 1, so a text that writes its last token in step t is done at t + 1")
+@done_at.mistake("a step lasts from t to t + 1, so a text that writes its last token in step t is done at t + 1")
 def _(arrivals, lengths, seats):
     _timetable(arrivals, lengths, seats)
     return [time - 1 for time in _seated(arrivals, lengths, seats)]
@@ -701,7 +704,7 @@ def _(arrivals, lengths, seats):
     hints=(
         "`k_pool[table]` gives the text's blocks in its own order: (block, slot, d).",
         "`flatten(0, 1)` turns them into one row per token. The first `length` rows are the text.",
-        "Cut before you compute scores, because slots after the text may contain anything, and 0 times NaN is NaN.",
+        "Cut off the other rows before you compute scores, because slots after the text may contain anything, and 0 times NaN is NaN.",
     ),
 )
 def read_blocks(q, k_pool, v_pool, table, length):
@@ -815,7 +818,7 @@ def _(q, k_pool, v_pool, table, length):
     return found / count
 
 
-@read_blocks.mistake("a weight of 0 times NaN is NaN: cut the slots after the text before you compute scores")
+@read_blocks.mistake("a weight of 0 times NaN is NaN: cut off the slots after the text before you compute scores")
 def _(q, k_pool, v_pool, table, length):
     _pools(q, k_pool, v_pool, table, length)
     keys, values = k_pool[table].flatten(0, 1), v_pool[table].flatten(0, 1)
@@ -866,7 +869,7 @@ def _(q, k_pool, v_pool, table, length):
 @exercise(
     "18.6",
     "Blocks that texts share",
-    task="Count the blocks of many texts that share equal beginnings",
+    task="Count the blocks of texts that share their beginnings",
     points=3,
     difficulty=3,
     minutes=15,

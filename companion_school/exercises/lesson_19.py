@@ -303,7 +303,7 @@ def _(rows, columns, bits, group, scale_bits=16, zero_bits=0):
 
 @exercise(
     "19.3",
-    "What comes later makes up",
+    "Later columns make up for it",
     task="Round column by column, and let later columns compensate for each error",
     points=4,
     difficulty=3,
@@ -554,7 +554,7 @@ def _(draw):
     yield Case("other sizes", _asked(draw, FP4, rows, columns))
     x, levels, dice = _asked(draw, FP4, 2, 5)
     yield Case("numbers beyond the levels", (x * 40, levels, dice))
-    yield Case("numbers that already are levels", (FP4[draw.wholes(0, 14, 3, 5)], FP4, draw.uniform(3, 5)))
+    yield Case("numbers that are already levels", (FP4[draw.wholes(0, 14, 3, 5)], FP4, draw.uniform(3, 5)))
     yield Case("one level is rejected", (draw.normal(2, 3), FP4[:1], draw.uniform(2, 3)), refuse=True)
     yield Case("descending levels are rejected", (draw.normal(2, 3), FP4.flip(0), draw.uniform(2, 3)), refuse=True)
     yield Case("dice of another shape are rejected", (draw.normal(2, 3), FP4, draw.uniform(3, 2)), refuse=True)
@@ -595,7 +595,7 @@ def _(x, levels, dice):
     return torch.where((dice < 0.5) & (x > low) | (x == high), high, low)
 
 
-@by_chance.mistake("the levels are not one apart: divide by the distance of the two neighbours")
+@by_chance.mistake("the levels are not one apart: divide by the distance between the two neighbours")
 def _(x, levels, dice):
     _fits_levels(x, levels, dice)
     x = x.clamp(levels[0], levels[-1])

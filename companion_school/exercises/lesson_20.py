@@ -273,7 +273,7 @@ def _(x, weight, down, up, which, scale):
     return _one_by_one(x, weight, down, up, which[:1].expand(len(x)), scale)
 
 
-@adapted.mistake("you add the changes of all adapters, but a row has only one")
+@adapted.mistake("you add the changes of all adapters, but each row uses only one")
 def _(x, weight, down, up, which, scale):
     _fitting(x, weight, down, up, which)
     every = sum(a @ b for a, b in zip(down, up, strict=True))
@@ -354,10 +354,10 @@ def _(x, weight, down, up, which, scale):
     ),
 )
 def preference_loss(now, start, counts, tau):
-    """`now` (pair, 2, token) are the log probabilities that the model gives to the tokens of two answers, first the good one and then the bad
-    one. `start` (pair, 2, token) are those that the model gave before training. `counts` (pair, 2, token) is boolean
-    and says which tokens belong to the answers. Return the loss of DPO with temperature `tau`, averaged over the pairs,
-    as a zero-dimensional tensor.
+    """`now` (pair, 2, token) are the log probabilities that the model gives to the tokens of two answers, first the
+    good one and then the bad one. `start` (pair, 2, token) are those that the model gave before training. `counts`
+    (pair, 2, token) is boolean and says which tokens belong to the answers. Return the loss of DPO, (20.7), with the
+    temperature `tau`, averaged over the pairs, as a zero-dimensional tensor.
 
     ```python
     >>> now, start = torch.tensor([[[-1.0], [-2.0]]]), torch.tensor([[[-1.0], [-1.0]]])
@@ -415,7 +415,7 @@ def _(draw):
         robust="padding in the lesson has a finite log probability",
     )
     yield Case("a temperature of 0 is rejected", (now, start, counts, 0.0), refuse=True)
-    yield Case("another shape of the start is rejected", (now, start[1:], counts, 0.5), refuse=True)
+    yield Case("a `start` of another shape is rejected", (now, start[1:], counts, 0.5), refuse=True)
     yield Case("a mask of another shape is rejected", (now, start, counts[:, :1], 0.5), refuse=True)
     yield Case("one answer instead of two is rejected", (now[:, :1], start[:, :1], counts[:, :1], 0.5), refuse=True)
     yield Case("zero pairs are rejected", (now[:0], start[:0], counts[:0], 0.5), refuse=True)
@@ -552,7 +552,7 @@ def _(now, start, counts, tau):
 @exercise(
     "20.4",
     "Better than the group",
-    task="Turn the rewards of groups of answers into advantages",
+    task="Compute advantages from the rewards of groups of answers",
     points=2,
     difficulty=2,
     minutes=10,
@@ -563,9 +563,10 @@ def _(now, start, counts, tau):
     ),
 )
 def advantages(rewards):
-    """`rewards` (question, answer) are the rewards of several answers to each of several questions. Return the advantages of GRPO in the same shape.
-    An advantage says how much better an answer is than its group, in standard deviations of the group (the square root of the mean squared distance
-    from its mean). If all answers of a group got the same reward, all advantages of that group are exactly 0.
+    """`rewards` (question, answer) are the rewards of several answers to each of several questions. Return the
+    advantages of GRPO, (20.10), in the same shape. An advantage says how much better an answer is than its group, in
+    standard deviations of the group (the square root of the mean squared distance from its mean). If all answers of a
+    group got the same reward, all advantages of that group are exactly 0.
 
     ```python
     >>> advantages(torch.tensor([[1.0, 0.0, 0.0, 1.0]]))
@@ -574,7 +575,8 @@ def advantages(rewards):
 
     ★
     - Raise a `ValueError` unless there are two axes and every group has at least one answer.
-    - Rewards of a million and of a millionth give the same advantages, because nothing is added to the deviation.
+    - Rewards of a million or of a millionth give the same advantages as rewards of 1, because nothing is added to the
+      deviation.
     """
     ### BEGIN SOLUTION
     if rewards.dim() != 2 or not rewards.shape[1]:
@@ -743,10 +745,10 @@ def _(rewards):
     ),
 )
 def held_back(now, old, gain, counts, clip):
-    """`now` and `old` (answer, token) are log probabilities of tokens, from the current model and from the model that drew them. `gain` (answer)
-    are the advantages, and `counts` (answer, token) says which tokens belong to the answers. Return the loss of GRPO with ratios clipped to the
-    range from 1 - clip to 1 + clip, as a mean over the tokens of each answer and then over the answers. The loss is a
-    zero-dimensional tensor.
+    """`now` and `old` (answer, token) are the log probabilities that the current model and the model that sampled the
+    answers give to the tokens. `gain` (answer) are the advantages, and `counts` (answer, token) says which tokens
+    belong to the answers. Return the loss of GRPO, (20.11), with ratios clipped to the range from 1 - clip to 1 + clip,
+    as a mean over the tokens of each answer and then over the answers. The loss is a zero-dimensional tensor.
 
     ```python
     >>> now, old = torch.tensor([[0.5]]).log(), torch.tensor([[0.25]]).log()
@@ -905,7 +907,7 @@ def _(now, old, gain, counts, clip):
 
 
 @held_back.mistake(
-    "shapes that do not match, an answer without a token, and a clip outside of 0 to 1 must raise a ValueError"
+    "shapes that do not match, an answer without a token, and a clip that is not between 0 and 1 must raise a ValueError"
 )
 def _(now, old, gain, counts, clip):
     answers, tokens = min(len(gain), len(now)), counts.shape[1]
@@ -994,7 +996,7 @@ def _drawn(right, drawn, k):
 
 
 @pass_at.mistake(
-    "a power of the share of wrong answers is too large on average, so choose k of those that were sampled"
+    "a power of the share of wrong answers is too large on average, so count the ways to choose k of the sampled answers"
 )
 def _(right, drawn, k):
     _drawn(right, drawn, k)
@@ -1038,7 +1040,7 @@ def _(right, drawn, k):
     return sum(min(1.0, k * count / drawn) for count in right) / len(right)
 
 
-@pass_at.mistake("no questions, counts above `drawn`, and k outside of 1 to `drawn` must raise a ValueError")
+@pass_at.mistake("no questions, counts above `drawn`, and k below 1 or above `drawn` must raise a ValueError")
 def _(right, drawn, k):
     k = min(max(k, 0), drawn)
     held = [min(max(count, 0), drawn) for count in right]

@@ -137,9 +137,9 @@ def _(u, gain, table, eps):
     minutes=20,
     right={"gradients": "it may be part of a training objective that makes parts sparse"},
     hints=(
-        "The stream at the end is `writes.sum(0)`. Its root mean square is the scale of all parts.",
+        "The stream at the end is `writes.sum(0)`. All parts are divided by the root mean square of this vector, with eps under the root.",
         "The direction is gain times the difference of the two words' rows of the table, divided by that scale.",
-        "`writes @ direction` is a number for each part, and these numbers add up to the gap.",
+        "`writes @ direction` gives one number for each part, and these numbers add up to the gap.",
     ),
 )
 def credit(writes, gain, table, words, eps):
@@ -235,7 +235,7 @@ def _(writes, gain, table, words, eps):
     return writes @ _direction(gain, table, words) / _scale(writes.mean(0), eps)
 
 
-@credit.mistake("return each part's number, not its share of the gap")
+@credit.mistake("return each part's contribution itself, not its share of the gap")
 def _(writes, gain, table, words, eps):
     _fits(writes, gain, table, words)
     found = writes @ _direction(gain, table, words)
@@ -329,7 +329,7 @@ def _(draw):
         "a sequence repeated once", (_causal(draw, 1, 2, 8), torch.tensor([[3, 5, 1, 2, 3, 5, 1, 2]])), gradients=True
     )
     yield Case("several copies of one token", (_causal(draw, 1, 2, 6), torch.tensor([[7, 1, 7, 2, 7, 7]])))
-    yield Case("the same token all the time", (_causal(draw, 1, 3, 5), torch.full((1, 5), 2)))
+    yield Case("the same token throughout", (_causal(draw, 1, 3, 5), torch.full((1, 5), 2)))
     batch, heads, length = draw.sizes(3, 3, 8)
     tokens = draw.wholes(0, 3, batch, length)
     tokens[:, -1] = tokens[:, 0]
@@ -412,7 +412,7 @@ def _(weights, tokens):
     return _mean(weights, after, after.any(-1)).mean(0, keepdim=True).expand(weights.shape[1]).clone()
 
 
-@induction.mistake("a key after the query is not an earlier one")
+@induction.mistake("keys after the query do not count")
 def _(weights, tokens):
     after = _told(weights, tokens)
     return _mean(weights, after, after.tril().any(-1))
@@ -464,10 +464,10 @@ def _(weights, tokens):
     ),
 )
 def both_ways(gaps):
-    """Each part of a model may have its output from the clean text (1) or from the other text (0). `gaps`
-    (2, 2, ..., 2) has one axis per part and contains the gap for each combination. For example, in `gaps[1, 0, 1]` only part 1 is
-    from the other text. Return a tensor (2, part) with each part's share by *noising* (the clean run with only this
-    part from the other text) and by *denoising* (the reverse). A share is 0 if nothing changes and 1 if everything
+    """Each part of a model may have its output from the clean text (1) or from the other text (0). `gaps`, (2, 2, ...,
+    2), has one axis per part and contains the gap for each combination. In `gaps[1, 0, 1]`, only part 1, counted from
+    0, is from the other text. Return a tensor (2, part) with each part's share by *noising* (the clean run with only
+    this part from the other text) and by *denoising* (the reverse). A share is 0 if nothing changes and 1 if everything
     does.
 
     ```python
@@ -617,11 +617,11 @@ def _(gaps):
     ),
 )
 def rebuilt(u, into, bias, out, keep):
-    """Apply a sparse autoencoder to `u` (vector, d_model). `into` and `out` are (feature, d_model), and `bias` is (feature). A feature is
-    $\\max(0, \\text{in} \\cdot u + \\text{bias})$, and for each vector only the `keep` largest features remain, while
-    the others become 0. Return the rebuilt vectors, (vector, d_model), and the explained share, a zero-dimensional
-    tensor. This share is 1 minus the squared error divided by the squared distance from the mean vector of `u`, both
-    summed over all vectors and components.
+    """Apply a sparse autoencoder to `u` (vector, d_model). `into` and `out` are (feature, d_model), and `bias` is
+    (feature). A feature is $\\max(0, \\text{into} \\cdot u + \\text{bias})$, with its row of `into`, and for each
+    vector only the `keep` largest features remain, while the others become 0. Return the rebuilt vectors, (vector,
+    d_model), and the explained share, a zero-dimensional tensor. This share is 1 minus the squared error divided by the
+    squared distance from the mean vector of `u`, both summed over all vectors and components.
 
     ```python
     >>> both = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
@@ -661,7 +661,7 @@ def _(draw):
     yield Case(
         "as many features as components", (draw.normal(4, 4), draw.normal(4, 4), draw.normal(4), draw.normal(4, 4), 2)
     )
-    yield Case("more features to keep than there are is rejected", (u, into, bias, out, 2 * feature + 1), refuse=True)
+    yield Case("a keep above the number of features is rejected", (u, into, bias, out, 2 * feature + 1), refuse=True)
     yield Case("a keep of 0 is rejected", (u, into, bias, out, 0), refuse=True)
     yield Case("another width is rejected", (u, into[:, 1:], bias, out[:, 1:], 2), refuse=True)
     yield Case("one row of out too few is rejected", (u, into, bias, out[1:], 2), refuse=True)

@@ -130,7 +130,7 @@ def _(G, rounds=5):
     return _rounds(_divided(X, X.square().sum().sqrt()), rounds)
 
 
-@even_out.mistake("a matrix of zeros has the size 0, and 0 / 0 is NaN")
+@even_out.mistake("the norm of a matrix of zeros is 0, and 0 / 0 is NaN")
 def _(G, rounds=5):
     _matrix(G, rounds)
     return _rounds(G / G.square().sum().sqrt(), rounds)
@@ -174,7 +174,7 @@ def _(G, rounds=5):
     hints=(
         "Compute the momentum first: 0.95 times the old one plus 0.05 times the gradient. Nesterov's form mixes in the gradient once more.",
         "`even_out` of exercise 22.1 makes the directions equally long. Call it or copy its three lines.",
-        "Decay multiplies the weights by `1 - rate * decay` before the step. A tall matrix takes a larger step, by a square root.",
+        "Decay multiplies the weights by `1 - rate * decay` before the step. For a tall matrix, multiply the step by the square root of rows / columns.",
     ),
 )
 def muon_update(W, gradient, mean, rate, decay):
@@ -324,7 +324,7 @@ def _(W, gradient, mean, rate, decay):
     return (1 - rate * decay) * W + rate * _longer(W) * _even(0.95 * mean + 0.05 * gradient), mean
 
 
-@muon_update.mistake("a matrix of zeros has size 0, and 0 / 0 is NaN")
+@muon_update.mistake("the norm of a matrix of zeros is 0, and 0 / 0 is NaN")
 def _(W, gradient, mean, rate, decay):
     _one_shape(W, gradient, mean, rate, decay)
     mean = 0.95 * mean + 0.05 * gradient
@@ -437,7 +437,9 @@ def _ratio(noise, true):
     return None if true <= 0 else float(noise / true)
 
 
-@noise_in.mistake("the square of the mean of n gradients still has a part of the noise, noise / n: subtract it")
+@noise_in.mistake(
+    "the squared length of the mean of n gradients still contains a part of the noise, noise / n: subtract it"
+)
 def _(gradients):
     _two(gradients)
     large = gradients.mean(dim=0).square().sum()

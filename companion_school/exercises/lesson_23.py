@@ -21,7 +21,7 @@ from companion_school.checking.exercise import Case, exercise
     hints=(
         "How many tokens does the model read?",
         "Training costs six operations for each parameter and token.",
-        "The GPU does 40 % of its peak. A day has 86,400 seconds.",
+        "The GPU reaches 40 % of its peak. A day has 86,400 seconds.",
     ),
 )
 def days_of_a_run():
@@ -71,7 +71,7 @@ def _():
     return 6 * 350e6 * 7e9 / 4e14
 
 
-@days_of_a_run.mistake("you took 20 tokens, not 20 for each parameter")
+@days_of_a_run.mistake("you took 20 tokens in total, not 20 for each parameter")
 def _():
     return 6 * 350e6 * 20 / 4e14 / 86_400
 
@@ -124,7 +124,7 @@ def training_operations(matrices, tokens, frozen=()):
     fits = all(matrices[at][1] == matrices[at + 1][0] for at in range(len(matrices) - 1))
     if tokens < 1 or not fits or any(at not in range(len(matrices)) for at in frozen):
         raise ValueError(
-            f"tokens={tokens}, matrices={matrices}, frozen={frozen}: expected tokens >= 1, matrices that fit together, and frozen indices among theirs"
+            f"tokens={tokens}, matrices={matrices}, frozen={frozen}: expected tokens >= 1, sizes that match, and the indices of matrices in frozen"
         )
     forward = backward = 0
     needed = False  # does any matrix before this one need a gradient?
@@ -161,7 +161,7 @@ def _(draw):
 def _products(matrices, tokens, frozen):
     fits = all(matrices[at][1] == matrices[at + 1][0] for at in range(len(matrices) - 1))
     if tokens < 1 or not fits or any(at not in range(len(matrices)) for at in frozen):
-        raise ValueError("expected tokens >= 1, matrices that fit together, and frozen indices among theirs")
+        raise ValueError("expected tokens >= 1, sizes that match, and the indices of matrices in frozen")
     return [2 * tokens * inputs * outputs for inputs, outputs in matrices]
 
 
@@ -274,8 +274,8 @@ def _(matrices, tokens, frozen=()):
     },
     hints=(
         "Given the floor and both exponents, the law is linear in the two factors.",
-        "A row of the least-squares problem is parameters^-alpha and tokens^-delta; its right-hand side is the score minus the floor.",
-        "The error is the root of the mean of the squared differences.",
+        "A row of the least-squares problem contains parameters^-alpha and tokens^-delta; its right-hand side is the score minus the floor.",
+        "The error is the square root of the mean of the squared differences.",
     ),
 )
 def fit_factors(parameters, tokens, scores, floor, alpha, delta):

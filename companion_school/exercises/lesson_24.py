@@ -21,13 +21,13 @@ from companion_school.checking.exercise import Case, exercise
     hints=(
         "Write down the shingles of two words of each sentence. A set contains each shingle once.",
         "The similarity is the number of shingles in both sets, divided by the number in either.",
-        "A band of three rows agrees with the similarity to the third power. Both bands must fail for the pair to be missed.",
+        "The probability that a band of three rows agrees is the similarity cubed. Both bands must fail for the pair to be missed.",
     ),
 )
 def similarity_and_link():
-    """Take "to be or not to be" and "to be or not to see". What is the Jaccard similarity of their sets of shingles of
-    two words? And with what probability do 2 bands of 3 rows link the two texts? Return both as a tuple of two
-    `float`s, accurate to at least four decimal places.
+    """Take "to be or not to be" and "to be or not to see". What is the Jaccard similarity of their sets of two-word
+    shingles? And with what probability do 2 bands of 3 rows link the two texts? Return both as a tuple of two `float`s,
+    accurate to at least four decimal places.
     """
     ### BEGIN SOLUTION
     similarity = 4 / 5
@@ -138,11 +138,11 @@ def _(draw):
     yield Case("nothing repeats", ("one\ntwo\nthree\nfour",))
     yield Case("spaces at both ends do not count", ("  first line\nfirst line  \n\tlast",))
     yield Case("blank lines are not lines", ("a page\n\n   \na page\n\n\nits end\n",))
-    yield Case("you ignored case: capital letters are different letters", ("Sale\nsale\nSALE\nsale",))
+    yield Case("capital letters are different letters", ("Sale\nsale\nSALE\nsale",))
     yield Case("one line", ("alone",))
     words = ["rugs", "a pan", "toys", "tin roofs", "lamp"]
     drawn = [words[draw.whole(0, 4)] for _ in range(12)]
-    yield Case("twelve lines of five", ("\n".join(drawn),))
+    yield Case("twelve lines drawn from five", ("\n".join(drawn),))
     yield Case("an empty text is rejected", ("",), refuse=True)
     yield Case("a text of blank lines is rejected", ("\n  \n\t\n",), refuse=True)
 
@@ -405,7 +405,7 @@ def _(member, rank):
     limits={"bands": (1,)},
     hints=(
         "Cut each signature into `bands` equal parts. Two texts are linked if some part is the same in both.",
-        "Use a dictionary from (band index, its numbers) to the first text that has them. Bands with different indices never match.",
+        "Use a dictionary that maps a band's index and hashes to the first text that has them. Bands with different indices never match.",
         "Links form chains: if a link joins two groups, all their members belong together. Label a group with its smallest index.",
     ),
 )
@@ -577,7 +577,7 @@ def _(signatures, bands):
 @exercise(
     "24.5",
     "How often each source is read",
-    task="Compute the shares of a data mixture and the readings of its sources",
+    task="Compute the shares of a data mixture, and how often it reads each source",
     points=2,
     difficulty=2,
     minutes=10,
@@ -590,10 +590,8 @@ def _(signatures, bands):
 def mixture(sizes, tokens, power):
     """A data mixture draws from several sources, and `sizes` lists the number of tokens in each. The share of a source
     is proportional to its size raised to the given `power`: 1 mixes in proportion to size, 0 gives all sources the same
-    share, and values in between upsample the small sources. Return
-        `(shares, readings)`,
-    two lists of floats: the share of each source in a run of `tokens` tokens, and how many times the run reads that
-    source.
+    share, and values in between upsample the small sources. Return `(shares, readings)`, two lists of floats: the share
+    of each source in a run of `tokens` tokens, and how many times the run reads that source.
 
     ```python
     >>> mixture([100, 900], 1200, 0.5)

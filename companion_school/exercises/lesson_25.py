@@ -11,7 +11,7 @@ from companion_school.checking.exercise import Case, exercise
 @exercise(
     "25.1",
     "Questions for two points",
-    task="Compute how many questions a difference takes",
+    task="Compute how many questions it takes to measure a difference",
     points=1,
     difficulty=1,
     minutes=5,
@@ -66,7 +66,7 @@ def _():
     return math.ceil(1.96 * 2 * math.sqrt(0.7 * 0.3) / 0.02)
 
 
-@questions_for_two_points.mistake("that is for shares of one half; 70 % have a smaller variance")
+@questions_for_two_points.mistake("you assumed a share of one half; a share of 70 % has a smaller variance")
 def _():
     return math.ceil(1.96**2 * 2 * 0.25 / 0.02**2)
 
@@ -179,7 +179,7 @@ def _by(choices, nats, prior, rule, size=lambda text: len(text.encode()), sign=-
     return [one + sign * before for one, before in zip(nats, prior, strict=True)]
 
 
-@choose.mistake("you ignore the rule: that is the sum each time")
+@choose.mistake("you ignore the rule and always use the sum")
 def _(choices, nats, prior, rule):
     _fitting(choices, nats, prior, rule)
     return _best(nats)
@@ -276,7 +276,7 @@ def mean_pass_at_k(counts, drawn, k):
     ```
 
     ★
-    - Raise a `ValueError` for an empty list, a count that is not from 0 to `drawn`, or a `k` that is not from 1 to `drawn`.
+    - Raise a `ValueError` for an empty list, a count below 0 or above `drawn`, or a `k` below 1 or above `drawn`.
     - Thousands of drawn answers must not cause an overflow.
     """
     ### BEGIN SOLUTION
@@ -356,7 +356,7 @@ def _(counts, drawn, k):
     return sum(counts) / drawn / len(counts)
 
 
-@mean_pass_at_k.mistake("k times the share counts two right answers twice")
+@mean_pass_at_k.mistake("k times the share counts a selection with two right answers twice")
 def _(counts, drawn, k):
     _sound(counts, drawn, k)
     return sum(min(1.0, k * right / drawn) for right in counts) / len(counts)

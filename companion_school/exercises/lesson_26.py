@@ -87,10 +87,11 @@ def _():
     ),
 )
 def zero_bytes(parameters, processes, stage):
-    """Return the number of bytes, an `int`, that weights, gradients and running means take in the process that stores
-    the most. All elements have 4 bytes, and Adam has two running means for each parameter. At `stage` 0 each process
-    stores everything. Stage 1 divides the running means among the processes, stage 2 also divides the gradients, and
-    stage 3 also divides the weights. If `parameters` is not divisible by `processes`, the size of a part is rounded up.
+    """Return the number of bytes, an `int`, that weights, gradients and running means take up in the process that
+    stores the most. All elements have 4 bytes, and Adam has two running means for each parameter. At `stage` 0 each
+    process stores everything. Stage 1 divides the running means among the processes, stage 2 also divides the
+    gradients, and stage 3 also divides the weights. If `parameters` is not divisible by `processes`, the size of a part
+    is rounded up.
 
     ```python
     >>> [zero_bytes(10, 4, stage) for stage in range(4)]
@@ -104,7 +105,7 @@ def zero_bytes(parameters, processes, stage):
     ### BEGIN SOLUTION
     if stage not in (0, 1, 2, 3) or parameters < 1 or processes < 1:
         raise ValueError(
-            f"parameters={parameters}, processes={processes}, stage={stage}: expected at least 1, at least 1, and 0 to 3"
+            f"parameters={parameters}, processes={processes}, stage={stage}: expected at least one parameter and one process, and a stage from 0 to 3"
         )
     part = -(-parameters // processes)  # rounded up without a float
     weights = part if stage >= 3 else parameters
@@ -212,9 +213,10 @@ def _(parameters, processes, stage):
     ),
 )
 def pipeline_seconds(stages, micro_batches):
-    """Micro-batches pass through a pipeline, forward only. `stages` lists the seconds that each stage needs for a micro-batch. A stage works on
-    one micro-batch at a time, in order, and hands it on immediately. Return `(seconds, bubble)`: the time when the last micro-batch leaves the
-    last stage, and the share of all stages' time until then during which they were idle.
+    """Micro-batches pass through a pipeline, forward only. `stages` lists the seconds that each stage needs for a
+    micro-batch. A stage works on one micro-batch at a time, in order, and hands it on immediately. Return `(seconds,
+    bubble)`: the time when the last micro-batch leaves the last stage, and the share of all stages' time up to then
+    that they spend idle.
 
     ```python
     >>> pipeline_seconds([1.0, 3.0], 4)
@@ -224,7 +226,7 @@ def pipeline_seconds(stages, micro_batches):
     ★
     - Raise a `ValueError` if there is no stage, if a stage's time is not above 0, or if the number of micro-batches is
       below 1.
-    - The list stays as it is.
+    - Do not change the list.
     """
     ### BEGIN SOLUTION
     if not stages or min(stages) <= 0 or micro_batches < 1:
@@ -250,7 +252,7 @@ def _(draw):
     yield Case("unequal stages", (times, micro))
     yield Case("one micro-batch", (times, 1))
     yield Case("one stage has no bubble", ([0.5], micro))
-    yield Case("the slowest is in the middle", ([1.0, 4.0, 2.0, 1.0], micro + 5))
+    yield Case("the slowest stage is in the middle", ([1.0, 4.0, 2.0, 1.0], micro + 5))
     yield Case("zero stages are rejected", ([], 3), refuse=True)
     yield Case("zero micro-batches are rejected", ([1.0, 2.0], 0), refuse=True)
     yield Case("a stage time of 0 is rejected", ([1.0, 0.0], 2), refuse=True)
@@ -528,12 +530,12 @@ def _(draw):
     processes, queries, width = draw.sizes(3, 2, 6)
     outputs, sums = draw.normal(processes, queries, width), draw.normal(processes, queries)
     yield Case("several queries", (outputs, sums))
-    yield Case("one alone", (outputs[:1], sums[:1]))
+    yield Case("one process alone", (outputs[:1], sums[:1]))
     yield Case("equal sums: the mean", (outputs, torch.zeros(processes, queries, dtype=double)))
     hidden = sums.clone()
     hidden[0] = -math.inf
     yield Case(
-        "all keys hidden from one",
+        "everything is hidden in one process",
         (outputs, hidden),
         right="in a causal ring the first queries meet such processes",
     )
@@ -580,7 +582,7 @@ def _(outputs, log_sums):
     return (finite[..., None] * _kept(outputs, log_sums)).sum(0) / finite.sum(0)[..., None]
 
 
-@merge.mistake("the softmax goes over the processes, not over the queries")
+@merge.mistake("the softmax runs over the processes, not over the queries")
 def _(outputs, log_sums):
     largest = log_sums.amax(1, keepdim=True)
     powers = (log_sums - torch.where(largest == -torch.inf, 0.0, largest)).exp()

@@ -435,7 +435,7 @@ def card_faults(card):
     ```
 
     ★
-    - A string of blanks is empty.
+    - A string of blanks counts as empty.
     - Do not change the dictionary.
     """
     ### BEGIN SOLUTION
@@ -587,7 +587,7 @@ def _(card):
 @exercise(
     "27.5",
     "The bill",
-    task="Compute operations, kilowatt-hours and dollars of a project",
+    task="Compute the operations, kilowatt-hours and dollars that a project takes",
     points=2,
     difficulty=2,
     minutes=15,
@@ -633,7 +633,7 @@ def _(draw):
     speed, watts, price, rent = 1e10 * draw.whole(2, 9), draw.whole(20, 90), draw.whole(10, 45) / 100, 2.5
     runs = [("train", a, 20 * a), ("read", a, 3 * b), ("train", b, 7 * c)]
     yield Case("only training, at home", ([("train", a, 20 * a)], speed, watts, price))
-    yield Case("a score is read, not trained", ([("read", a, 20 * b)], speed, watts, price))
+    yield Case("a text that is scored is read, not trained on", ([("read", a, 20 * b)], speed, watts, price))
     yield Case("three runs", (runs, speed, watts, price))
     yield Case("three runs on a rented machine", (runs, speed, watts, price, rent))
     yield Case("rent with electricity included", (runs, speed, watts, 0.0, rent))
@@ -642,7 +642,7 @@ def _(draw):
     yield Case("an empty list costs nothing", ([], speed, watts, price, rent), robust="every project has runs")
     yield Case("another kind of run is rejected", ([("rest", a, b)], speed, watts, price), refuse=True)
     yield Case("a speed of 0 is rejected", (runs, 0.0, watts, price), refuse=True)
-    yield Case("watts of 0 are rejected", (runs, speed, 0, price), refuse=True)
+    yield Case("0 watts are rejected", (runs, speed, 0, price), refuse=True)
 
 
 def _charged(runs, speed, watts, price, rent=0.0, *, each=(6, 2), kilo=1000, hour=3600, rented=True, power=True):
@@ -665,7 +665,7 @@ def _(*given):
     return _charged(*given, each=(2, 2))
 
 
-@bill.mistake("those are watt-hours: a kilowatt-hour has 1,000")
+@bill.mistake("those are watt-hours: a kilowatt-hour has 1,000 of them")
 def _(*given):
     return _charged(*given, kilo=1)
 
