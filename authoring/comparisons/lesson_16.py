@@ -41,13 +41,14 @@ def held() -> dict[Any, list[float]]:
 def silent() -> dict[Any, list[float]]:
     """Measure the behavior of a head at tokens that ask for an answer and at others, with and without a gate."""
     lesson, found, budgets = names_of("16", "setup", "sets-up-signs", "one-head", "sets-up-repeat"), {}, (200, 600)
-    for gated in (False, True):
+    said = {"first": "weight of first sign", "open": "gate open", "wrong without it": "wrong, first hidden"}
+    for name, gated in (("no gate", False), ("with a gate", True)):
         runs = [lesson["repeat"](gated, start, budgets)[1] for start in STARTS]
         for at, budget in enumerate(budgets):
             for measure in runs[0][at]:
                 for part, where in enumerate(("asked", "not asked")):
                     values = [run[at][measure][part] for run in runs]
-                    _noted(found, f"gate {gated}", f"{budget} updates", f"{measure}, {where}", values)
+                    _noted(found, f"{name}, {where}", f"{budget} updates", said.get(measure, measure), values)
     return found
 
 
@@ -163,7 +164,5 @@ def _train_streams(lesson: dict[str, Any], diagonal: float, start: int, budgets:
         optimizer.step()
         if step in budgets:
             noted.append(measures())
-            print(
-                f"diagonal {diagonal:g}, start {start}, {step} updates: loss {loss.item():.2f}", noted[-1], flush=True
-            )
+            print(f"start {start}, {step} updates: loss {loss.item():.2f}", flush=True)
     return noted
