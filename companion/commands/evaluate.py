@@ -78,7 +78,7 @@ def parser() -> Parser:
         default=[],
         metavar="PATH",
         help="text: evaluate on these files, folders or globs (or course or python, see companion train --help), "
-        "not on the held-out text",
+        "instead of the held-out text",
     )
     parser.add_argument(
         "--numbers", type=Count | None, help="number-words: number of held-out names to translate (default: 2,000)"

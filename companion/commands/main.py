@@ -48,11 +48,11 @@ COMMANDS = {
     "evaluate": (evaluate, "measure a run or a published model on unseen text"),
     "export": (export, "write a model for transformers, vLLM, SGLang or llama.cpp"),
     "inspect": (inspect, "show what a published model's folder contains, field by field"),
-    "get": (get, "download a published model, which then has a short name"),
+    "get": (get, "download a published model, so that every command accepts it"),
     "account": (account, "count a model's parameters, FLOPs and bytes"),
     "sizing": (sizing, "compute which model fits on which machine, and what it costs"),
     "doctor": (doctor, "describe this machine and check its calculations"),
-    "completion": (completion, "print a script for completion in a shell"),
+    "completion": (completion, "print a script for shell completion"),
 }
 """The library's commands. Each has a module, which defines `parser` and `run`, and a line of help."""
 

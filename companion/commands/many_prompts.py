@@ -77,7 +77,7 @@ def _of_json(line: str, where: str) -> Asked:
     except ValueError as error:
         raise ValueError(f"{where}: expected a JSON object, got other text ({why(error)})") from None
     if not isinstance(said, dict) or not isinstance(prompt := said.pop("prompt", None), str) or not prompt:
-        raise ValueError(f'{where}: expected an object with a "prompt" of at least one character')
+        raise ValueError(f'{where}: expected an object with a non-empty "prompt"')
     for key, value in said.items():
         known = ["stop", *_SETTINGS, *sorted(_SAMPLING)]
         if key not in known:

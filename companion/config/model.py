@@ -257,7 +257,7 @@ class LinearConfig:
         require(divides, "key_heads", self.key_heads, f"a divisor of heads={shown(self.heads)}")
         require(self.rule == "delta" or not self.negative, "negative", self.negative, "False for rule='sum'")
         used = self.gate is not None or self.decay == "channel"
-        require(used or self.rank is None, "rank", self.rank, "None without a gate and a decay by channel")
+        require(used or self.rank is None, "rank", self.rank, "None without a gate or a decay by channel")
 
     def resolved(self, heads: int, d_head: int) -> LinearConfig:
         """Fill in every size, for a model whose attention has `heads` heads with keys of width `d_head`."""
@@ -727,7 +727,7 @@ class ModelConfig:
         require(self.residual > 0, "residual", self.residual, "a number > 0")
         require_whole("later_heads", self.later_heads, 0)
         turns_some = self.positions.kind == "rotary" or self.attention.qk_norm != "unit"
-        require(turns_some, "qk_norm", self.attention.qk_norm, "another norm unless positions are rotary")
+        require(turns_some, "qk_norm", self.attention.qk_norm, "a different norm, because positions are not rotary")
         if self.embedding.apart:
             has = self.positions.kind == "learned" or self.embedding.norm
             two = "False, except in an encoder_decoder with learned positions or embedding.norm"

@@ -169,7 +169,7 @@ def read_corpus(paths: Sequence[str | Path], *, keep_repeats: bool = False) -> C
             titles[i] = named.title
             notes.extend(named.notes)
             if Path(path).exists():
-                notes.append(f"{path!r} is {named.title}; the file or folder of this name here is ./{path}")
+                notes.append(f"{path!r} is {named.title}; for the file or folder of this name, write ./{path}")
             continue
         for name, text in read_files(str(path), lambda file, _: read_text(file), seen, not_text):
             if text:

@@ -60,7 +60,7 @@ class Learning:
         "at the peak and falls only at the end",
     )
     decay_share: PartOfOne = setting(TRAINING, 0.2, "wsd: length of the decay at the end, as a fraction of the updates")
-    decay_shape: DecayShape = setting(TRAINING, "linear", "wsd: shape of the fall; 1-sqrt falls fast at first")
+    decay_shape: DecayShape = setting(TRAINING, "linear", "wsd: shape of the decay; 1-sqrt falls fast at first")
     width_base: Count | None = setting(
         TRAINING,
         None,
@@ -73,7 +73,7 @@ class Learning:
     z_loss: NonNegative = setting(
         TRAINING, 0.0, "weight of the loss that keeps the router's logits small; 0.001 is usual"
     )
-    bias_rate: NonNegative = setting(TRAINING, 0.001, "step of the expert bias (--balanced) after each update")
+    bias_rate: NonNegative = setting(TRAINING, 0.001, "step size of the expert bias (--balanced) after each update")
     seed: CountFromZero = setting(TRAINING, 0, "seed of the initial weights, the batches and dropout")
 
     def learning(self) -> dict[str, Any]:

@@ -219,7 +219,7 @@ class Settings(RunSettings, ABC):
     gating: Literal["topk_softmax", "softmax_topk", "softmax_topk_renormalised", "sigmoid"] = setting(
         MODEL, "topk_softmax", "how router scores become expert weights"
     )
-    shared_experts: CountFromZero = setting(MODEL, 0, "number of further experts that process every token")
+    shared_experts: CountFromZero = setting(MODEL, 0, "number of shared experts, which process every token")
     capacity: Number | None = setting(
         MODEL,
         None,

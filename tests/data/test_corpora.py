@@ -158,7 +158,7 @@ def test_a_file_whose_name_is_that_of_a_text_is_reached_by_its_path(tmp_path: Pa
     assert [document.text for document in read_corpus(["./course"]).documents] == ["mine"]
     named = read_corpus(["course"])
     assert named.documents == first_edition().documents
-    assert "the file or folder of this name here is ./course" in named.notes[-1]
+    assert "for the file or folder of this name, write ./course" in named.notes[-1]
 
 
 def test_no_document_and_no_long_stretch_of_text_is_on_both_sides_of_the_default_split() -> None:

@@ -89,7 +89,7 @@ class Places:
             return
         tensor = self.given.pop(old)
         if tensor.ndim == 0 or tensor.shape[-1] % len(new):
-            wanted = f"a multiple of {len(new)} in the last axis, to become {', '.join(new)}"
+            wanted = f"a last axis that can be divided into {len(new)} parts, {', '.join(new)}"
             raise ValueError(f"{self.folder}: {old} is {tuple(tensor.shape)}: expected {wanted}")
         parts = [tensor[..., i :: len(new)] for i in range(len(new))] if in_turn else tensor.chunk(len(new), -1)
         for name, part in zip(new, parts, strict=True):
@@ -223,8 +223,8 @@ class Places:
         """Permute the axes to `order`, then divide `axis` equally among the `new` names."""
         if len(new) > 1 and (tensor.ndim == 0 or tensor.shape[order[axis]] % len(new)):
             raise ValueError(
-                f"{self.folder}: {old} is {tuple(tensor.shape)}: expected a multiple of {len(new)} in one axis, "
-                f"to become {', '.join(new)}"
+                f"{self.folder}: {old} is {tuple(tensor.shape)}: expected an axis that can be divided into "
+                f"{len(new)} parts, {', '.join(new)}"
             )
         parts = tensor.permute(order).chunk(len(new), dim=axis) if len(new) > 1 else [tensor.permute(order)]
         for name, part in zip(new, parts, strict=True):
