@@ -322,7 +322,7 @@ def _release(flags: Namespace) -> int:
     if is_new:
         print(f"{file}: your new secret. Keep it: grading needs it, and no one else may read it.")
     for path in written:
-        print(f"{path}: written")
+        print(f"{path}: written{' with two invented students; replace them' if path.name == 'roster.csv' else ''}")
     if stages and notebooks is None:
         print(f"\n{project.UNGUIDED}")
     for warning in pset.warnings() if pset else ():
@@ -440,7 +440,7 @@ def _write_bundles(
 
 def _export(flags: Namespace) -> int:
     from companion_school.course.grading import lms
-    from companion_school.course.grading.gradebook import collect, names_known, students_and_sets, to_csv
+    from companion_school.course.grading.gradebook import collect, names_known, to_csv
     from companion_school.course.grading.results import load
 
     folder = Path(flags.folder)
@@ -454,8 +454,8 @@ def _export(flags: Namespace) -> int:
         raise ValueError(f"--to {to}: expected a file with a name other than marks.csv")
     must_be_writable(to.parent, "--to", str(to))
     rows = collect(folder, None if flags.roster is None else Path(flags.roster))
-    students, sets = students_and_sets(rows)
-    told = count(students, "student")
+    sets = sorted({row["assignment"] for row in rows})
+    told = count(len({row["student_id"] for row in rows}), "student")
     if flags.into is None:
         write_atomic(to, to_csv(rows))
     else:
@@ -480,10 +480,11 @@ def _alike(flags: Namespace) -> int:
     if bool(flags.exercises) == (flags.build is not None):
         raise ValueError("--exercises: expected at least one, as in --exercises 2.3 2.4, or the stages of --build")
     handed = handed_in(Path(flags.folder), flags.assignment, project=flags.build is not None)
-    if flags.build is not None:
-        answers = similarity.modules(handed, find_stages(flags.build))
-    else:
-        answers = similarity.programs(handed, [find_exercise(id) for id in flags.exercises])
+    with waiting("reading the answers"):
+        if flags.build is not None:
+            answers = similarity.modules(handed, find_stages(flags.build))
+        else:
+            answers = similarity.programs(handed, [find_exercise(id) for id in flags.exercises])
     if flags.export is not None:
         out = Path(flags.export)
         must_be_writable(out.absolute().parent, "--export", flags.export)
@@ -512,10 +513,11 @@ def _oral(flags: Namespace) -> int:
     near = [Path(), folder, folder.parent, Path(flags.seed_file).parent]
     task = choose(flags.exercises, flags.pset, None, near, secret)
     handed = handed_in(folder, task.name or None, project=bool(task.stages))
-    if task.stages:
-        answers = similarity.modules(handed, task.stages)
-    else:
-        answers = similarity.programs(handed, [one for one in task.exercises if not is_question(one.id)])
+    with waiting("reading the answers"):
+        if task.stages:
+            answers = similarity.modules(handed, task.stages)
+        else:
+            answers = similarity.programs(handed, [one for one in task.exercises if not is_question(one.id)])
     due = due_line(task.name, read_rule(task.course, task.name) if task.course else None)
     about = f"{task.name}: {due}\n\n" if task.name else ""
     write_atomic(to, oral.page([one.student for one in handed], answers, secret, flags.each, about))

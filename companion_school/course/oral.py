@@ -42,19 +42,8 @@ class Oral:
 
 
 Found = tuple[str, str, str]  # kind of question, the question, and points that a good answer mentions
-_SHAPING = {
-    "transpose",
-    "permute",
-    "view",
-    "reshape",
-    "unsqueeze",
-    "squeeze",
-    "flatten",
-    "movedim",
-    "expand",
-    "mT",
-    "T",
-}
+_SHAPING = {"transpose", "permute", "movedim", "mT", "T", "view", "reshape", "flatten", "expand"}
+_SHAPING |= {"unsqueeze", "squeeze"}
 _REDUCING = {"softmax", "log_softmax", "sum", "mean", "max", "amax", "cumsum", "argmax", "norm", "logsumexp", "var"}
 _OTHER = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">"}
 _SIGN = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}

@@ -66,7 +66,8 @@ def lessons_folder(named: str | None) -> Path:
     If a folder is given, no other folder is tried. Otherwise, the candidates are the folders `notebooks` in the current
     folder and beside the `companion` package.
 
-    Raises: ValueError: If no candidate contains a lesson's notebook.
+    Raises:
+        ValueError: If no candidate contains a lesson's notebook.
     """
     import companion
 

@@ -11,7 +11,7 @@ import html
 import importlib
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from random import Random
 
@@ -174,16 +174,21 @@ def write(name: str, questions: Sequence[Question], secret: bytes, out: Path, ve
     """
     letters = VERSIONS[:versions]
     folder, file = out / "release" / name, out / f"{name}_key.md"
-    for place in (folder, file):
-        if place.exists():
-            what = f"{place.relative_to(out)} already exists there; move it away or choose another name"
-            raise ValueError(f"--out {out}: {what}")
+    must_be_free(out, (folder, file))
     papers = [folder / f"{name}_{letter}.md" for letter in letters]
     for path, letter in zip(papers, letters, strict=True):
         write_atomic(path, paper(name, questions, secret, letter))
         write_atomic(path.with_suffix(".html"), printable(name, questions, secret, letter))
     write_atomic(file, key(name, questions, secret, letters))
     return [each for path in papers for each in (path, path.with_suffix(".html"))], file
+
+
+def must_be_free(out: Path, places: Iterable[Path]) -> None:
+    """Raise `ValueError` if one of these files and folders in `out` already exists."""
+    for place in places:
+        if place.exists():
+            what = f"{place.relative_to(out)} already exists there; move it away or choose another name"
+            raise ValueError(f"--out {out}: {what}")
 
 
 def exam_questions() -> dict[str, Question]:

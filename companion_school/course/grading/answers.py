@@ -50,9 +50,9 @@ class Unreadable(ValueError):
 class Answer:
     """An answer found under an exercise's function name.
 
-    Attributes: program: The definition with the imports, constants and helpers that it needs, or None if there is no
-        definition. broken: Syntax error in the cell that should define the function, or None if another cell defines
-        it.
+    Attributes:
+        program: The definition with the imports, constants and helpers that it needs; None if there is no definition.
+        broken: Syntax error in the cell that should define the function; None if another cell defines it.
         notes: Remarks for the student, such as "softmax is defined 2 times; the last counts".
     """
 

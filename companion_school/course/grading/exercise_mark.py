@@ -206,8 +206,12 @@ def _locked(gives: Callable[[int], Outcome]) -> Callable[[int], Outcome]:
     return get
 
 
-def mark(worker: Worker, exercise: Exercise, found: Found, keys: KeyRing, student: str, share: float = 0.0) -> Mark:
-    """Mark a student's answer to one exercise.
+def begin(
+    worker: Worker, exercise: Exercise, found: Found, keys: KeyRing, student: str, share: float = 0.0
+) -> Callable[[], Mark]:
+    """Run an exercise's public cases, and return a function that runs the hidden cases and returns the mark.
+
+    A grader calls `begin` for all exercises before it runs any hidden case.
 
     Args:
         worker: Runs the student's code.
@@ -216,16 +220,6 @@ def mark(worker: Worker, exercise: Exercise, found: Found, keys: KeyRing, studen
         keys: The answer keys.
         student: The student's name, on which the order of the hidden cases depends.
         share: Extra points for a robust answer, as a fraction of the exercise's points.
-    """
-    return begin(worker, exercise, found, keys, student, share)()
-
-
-def begin(
-    worker: Worker, exercise: Exercise, found: Found, keys: KeyRing, student: str, share: float = 0.0
-) -> Callable[[], Mark]:
-    """Run an exercise's public cases, and return a function that runs the hidden cases and returns the mark.
-
-    The arguments are the same as for `mark`. A grader calls `begin` for all exercises before it runs any hidden case.
     """
     answer, book = found.answer, parts(exercise)
 
@@ -443,8 +437,3 @@ class Graded:
     marks: tuple[Mark, ...]
     texts: tuple[Text, ...] = ()
     warning: str = ""
-
-    @property
-    def points(self) -> float:
-        """Points earned, not counting written answers."""
-        return sum((mark.points for mark in self.marks), 0.0)

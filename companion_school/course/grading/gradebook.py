@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from companion_school.course.grading.tables import Row, as_csv, number, quoted, read_number, read_table, unquoted
@@ -200,8 +200,3 @@ def _letters(name: str) -> str:
     """Return a name in lower case without accents, spaces or punctuation other than @."""
     apart = unicodedata.normalize("NFKD", name).casefold().translate(_WHOLE)
     return "".join(letter for letter in apart if letter.isalnum() or letter == "@")
-
-
-def students_and_sets(rows: Sequence[Row]) -> tuple[int, list[str]]:
-    """Return the number of students in a table, and the sorted names of its problem sets."""
-    return len({row["student_id"] for row in rows}), sorted({row["assignment"] for row in rows})

@@ -14,7 +14,7 @@ from pathlib import Path
 from companion.ground import display
 from companion.ground.atomic import write_atomic
 from companion_school.checking.exercise import STAR
-from companion_school.course.grading.exercise_mark import OUTCOMES, Graded
+from companion_school.course.grading.exercise_mark import OUTCOMES
 from companion_school.course.grading.feedback import page
 from companion_school.course.grading.gradebook import COLUMNS, KEEP, names_known
 from companion_school.course.grading.lateness import EXTENSIONS, Lateness, read_rule
@@ -29,7 +29,6 @@ from companion_school.course.grading.results import (
     Settled,
     load,
     read_overrides,
-    record_of,
     settle,
     store,
 )
@@ -58,6 +57,7 @@ def table(settled: Sequence[Settled], assignment: str, rule: Lateness | None = N
 def _row(one: Settled, assignment: str, rule: Lateness | None) -> Row:
     record = one.record
     earned = (one.score is not None or one.waits) and one.is_earned
+    changes = [*one.changes, *(line.override for line in one.lines if line.override)]
     row = {
         "assignment": assignment,
         "duedate": rule.due_of(one.known_as or record.student, assignment) if rule else "",
@@ -72,7 +72,7 @@ def _row(one: Settled, assignment: str, rule: Lateness | None) -> Row:
         "also_handed_in": quoted("; ".join(record.others)),
         "time_from": record.time_from,
         "late_days": str(one.late.days or ""),
-        "changed_by_hand": quoted("; ".join(_change(line) for line in _changes(one))),
+        "changed_by_hand": quoted("; ".join(f"{each.item} {number(each.points)} by {each.author}" for each in changes)),
     }
     for line in one.lines:
         groups = "; ".join(f"{each.name}: {number(each.points)} of {number(each.most)}" for each in line.item.groups)
@@ -87,16 +87,6 @@ def _columns(item: Item) -> list[str]:
     if item.written or item.section:
         return [item.id, f"{item.id} points"]
     return [item.id, f"{item.id} points", f"{item.id} robust", *[f"{item.id} groups"] * (len(item.groups) > 1)]
-
-
-def _changes(one: Settled) -> list[tuple[str, str, str]]:
-    found = [*one.changes, *(line.override for line in one.lines if line.override)]
-    return [(each.item, number(each.points), each.author) for each in found]
-
-
-def _change(change: tuple[str, str, str]) -> str:
-    item, points, author = change
-    return f"{item} {points} by {author}"
 
 
 def summary(settled: Sequence[Settled]) -> str:
@@ -147,22 +137,6 @@ def statistics(settled: Sequence[Settled]) -> str:
         for (outcome, mistake), many in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
             rows.writerow((id, outcome, mistake, many))
     return text.getvalue()
-
-
-def write(graded: Sequence[Graded], assignment: str, out: Path, course: Path | None = None) -> list[str]:
-    """Store these students' results, replacing all earlier results, and write the tables and pages (see `publish`).
-
-    Args:
-        graded: The marks.
-        assignment: Name of the problem set or project.
-        out: Output folder.
-        course: Folder into which the problem set was released; None if unknown.
-
-    Returns:
-        Error messages for pages that could not be written.
-    """
-    records = tuple(record_of(one) for one in graded)
-    return publish(Results(assignment, str(course.resolve()) if course else "", records), out)[1]
 
 
 def publish(results: Results, out: Path) -> tuple[list[Settled], list[str]]:

@@ -20,7 +20,8 @@ from companion_school.checking.exercise import Exercise
 from companion_school.checking.operator_watch import forbidden_uses
 from companion_school.course.grading.exercise_mark import OUTCOMES, Graded
 from companion_school.course.grading.grade import grade
-from companion_school.course.grading.marks_csv import write
+from companion_school.course.grading.marks_csv import publish
+from companion_school.course.grading.results import Results, record_of
 from companion_school.course.grading.sandbox.parent import Limits
 from companion_school.course.grading.submissions import handed_in
 from companion_school.course.points import shares
@@ -87,7 +88,7 @@ def run_hostile_class(jobs: int = 2) -> list[Trial]:
             slowly = grade(late, book, _SECRET.encode(), jobs=jobs, limits=PATIENT) if late else []
             again = {one.handed: one for one in slowly}
             graded += [again.get(one.handed, one) for one in found]
-        write(graded, "hostile", out)
+        publish(Results("hostile", "", tuple(map(record_of, graded))), out)
         trials = [Trial(TARGET, "hostile", student.handed.student, 0, _fault(student, students)) for student in graded]
         told = _leaks_in(out, chosen, graded)
     return [*trials, Trial(TARGET, "hostile", "what the feedback reveals", 0, told)]

@@ -53,12 +53,7 @@ class ProblemSet:
     @property
     def ids(self) -> list[str]:
         """The ids of all exercises, questions and written answers."""
-        return [
-            *(one.id for one in self.exercises),
-            *(one.id for one in self.questions),
-            *(one.id for one in self.written),
-            *(one.id for one in self.numbers),
-        ]
+        return [one.id for one in (*self.exercises, *self.questions, *self.written, *self.numbers)]
 
     def warnings(self) -> list[str]:
         """Return a warning for each question that makes no sense without its lesson."""

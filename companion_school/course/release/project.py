@@ -6,7 +6,6 @@ FOLDER/NAME.md          the teacher's page
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from companion_school.build.parts import FORBIDDEN, OPEN, parts, points_of
 from companion_school.build.stages import STAGES, Stage
 from companion_school.build.stubs import given, names, reference
 from companion_school.build.workspace import TAKEN, lay_stubs
+from companion_school.course.exam.paper import must_be_free
 from companion_school.course.grading.lateness import Lateness, due_line
 
 UNGUIDED = (
@@ -51,9 +51,8 @@ def release(
     place, page = check_free(name, stages, out)
     needed = {number for stage in stages for number in stage.needs} - {stage.number for stage in stages}
     out.mkdir(parents=True, exist_ok=True)
-    unfinished = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=out))
-    try:
-        made = unfinished / name
+    with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=out) as unfinished:
+        made = Path(unfinished, name)
         lay_stubs(made / "transformer", stages)
         for number in sorted(needed):
             write_atomic(made / "transformer" / STAGES[number].file, f"{TAKEN}\n{reference(number)}")
@@ -63,8 +62,6 @@ def release(
         write_atomic(made / "README.md", _for_students(name, stages, needed, guided=notebooks is not None))
         place.parent.mkdir(parents=True, exist_ok=True)
         made.rename(place)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
     write_atomic(page, _for_teachers(name, stages, needed, due_line(name, rule), guided=notebooks is not None))
     return [place, page]
 
@@ -76,10 +73,7 @@ def check_free(name: str, stages: Sequence[Stage], out: Path) -> tuple[Path, Pat
         ValueError: One of them already exists, or a stage has no check yet.
     """
     places = out / "release" / name, out / f"{name}.md"
-    for path in places:
-        if path.exists():
-            what = f"it already has {path.relative_to(out)}; move it away, or choose another name"
-            raise ValueError(f"--out {out}: {what}")
+    must_be_free(out, places)
     for stage in stages:
         if not parts(stage.number):
             raise ValueError(f"--build: stage {stage.number}, {stage.file}, has no check yet")

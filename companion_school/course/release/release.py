@@ -15,7 +15,6 @@ companion.
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Iterable
 from importlib.resources import files
@@ -27,6 +26,7 @@ from companion.ground.waiting import counted
 from companion_school.checking.exercise import BEGIN, END, Exercise
 from companion_school.checking.problem_set_checks import to_text as key_text
 from companion_school.checking.sealed_keys import seal
+from companion_school.course.exam.paper import must_be_free
 from companion_school.course.grading.lateness import Lateness
 from companion_school.course.grading.marks_csv import page_name
 from companion_school.course.hidden_seeds import PUBLIC_SEED, hidden_seeds
@@ -176,11 +176,11 @@ def release(pset: ProblemSet, secret: bytes, out: Path, rule: Lateness | None = 
     received = student_files(pset, kept_notebook)
     kept = received | {f"{pset.name}.ipynb": to_text(kept_notebook).encode()}
     out.mkdir(parents=True, exist_ok=True)
-    unfinished = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=out))
-    try:
-        for folder, contents in (("source", kept), ("release", received)):
+    with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=out) as folder:
+        unfinished = Path(folder)
+        for part, contents in (("source", kept), ("release", received)):
             for path, content in contents.items():
-                write_atomic(unfinished / folder / path, content)
+                write_atomic(unfinished / part / path, content)
         write_atomic(unfinished / "page", page(pset, rule))
         if pset.written:
             write_atomic(unfinished / "marking", "\n".join(map(marking_page, pset.written)))
@@ -188,8 +188,6 @@ def release(pset: ProblemSet, secret: bytes, out: Path, rule: Lateness | None = 
         for made, place in zip(made_now, places, strict=False):
             place.parent.mkdir(exist_ok=True)
             (unfinished / made).rename(place)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
     for name, source in (("nbgrader_config.py", "nbgrader_config.py.txt"), ("roster.csv", "roster.csv")):
         if not (out / name).exists():
             write_atomic(out / name, document(source))
@@ -217,11 +215,7 @@ def check_free(pset: ProblemSet, out: Path) -> list[Path]:
     places += [out / f"{pset.name}_marking.md"] * bool(pset.written) + [out / f"{pset.name}_sheets"] * bool(
         pset.numbers
     )
-    for place in places:
-        if place.exists():
-            raise ValueError(
-                f"--out {out}: {place.relative_to(out)} already exists there; move it away or choose another name"
-            )
+    must_be_free(out, places)
     return places
 
 

@@ -11,7 +11,7 @@ from companion.commands.main import main
 from companion_school.checking.examine import key_of
 from companion_school.course.grading import feedback, marks_csv
 from companion_school.course.grading.answers import Answer
-from companion_school.course.grading.exercise_mark import Graded, KeyRing, mark
+from companion_school.course.grading.exercise_mark import Graded, KeyRing, begin
 from companion_school.course.grading.gradebook import COLUMNS
 from companion_school.course.grading.results import Results, load, read_overrides, record_of, settle
 from companion_school.course.grading.sandbox import wall
@@ -133,7 +133,7 @@ def test_a_page_without_anything_to_grade_has_no_table_of_zeros(class_of_five):
 
 def marked(exercise, program):
     with Worker(Limits(1.0)) as worker:
-        return mark(worker, exercise, Found(True, Answer(program), ()), KeyRing(b"nobody can guess this"), "ada")
+        return begin(worker, exercise, Found(True, Answer(program), ()), KeyRing(b"nobody can guess this"), "ada")()
 
 
 def lead(one):
@@ -176,7 +176,7 @@ def test_what_ends_its_process_on_a_case_of_one_group_keeps_the_points_of_the_ot
     assert any(case.arguments[1] == 20 for case in merges.inputs())
     found = Found(True, Answer(ends), ())
     with Worker(Limits()) as worker:
-        came_to = mark(worker, merges, found, KeyRing(b"nobody can guess this secret"), "ada")
+        came_to = begin(worker, merges, found, KeyRing(b"nobody can guess this secret"), "ada")()
     assert came_to.outcome == "crashed" and [one.points for one in came_to.earned] == [2, 1, 1, 0]
 
 
@@ -189,7 +189,7 @@ def test_what_ends_its_process_where_it_must_refuse_is_right_and_not_robust():
     with Worker(Limits()) as worker:
         keys = KeyRing(b"nobody can guess this secret")
         ended, took, robust = (
-            mark(worker, merges, Found(True, Answer(text), ()), keys, "ada", 0.25)
+            begin(worker, merges, Found(True, Answer(text), ()), keys, "ada", 0.25)()
             for text in (ends, takes, merges.solution)
         )
     assert [one.outcome for one in (ended, took, robust)] == ["right"] * 3
@@ -204,7 +204,9 @@ def test_the_marks_say_what_is_robust():
     assert takes != mask.solution
     with Worker(Limits()) as worker:
         keys = KeyRing(b"nobody can guess this secret")
-        marks = [mark(worker, mask, Found(True, Answer(text), ()), keys, "ada", 0.5) for text in (takes, mask.solution)]
+        marks = [
+            begin(worker, mask, Found(True, Answer(text), ()), keys, "ada", 0.5)() for text in (takes, mask.solution)
+        ]
     handed = [Handed(name, (), "") for name in ("ada", "ben")]
     records = [record_of(Graded(one, "read", None, (each,))) for one, each in zip(handed, marks, strict=True)]
     class_of_two = settle(Results("week2", "", tuple(records)), {}, [])

@@ -49,7 +49,7 @@ def test_a_project_is_handed_out_with_stubs_and_no_solution(course, capsys):
     page = (course / "course" / "project.md").read_text("utf-8")
     assert "22 points" in page and "companion grade hand-ins/ --pset project" in page
     assert main(["course", "release", "project", "--build", "2", "--out", "course"]) == 2
-    assert "it already has release/project" in capsys.readouterr().err
+    assert "release/project already exists there" in capsys.readouterr().err
     assert main(["course", "release", "later", "--build", "4", "--out", "course"]) == 0
     taken = course / "course" / "release" / "later" / "transformer" / "attention.py"
     assert taken.read_text("utf-8").startswith("# taken:")
