@@ -16,7 +16,7 @@ MOMENTS = (80, 100)
 
 
 def curve() -> dict[tuple[int, int], dict[int, tuple[float, float, float]]]:
-    """Measure the training loss, the share of right tokens with teacher forcing, and of right names in free running.
+    """Measure the training loss, the accuracy of tokens with teacher forcing, and of names in free running.
 
     Returns:
         The three values after each update, by total number of updates and seed.

@@ -53,7 +53,7 @@ def silent() -> dict[Any, list[float]]:
 
 
 def balanced() -> dict[Any, list[float]]:
-    """Measure bits per held-out byte and the evenness of the load without balancing, with the loss, or the bias."""
+    """Measure bits per held-out byte and load balance without balancing, with the loss and with the bias."""
     cells = "setup", "sets-up-text", "sets-up-learn", "sets-up-watch", "sets-up-held", "sets-up-experts"
     lesson, found = names_of("16", *cells), {}
     for setting, (config, more) in lesson["remedies"].items():

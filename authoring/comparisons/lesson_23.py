@@ -20,7 +20,7 @@ def valley() -> dict[tuple[int, str], list[float]]:
         for budget, eighth in (("a quarter", 2), ("half", 4), ("all", 8)):
             ends = [list(run["scores"].values())[eighth - 1] for run in runs]
             found[width, budget] = ends
-            print(row(f"width {width}", f"{budget} of the compute", "bits per byte", ends), flush=True)
+            print(row(f"width {width}", budget, "bits per byte", ends), flush=True)
     return found
 
 
@@ -33,7 +33,7 @@ def parts() -> dict[tuple[int, str], list[float]]:
         for budget, eighth in (("half", 4), ("all", 8)):
             ends = [list(run["scores"].values())[eighth - 1] for run in runs]
             found[part, budget] = ends
-            print(row(f"1/{part} of the text", f"{budget} of the compute", "bits per byte", ends), flush=True)
+            print(row(f"1/{part} of the text", budget, "bits per byte", ends), flush=True)
     return found
 
 
