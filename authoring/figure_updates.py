@@ -1,8 +1,8 @@
 """Update the scripts and styles in the outputs of figures without running any cell.
 
-The output of a figure contains everything it needs to work in a saved notebook without a kernel. The picture, data and
-tables in it depend on the cell and are left as they are. Its scripts and styles come from the package and are the same
-in every output, so the builder replaces them when they change.
+The output of a figure contains everything it needs to work in a saved notebook without a kernel. Its picture, data and
+tables depend on the cell and are not changed. Its scripts and styles come from the package and are the same in every
+output, so the builder replaces them when they change.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ def finish(path: Path) -> Finished:
     """Return the cells of the notebook that is built from a source, with all links resolved.
 
     Raises:
-        SourceError: If a role or target is invalid. The message gives the line.
+        SourceError: If a role or target is invalid. The message gives the line number.
     """
     source = read_source(path)
     counted = parts(source)

@@ -28,7 +28,8 @@ class Setting:
 
     Attributes:
         device: The device that runs the models.
-        precision: `"fp32"` or `"bf16"`. For `"bf16"`, contenders are checked against each other in both precisions.
+        precision: `"fp32"`, or `"bf16"` to check contenders against each other in both precisions and to time them in
+            bf16.
         compile: Whether to measure compiled models as well.
         rounds: Number of measurements of each contender.
         chip: This machine's measured peak rates.

@@ -15,7 +15,7 @@ class Size:
         name: Name on the command line.
         config: Configuration of the decoder, for training as well as generation.
         batch: Number of rows in a training step, with `config.context` tokens each.
-        prompt: Number of prompt tokens in decoding. Prefill reads half the context instead.
+        prompt: Number of prompt tokens in decoding (prefill reads half the context instead).
         new: Number of tokens that decoding generates.
     """
 

@@ -58,8 +58,7 @@ def interleaved(
         runs: Functions to time, by name.
         rounds: Number of rounds.
         device: Device to wait for after each sample.
-        least: Minimum duration of a sample, in seconds. Faster runs are repeated, and the sample is the mean of the
-            repetitions.
+        least: Minimum duration of a sample in seconds; faster runs are repeated, and the sample is their mean.
         patience: Number of seconds after which no new round is started, once `FEWEST` rounds are done.
         what: Name to show on the progress bar.
 

@@ -36,8 +36,7 @@ class Page:
     Attributes:
         file: Its path, relative to the notebooks' folder.
         make: Function that returns its content.
-        inputs: For a picture, a function that returns a digest of everything that affects the picture. The picture is
-            up to date if it contains the same digest.
+        inputs: For a picture, a function that returns the digest that the picture contains if it is up to date.
     """
 
     file: str

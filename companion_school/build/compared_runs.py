@@ -31,9 +31,10 @@ class Node:
         parents: Keys of the nodes from which this node is computed, nearest first.
         home: Names of the stub's functions that may compute the tensor, most likely first.
         place: Location in the model, such as "block 0", or "".
-        scores: True for the input of a softmax. In this case, the comparison ignores masked positions and any constant
-            added to a whole row.
-        inner: True for an intermediate result that no function or module returns. Equivalent code may never compute it.
+        scores: True for the input of a softmax, for which masked positions and a constant added to a whole row are
+            ignored.
+        inner: True for an intermediate result that no function or module returns, so that equivalent code need not
+            compute it.
     """
 
     key: str

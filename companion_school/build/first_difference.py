@@ -58,8 +58,8 @@ def where(stage: int, folder: Path, *, itself: bool = False, guess: bool = True)
     Args:
         stage: Number of the stage.
         folder: The learner's folder.
-        itself: True if the fault is known to be in this stage's file. If so, the reference versions of the other files
-            are used, and only lines of this file are reported.
+        itself: True if the fault is known to be in this stage's file, so that references replace the other files and
+            only lines of this file are reported.
         guess: Whether to suggest a fix if a known bug or mistake gives the same tensor.
     """
     wanted = [STAGES[number].module for number in (*STAGES[stage].needs, stage)]

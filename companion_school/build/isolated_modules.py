@@ -35,8 +35,7 @@ class World:
     yet.
 
     Args:
-        sources: Text of each module, by name. If one of these modules imports another by name, it gets this world's
-            module.
+        sources: Text of each module, by name. A module that imports another one by name gets this world's module.
         stage: Name of the module whose names are the world's attributes.
         files: Path of each module in tracebacks, by name (default: made-up paths).
     """

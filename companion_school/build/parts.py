@@ -70,8 +70,8 @@ class Part:
 
     Attributes:
         stage: The stage.
-        name: Name in reports. It is the name of the probe and usually begins with the name of a definition.
-        shows: A sentence that says what is right if the part is right. It is the probe's docstring.
+        name: Name in reports, which is the name of the probe and usually begins with the name of a definition.
+        shows: The probe's docstring, which says what is right if the part is right.
         points: The part's share of the stage's points.
         probe: The function that calls the learner's file.
         excused: See `checking.exercise.exercise`, which also explains `limits` and `exact_zero`.

@@ -192,8 +192,7 @@ class Recorder(TorchFunctionMode):
         Args:
             name: Key in `Log.marks`.
             value: The value.
-            made: Tensors from which the value was computed. The latest of the operations that computed these tensors is
-                recorded as the value's origin.
+            made: Tensors from which the value was computed, the most recent of which determines the recorded origin.
         """
         with self.unseen():
             makers = [maker for tensor in made if (maker := self._makers.get(id(tensor))) is not None]

@@ -31,8 +31,7 @@ def faults(part: Part, seeds: Sequence[int] = SEEDS, naming: Sequence[int] = SEE
     Args:
         part: The part.
         seeds: Seeds with which the reference and the variants must pass.
-        naming: Subset of `seeds` with which the check must name each known mistake. Checking this takes most of the
-            time.
+        naming: Subset of `seeds` with which the check must name each known mistake, which takes most of the time.
     """
     exercise = part.exercise()
     for seed in seeds:

@@ -92,7 +92,7 @@ def in_this_process(answer: Answer, forbidden: Collection[str] = (), watch: Watc
 
     Args:
         answer: The function to call.
-        forbidden: Names that the answer must not use. Ignored if `watch` is given.
+        forbidden: Names that the answer must not use (ignored if `watch` is given).
         watch: The watch that detects forbidden operators (default: a new one for `forbidden`).
     """
     watch = watch or Watch(forbidden)
@@ -227,7 +227,7 @@ def copied(value: Any, leaves: bool, other_order: bool = False) -> Any:
     """Return a copy of a value that shares no memory with it.
 
     Args:
-        value: A tensor, or dicts, lists and tuples of tensors. Anything else is returned unchanged.
+        value: A tensor, or dicts, lists and tuples of tensors; anything else is returned unchanged.
         leaves: If true, floating-point tensors in the copy require gradients.
         other_order: If true, tensors in the copy have a different memory layout (`in_other_order`).
     """

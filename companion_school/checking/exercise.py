@@ -73,8 +73,8 @@ class Case:
         tolerance: Absolute and relative tolerance for each number; by default, it depends on the dtype.
         exact_zero: Whether entries that are expected to be 0 must be exactly 0; None means that the `Exercise` decides.
         only_nan: If true, an answer passes if its result contains NaN or if it rejects the arguments.
-        alias: Whether the result may share memory with the arguments. Set by the `Exercise` for all its cases.
-        layout: Whether the arguments may have any memory layout. Set by the `Exercise` for all its cases.
+        alias: Whether the result may share memory with the arguments (set by the `Exercise` for all its cases).
+        layout: Whether the arguments may have any memory layout (set by the `Exercise` for all its cases).
         room: Limit on the peak memory of the call in bytes, not counting its arguments; None for no limit.
         says: If the arguments must be rejected, text that the error message must contain.
         part: Index of the part of the result that is compared; None to compare the whole result.
@@ -130,8 +130,8 @@ class Group:
         name: What an answer that passes these cases can handle, in words that students understand, such as "several
             heads".
         points: Points for these cases: half for the public cases and half for the hidden ones.
-        shows: Properties (`Case.shows`) of the cases in this group. This is empty for one group of the exercise, which
-            gets all remaining cases, including the derived ones.
+        shows: Properties (`Case.shows`) of the cases in this group; empty for the group that gets all remaining cases,
+            including the derived ones.
     """
 
     name: str
@@ -217,7 +217,7 @@ class Exercise:
         room: Function of all arguments that returns the memory limit in bytes; None if the statement sets no limit.
         groups: Groups of cases that earn points by themselves. An answer that fails the first group earns nothing. If
             there are no groups, the points are earned for all cases together.
-        offered: Choices of a question. If there are choices, no other answer is accepted.
+        offered: The only accepted answers of a question with choices.
         mistakes: Known wrong answers.
         variants: Alternative solutions.
     """
@@ -375,7 +375,7 @@ def exercise(
         limits: For each argument, by name, the values with which the statement compares it, or a function of all
             arguments that returns these values. Derived cases hit these values exactly or miss them narrowly.
         room: Function of all arguments that returns how many bytes an answer may use at any one time, not counting the
-            arguments. The limit is tested on the largest case.
+            arguments (tested on the largest case).
         groups: Groups of cases that earn points by themselves; without groups, the points are earned for all cases
             together.
 

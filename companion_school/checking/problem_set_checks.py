@@ -33,7 +33,7 @@ def check(id: str | float, group: int | None = None) -> None:
     Args:
         id: Number of the exercise, such as "2.3".
         group: Number of a group of cases, for an exercise whose groups earn points separately (default: all cases).
-            The verdict is only on this group, but the first group must pass as well.
+            The first group must pass as well.
 
     Raises:
         NotYet: The answer is not right. The message names the property that fails, the smallest input that shows the

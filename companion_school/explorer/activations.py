@@ -130,7 +130,7 @@ def patched(
         source: Ids that the encoder of an encoder-decoder reads; empty for a decoder.
         states: The states to insert.
         layer: Number of the block after which the stream is replaced; 0 for the input of the first block.
-        first: Position of the first state. Each further state is inserted one position further to the right.
+        first: Position of the first state; each further state is inserted one position further to the right.
         off: Heads and experts to switch off (see `switched_off`).
 
     Returns:

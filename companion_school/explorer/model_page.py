@@ -87,9 +87,9 @@ def model_page(
         model: A decoder or an encoder-decoder from the package, or your own model if it uses the names of the build
             track.
         words: The tokenizer.
-        text: The text that the model reads. If the model runs on the page, readers can type another text there.
-        start: Id placed before the text or, for an encoder-decoder, the first id of the output. `None` means the
-            separator of `words`, if there is one.
+        text: The text that the model reads, which readers can replace if the model runs on the page.
+        start: Id placed before the text or, for an encoder-decoder, the first id of the output (default: the separator
+            of `words`, if there is one).
         stop: Id that ends the output of an encoder-decoder.
         title: Title of the page.
 

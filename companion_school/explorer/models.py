@@ -64,7 +64,7 @@ def save_live(path: Path, model: Transformer, said: Mapping[str, Any], *, rounde
 
     Args:
         path: The file to write.
-        model: The model. Its parameters are converted to float32.
+        model: The model, whose parameters are converted to float32.
         said: Additional header entries.
         rounded: Whether to store matrices as int8; otherwise everything is stored in float32.
 

@@ -21,7 +21,7 @@ class Lookup(nn.Module):
     """One attention head of width 64, with embeddings for the keys and values and an output layer over the 16 values.
 
     Args:
-        start: Seed for the initial weights. Embeddings start with variance 1, and the matrices preserve that variance.
+        start: Seed for the initial weights: embeddings with variance 1, and matrices that preserve that variance.
         divisor: Number by which the scores are divided; the square root of the width is 8.
     """
 

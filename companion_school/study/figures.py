@@ -86,8 +86,7 @@ def subplots(
     Args:
         rows: Number of rows of axes.
         columns: Number of columns of axes.
-        width: Width of the whole figure in inches; an inch is 100 pixels. A figure wider than 10 inches does not fit in
-            a notebook.
+        width: Width of the whole figure in inches of 100 pixels; at most 10 inches fit in a notebook.
         height: Height of the whole figure in inches.
         options: Other options of `plt.subplots` (`sharex`, `squeeze`, `width_ratios`, ...).
 
@@ -281,14 +280,14 @@ def heatmap(
 
     Args:
         ax: Axes to draw in.
-        matrix: Matrix (row, column). Infinite (masked) and NaN entries are hatched instead of colored.
+        matrix: Matrix (row, column), whose infinite (masked) and NaN entries are hatched instead of colored.
         rows: Name of each row, such as the text of a token; default: numbers from 0.
         columns: Name of each column, as for `rows`.
         row_label: Label of the vertical axis, such as "query (the token that looks)".
         column_label: Label of the horizontal axis.
         title: Title of the axes.
-        bar_label: Label of the color bar, which says what the color means, with its unit. Without a label, no color bar
-            is drawn.
+        bar_label: Label of the color bar, which says what the color means, with its unit; without a label, there is no
+            color bar.
         limits: (lowest, highest) value of the color scale. Use the same limits for maps that readers are meant to
             compare.
             By default, the scale covers the data: it starts at 0 if no entry is negative, and is otherwise symmetric
@@ -358,7 +357,8 @@ def attention_map(
 
     Args:
         ax: Axes to draw in.
-        weights: Matrix (query, key). Each row is a distribution, or all zeros for a query that cannot see any key.
+        weights: Matrix (query, key) in which each row is a distribution, or all zeros for a query that cannot see any
+            key.
         queries: Tokens of the queries, as text, in order.
         keys: Tokens of the keys, as text, in order; the same as `queries` in self-attention.
         title: Title of the axes.

@@ -86,7 +86,8 @@ def on_real_model(
 
     Args:
         name: "smollm2" or "minilm".
-        key: Name of the record. It begins with the lesson, as in "02/divisors", or the stage, as in "build/10/capital".
+        key: Name of the record, which begins with the lesson, as in "02/divisors", or the stage, as in
+            "build/10/capital".
         load: Function that reads the model's folder, such as the one that a reader of *Your own transformer* wrote
             (default: the library's).
         dtype: Precision of the measurement (default: as loaded). Use float64 where rounding errors in float32 would

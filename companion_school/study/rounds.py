@@ -97,7 +97,7 @@ def rounds(
     Args:
         generator: Random generator.
         batch: Number of texts.
-        periods: Minimum and maximum length of a round, in symbols. The length is drawn for each text.
+        periods: Minimum and maximum length of a round in symbols, which is drawn for each text.
         length: Number of predictions per text.
 
     Returns:

@@ -93,8 +93,8 @@ class Workers:
 
         Args:
             function: A function defined at the top level of the notebook, without a closure.
-            arguments: Numbers, strings, tensors, and lists and dictionaries of these. Every process gets the same
-                arguments.
+            arguments: Numbers, strings, tensors, and lists and dictionaries of these, which are the same for every
+                process.
             processes: Number of processes that take part; `None` means all.
 
         Raises:

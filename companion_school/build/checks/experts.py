@@ -14,7 +14,7 @@ from companion_school.checking.exercise import Case
                             "nan": "a NaN score may win or lose", "edge": "likewise", "other": "one choice",
                             "memory": "a view is allowed", "levels": "weights of exactly one"})  # fmt: skip
 def route(code, logits, top_k):
-    """Each token is sent to its best experts, weighted by a softmax over only their scores."""
+    """Each token is sent to its best experts, weighted by a softmax over the scores of only these experts."""
     weights, chosen = code.route(logits, top_k)
     return weights, chosen
 

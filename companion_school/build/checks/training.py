@@ -738,7 +738,7 @@ save.variant(
 
 @part(6, points=1, excused=_STEPS)
 def load(code, fields, tensors, ids):
-    """The two files are loaded into the same model again."""
+    """Loading the two files restores the model."""
     import json
     import tempfile
     from pathlib import Path

@@ -340,8 +340,7 @@ def asked_nodes(way: str, whole: Where, at: str, before: tuple[str, ...] = (), *
     """Return the nodes of one call of `expanded` or `absorbed`, the two ways of computing latent attention.
 
     Args:
-        way: "expanded" or "absorbed", or "" if the layer chooses. With "", only nodes that both ways share are
-            returned.
+        way: "expanded" or "absorbed", or "" if the layer chooses, which returns only the nodes that both ways share.
         whole: Finds the call.
         at: Prefix of all keys.
         before: Keys of the nodes for the arguments.

@@ -399,7 +399,7 @@ def contents(file: Path, *, follow: bool = False) -> bytes:
 
     Args:
         file: The path.
-        follow: Whether to follow a symbolic link. By default, links are rejected.
+        follow: Whether to follow a symbolic link instead of rejecting it.
 
     Raises:
         Unreadable: If the file cannot be opened, is not a regular file, or is too large.

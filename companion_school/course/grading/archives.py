@@ -25,8 +25,8 @@ def unpack(archive: Path, into: Path, kinds: Sequence[str], *, inner_zips: bool 
         archive: The zip file.
         into: Folder where the new folder is created.
         kinds: File name suffixes, such as ".py".
-        inner_zips: True for the archive of a whole class. In this case, zip files and files that record submission
-            times (.yml, .txt) are unpacked too, and the size limit is 50 times larger.
+        inner_zips: True for the archive of a whole class, for which zip files and files with submission times (.yml,
+            .txt) are unpacked too, and the size limit is 50 times larger.
 
     Returns:
         The new folder.

@@ -37,7 +37,7 @@ def collect(folder: Path, roster: Path | None = None) -> list[Row]:
     Args:
         folder: Output folder of `companion grade`, or a folder that contains several of them.
         roster: CSV file with the column id and any of last_name, first_name and email. People on the roster who handed
-            in nothing get rows without a score, because the instructor decides it.
+            in nothing get rows without a score, because the instructor decides their score.
 
     Returns:
         The rows, sorted by problem set and student.

@@ -108,7 +108,7 @@ class Lateness:
             assignment: Name of the problem set.
             time: Time of submission; empty if unknown, in which case there is no penalty.
             spent: Late days that the student has already used for other problem sets.
-            due: A due date set by a platform. The later of the two due dates applies.
+            due: A due date set by a platform, which applies if it is later than the problem set's.
         """
         if not time:
             return Late()

@@ -18,7 +18,7 @@ from companion_school.course.grading.submissions import KINDS, platform_number
 from companion_school.course.grading.tables import Row, as_it_was, read_number, read_table
 
 _NUMBERED = re.compile(r" \(\d+\)$")  # column names in Canvas, such as "week2 (4711)"
-_PARTICIPANT = re.compile(r"\D*(\d+)")  # ids in Moodle in the site's language, such as "Participant 4711"
+_PARTICIPANT = re.compile(r"\D*(\d+)")  # moodle's ids in the site's language, such as "Participant 4711"
 ROLES = ("Identifier", "Grade")
 _Places = tuple[Mapping[str, Row], Mapping[str, str], str | None]
 """Rows by student, the column of each problem set, and Moodle's column with the maximum."""
@@ -32,7 +32,7 @@ def filled(
 
     Args:
         file: The table, as exported by the platform.
-        marks: Rows with assignment, student_id, score and max_score. An empty score leaves the cell unchanged.
+        marks: Rows with assignment, student_id, score (empty to leave the cell unchanged) and max_score.
         named: Column names that replace those in `ROLES`, for a site in another language.
         ids: Roster ids, keyed by the students' names in the marks.
 

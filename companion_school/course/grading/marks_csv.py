@@ -90,7 +90,7 @@ def _columns(item: Item) -> list[str]:
 
 
 def summary(settled: Sequence[Settled]) -> str:
-    """Return a table for the terminal with the number of times each outcome occurred and of robust answers, by item.
+    """Return a table for the terminal that counts the outcomes and the robust answers for each item.
 
     Outcomes that do not occur are left out. Below the table, it lists the students whose work a platform marks as late
     without giving a time.

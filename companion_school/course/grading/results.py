@@ -377,7 +377,7 @@ def settle(
 
     Args:
         results: Results of grading.
-        given: Marks of written answers. A mark counts only if the text is still the one that was marked.
+        given: Marks of written answers, which count only if the text is still the one that was marked.
         overrides: Manual changes.
         rule: Rule for late work; without a rule there is no penalty.
         spent: Late days used for other problem sets, by student.

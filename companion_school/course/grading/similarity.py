@@ -65,9 +65,9 @@ class Alike:
 
     Attributes:
         id: Exercise number or file name.
-        students: Names of the students. The first is `COURSE` if the answers match the course's own.
-        share: Similarity of the answers, from 0 to 1. For a group of students, this is the lowest similarity among all
-            pairs that count as alike.
+        students: Names of the students, beginning with `COURSE` if the answers match the course's own.
+        share: Similarity of the answers, from 0 to 1; for a group of students, the lowest similarity among all pairs
+            that count as alike.
     """
 
     id: str

@@ -28,7 +28,7 @@ def side_by_side(
 
     Args:
         many: The items.
-        make: Function called with a worker and an item. Each thread has its own worker.
+        make: Function called with an item and the worker of the current thread.
         jobs: Number of threads.
         limits: Time and memory limits for each answer.
         wall: Isolation of answers from the rest of the system (`sandbox.wall.choose`).

@@ -47,7 +47,7 @@ class Student:
 
     Attributes:
         cells: The notebook's code cells, or the contents of a file that is not a notebook.
-        ends: Acceptable outcomes by exercise. Exercises not listed must be right.
+        ends: Acceptable outcomes by exercise; all other exercises must be right.
         submission: Expected status of the submission as a whole.
         points: Expected points for the target exercise, if the student should get only some of them.
         mistake: Known mistake that the feedback must name.

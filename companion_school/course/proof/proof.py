@@ -98,8 +98,8 @@ def prove_on_seeds(ids: Iterable[str] | None, seeds: int, *, jobs: int = 2) -> P
     """Try correct answers on many hidden seeds, and answers that are correct only for some sizes.
 
     Args:
-        ids: Numbers of exercises, and stages of *Your own transformer*, as in "build.3". None means all exercises and
-            all stages.
+        ids: Numbers of exercises, and stages of *Your own transformer*, as in "build.3" (default: all exercises and
+            stages).
         seeds: Number of hidden seeds to draw.
         jobs: Number of parallel processes.
 

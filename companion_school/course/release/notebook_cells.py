@@ -43,8 +43,7 @@ def code(source: str, *, prints: str | None = None, **metadata: Any) -> Cell:
 
     Args:
         source: The code.
-        prints: Output to store, as if the cell had been executed ("" for no output). None means that the cell was not
-            executed.
+        prints: Output to store, as if the cell had been executed ("" for no output), or None if it was not executed.
         metadata: Metadata of the cell.
     """
     outputs = [nbformat.v4.new_output("stream", text=prints)] if prints else []

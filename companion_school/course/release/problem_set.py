@@ -26,7 +26,7 @@ class ProblemSet:
 
     Attributes:
         name: Name of the set, its folders and its files.
-        exercises: The exercises. In a set that `dealt` returns, they include the questions.
+        exercises: The exercises, including the questions in a set that `dealt` returns.
         questions: The lessons' questions.
         written: Written answers, which a person marks.
         numbers: Questions with different numbers for each student.

@@ -32,7 +32,7 @@ def writing(
     Args:
         own: Weights of self-attention (slot, slot), 0 above the diagonal.
         cross: Weights of cross-attention (slot, source token).
-        chances: Probabilities of the next word (slot, vocab). The most probable word becomes the input of the next
+        chances: Probabilities of the next word (slot, vocab), the most probable of which becomes the input of the next
             slot.
         source: The two to six words of the source text.
         vocabulary: The two to eight words that the decoder can generate.

@@ -29,8 +29,8 @@ def queues(
 
     Args:
         tokens: Labels of 8 to 96 tokens, shown in the queues.
-        runs: One to three training runs by name. A run is a table (moment, token) with the index of each token's
-            expert, from 0 to `experts` - 1.
+        runs: One to three training runs by name, as tables (moment, token) with the index of each token's expert, from
+            0 to `experts` - 1.
         steps: Training step of each moment, in increasing order.
         experts: Number of experts, 2 to 8.
         start: Index of the first moment shown.

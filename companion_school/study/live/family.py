@@ -33,7 +33,7 @@ def edits(models: Mapping[str, Sequence[tuple[str, ModelConfig]]], *, caption: s
 
     Args:
         models: For each choice of sizes, the models before the first edit and after every edit, as pairs (name,
-            configuration). The edits are the same for all sizes. The name of an intermediate model may be empty.
+            configuration), with the same edits for all sizes. The name of an intermediate model may be empty.
         caption: Caption of the figure, including its number.
 
     Raises:

@@ -17,7 +17,7 @@ def bands(pairs: Sequence[int], *, start: tuple[int, int] = (14, 8), caption: st
     """Show the probability that MinHash links a pair of texts, 1 - (1 - similarity^rows)^bands.
 
     Args:
-        pairs: Number of pairs in each similarity bin. The bins have equal widths and cover 0 to 1.
+        pairs: Number of pairs in each similarity bin, with bins of equal width from 0 to 1.
         start: Initial numbers of bands and rows, from `BANDS` and `ROWS`.
         caption: Caption of the figure, including its number.
 

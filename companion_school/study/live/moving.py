@@ -65,9 +65,9 @@ def show(
 
     Args:
         name: Name of a script in this folder.
-        data: Data for the script: numbers, strings, and lists and dictionaries of these. Floats are rounded to four
-            significant digits, so that the output is the same on every machine.
-        still: The figure in its initial state, in the course's style. It is checked as in `figures.show`.
+        data: Data for the script: numbers, strings, and lists and dictionaries of these, with floats rounded to four
+            significant digits so that the output is the same on every machine.
+        still: The figure in its initial state, in the course's style, which is checked as in `figures.show`.
         alt: Description of the figure and of how it moves, for readers who cannot see it.
         caption: Caption of the figure, including its number: "Figure 2.1. ..."
         numbers: The data behind the figure, as columns by name.

@@ -24,8 +24,8 @@ def number_lines(weights: Sequence[float], *, group: int, sizes: Sequence[int], 
     power of two, as in a block of a microscaling format.
 
     Args:
-        weights: Two or three groups of weights from -1 to 1, none of them 0. The last weight grows.
-        group: Number of weights in a group. Each group can have a scale of its own.
+        weights: Two or three groups of weights from -1 to 1, none of them 0, the last of which grows.
+        group: Number of weights in a group, which can have a scale of its own.
         sizes: Factors on the slider by which the last weight is multiplied, beginning with 1.
         caption: Caption of the figure, including its number.
 

@@ -36,7 +36,7 @@ def together(
         key: The key before rotation (2,).
         words: The word of the query and the word of the key.
         step: Counter-clockwise rotation per position in radians; default: one hour on a clock face.
-        places: Number of positions. The query's word can be at any position from `distances` - 1 to the last.
+        places: Number of positions, of which those from `distances` - 1 on are possible for the query's word.
         distances: Number of possible distances from the key's word to the query's word, starting at 0.
         start: Initial position of the query's word.
         apart: Initial distance.
@@ -95,7 +95,7 @@ def dials(
     Args:
         query: The query before rotation, two to four interleaved pairs of components (d_head,).
         key: The key before rotation, with the same layout.
-        base: Base of the frequencies. Dial c rotates by base**(-2 c / d_head) radians per position.
+        base: Base of the frequencies; dial c rotates by base**(-2 c / d_head) radians per position.
         places: Number of positions, as in `together`.
         distances: Number of distances, as in `together`.
         start: Initial position of the query's word.

@@ -120,7 +120,7 @@ def timetable(texts: Sequence[tuple[float, int, int]], *, seats: int, way: str, 
         seats: Number of seats (batch slots).
         way: "static": a batch begins only when all seats are empty; "continuous": a waiting text takes a seat as soon
             as one is free; "in chunks": continuous, but no step reads more than `chunk` tokens of a prompt.
-        together: Number of tokens that a step can process in the time needed to read the weights once. Steps with more
+        together: Number of tokens that a step can process in the time needed to read the weights once; steps with more
             tokens take proportionally longer.
         chunk: For "in chunks", the maximum number of prompt tokens that a step reads from one text.
     """

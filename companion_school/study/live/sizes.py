@@ -29,8 +29,7 @@ def budget(
     Args:
         laws: One to six laws, each with a different floor.
         compute: Number of operations in one night; the slider multiplies it by a value in `FACTORS`.
-        runs: Measured runs as tuples (number of nights, parameters, bits per byte). The number of nights must be in
-            `FACTORS`.
+        runs: Measured runs as tuples (number of nights from `FACTORS`, parameters, bits per byte).
         law: Index of the law that is shown initially.
         caption: Caption of the figure, including its number.
 

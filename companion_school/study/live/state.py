@@ -26,7 +26,7 @@ def rewritten(
 
     Args:
         keys: Key vectors of 2 to 4 names, each with norm 1.
-        values: Names of the 2 to 4 columns. A value is 1 in its own column and 0 elsewhere.
+        values: Names of the 2 to 4 columns; a value is 1 in its own column and 0 elsewhere.
         writes: At most 8 pairs (key, value), in the order in which they are written.
         decay: Factor by which the rules with decay multiply the whole state before each write.
         caption: Caption of the figure, including its number.

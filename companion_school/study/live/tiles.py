@@ -19,10 +19,10 @@ def sweep(powers: Sequence[Sequence[int]], values: Sequence[float], *, tile: int
     """Show the online softmax: a tile sweeps over the scores, and only three numbers are stored per row.
 
     Args:
-        powers: e to the power of the scores (query, key). These are integers from 1 to 8, so that readers can calculate
-            by hand. There are 2 to 8 queries and 2 to 8 keys.
+        powers: e to the power of the scores (query, key) for 2 to 8 queries and 2 to 8 keys, as integers from 1 to 8,
+            so that readers can calculate by hand.
         values: One number per key.
-        tile: Number of queries in a tile, and also of keys. It must divide the total numbers of queries and keys.
+        tile: Number of queries in a tile, and also of keys, which must divide the total numbers of both.
         caption: Caption of the figure, including its number.
 
     Raises:

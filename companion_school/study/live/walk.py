@@ -31,7 +31,7 @@ def walk(
         models: The matrices of each model, by the model's name. The matrices multiply row vectors: E (vocab, 4); Wq, Wk
             and Wv (2, 4, 2); Wo (4, 4); the gains g1 and g2 (4,); W1 (4, d_ff) and W2 (d_ff, 4). The reader can choose
             among several models.
-        vocabulary: The words (vocab,). The first one is padding and cannot be chosen.
+        vocabulary: The words (vocab,), the first of which is padding and cannot be chosen.
         start: The first three words.
         eps: Epsilon in the square root of the norms.
         film: If the models are moments of one training run, the unit of the numbers in their names, such as "update".

@@ -279,8 +279,8 @@ class Worker:
 
         Args:
             program: The program to run.
-            use: Function that receives the calling function. It may call this function with a case, and with `again`
-                for the second call on the same case.
+            use: Function that receives the calling function, which it may call with a case, and with `again` for the
+                second call on the same case.
 
         Raises:
             ValueError: The names in the program cannot be defined.
@@ -389,7 +389,7 @@ class Worker:
         return int(self._hear()["child"])
 
     def _end(self, part: int | None) -> None:
-        """Stop all processes that a part left running. Replace a worker with which a student may have tampered."""
+        """Stop all processes that a part left running. Replace a worker that a student may have tampered with."""
         try:
             if part is None:
                 raise EOFError

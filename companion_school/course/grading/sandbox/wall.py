@@ -249,7 +249,7 @@ def spare_users(mapped: str) -> range:
     """Return user ids for students' processes that do not belong to any account.
 
     Args:
-        mapped: The text of /proc/self/uid_map, which lists the existing ids. There may be only a few in a container.
+        mapped: The text of /proc/self/uid_map, which lists the existing ids (possibly only a few in a container).
     """
     ends = [int(first) + int(many) for first, _, many in (line.split() for line in mapped.splitlines())]
     last = max(ends, default=2**32) - 2  # the last id belongs to "nobody"
