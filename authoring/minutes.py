@@ -2,8 +2,8 @@
 
 Minutes of reading are visible words / 100 + visible lines of code / 10 + display equations / 2 + questions. Looking at
 results takes another minute per still figure, two per interactive figure and a quarter per cell that prints. Waiting
-takes the seconds that cells declare (`:seconds: 40`). For ten lessons with measured reading times, these rates
-reproduce the times to within three minutes.
+times are those that cells declare (`:seconds: 40`). For ten lessons with measured reading times, these rates reproduce
+the times to within three minutes.
 
 The limit per lesson applies only to reading, but readers see the total. Cells with checks and text that the builder
 inserts are not counted.

@@ -42,8 +42,8 @@ def try_real_model(folder: Path) -> tuple[bool, str]:
 
     Returns:
         A flag, and a sentence that explains it. The flag is False if the learner's code failed. It is True if the
-        logits are right or if they could not be compared, because the model is not on this machine or the machine is
-        too busy.
+        logits are right, and also if they could not be compared because the model is not on this machine or the machine
+        is too busy.
     """
     found = at_hand("smollm2")
     if found is None:

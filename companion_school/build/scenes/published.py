@@ -202,7 +202,7 @@ def gelu(world: World, log: Recorder) -> None:
 
 @scene("for a GPT-2", _weights(_GPT2_WEIGHTS, "gpt2"), _gpt2_nodes())
 def gpt2(world: World, log: Recorder) -> None:
-    world["gpt2"]  # executes the file, which registers GPT-2 with `load`
+    world["gpt2"]  # this executes the file, which registers GPT-2 with `load`
     _load(world, log, _gpt2())(some_ids())
 
 
