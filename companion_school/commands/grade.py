@@ -12,6 +12,7 @@ from jsonargparse import Namespace
 from companion.commands.parser import Parser
 from companion.commands.preflight import try_to_write
 from companion.ground.atomic import must_be_writable
+from companion.ground.display import count
 from companion.ground.number_limits import Count, NonNegative, Positive
 from companion.ground.waiting import meanwhile
 
@@ -276,7 +277,8 @@ def _tell(settled: Sequence[Settled], changes: Sequence[str] | None, task: Task,
         mean, most = number(round(sum(tried) / len(tried), 1)), number(settled[0].most)
         print(f"\n{len(tried)} of {len(settled)} submissions graded, {mean} of {most} points on average")
     if waiting := sum(bool(one.waits) for one in settled):
-        print(f"{waiting} of them wait for the marks of written answers: companion course collect --help")
+        them = f"{count(waiting, 'submission')} {'waits' if waiting == 1 else 'wait'}"
+        print(f"{them} for the marks of written answers: see companion course collect --help")
     rule = read_rule(task.course, name) if task.course else None
     late = sum(bool(one.late.told) or one.record.time_from == CALLED_LATE for one in settled)
     unknown = sum(not one.record.time for one in settled)

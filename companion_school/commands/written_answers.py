@@ -94,10 +94,13 @@ def collect(flags: Namespace) -> int:
     for student, text in texts:
         if text.text:
             same.setdefault((text.item.id, text.text), []).append(student)
-    for (id, _), students in same.items():
-        if len(students) > 1:
-            who = f"{len(students)} students" if flags.blind else ", ".join(students)
-            print(f"{id}: {who} handed in the same text")
+    models = {(item.id, item.model) for item in written}
+    for key, students in same.items():
+        who = count(len(students), "student") if flags.blind else ", ".join(students)
+        if key in models:
+            print(f"{key[0]}: {who} handed in the course's model answer")
+        elif len(students) > 1:
+            print(f"{key[0]}: {who} handed in the same text")
     found = count(len(rows), "different text" if flags.blind else "text")
     print(f"{to}: {found} of {count(len(graded), 'student')}; {shown} shows them with their pictures")
     return 0

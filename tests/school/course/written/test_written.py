@@ -36,6 +36,19 @@ def test_each_item_has_a_rubric_that_a_marker_can_use(item):
         item.level(0.25)
 
 
+def test_collect_says_who_handed_in_the_model_answer_and_which_texts_are_the_same(tmp_path, capsys):
+    for student, text in (("ada", find_written("14.curves").model), ("ben", "It falls."), ("cy", "It falls.")):
+        [(_, data)] = notebook(("markdown", f"**{LINE}**\n\n{text}\n"))
+        (tmp_path / f"{student}.ipynb").write_bytes(data)
+    flags = ["--written", "14.curves", "--to", str(tmp_path / "s.csv")]
+    assert main(["course", "collect", str(tmp_path), *flags]) == 0
+    told = capsys.readouterr().out
+    assert "14.curves: ada handed in the course's model answer\n" in told
+    assert "14.curves: ben, cy handed in the same text\n" in told
+    assert main(["course", "collect", str(tmp_path), *flags, "--blind"]) == 0
+    assert "14.curves: 1 student handed in the course's model answer\n" in capsys.readouterr().out
+
+
 def test_the_training_does_what_the_model_answer_says():
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
