@@ -415,7 +415,7 @@ def read_overrides(file: Path, results: Results, ids: Mapping[str, str] | None =
     if not file.is_file():
         return []
     known = {record.student: {item.id: item.most for item in record.items} for record in results.records}
-    by_id = {id: student for student, id in (ids or {}).items()}
+    by_id = {id: student for student, id in (ids or {}).items() if student in known}
     of_mistakes: dict[tuple[str, str], Override] = {}
     own: dict[tuple[str, str], Override] = {}
     for line, row in enumerate(read_table(file), 2):

@@ -38,7 +38,8 @@ def page(pset: ProblemSet, rule: Lateness | None = None) -> str:
         rows += ["", f"**Written answers**, marked by a person: {', '.join(items)}. {sheet} collects the texts;"]
         rows += [f"`{pset.name}_marking.md` is the marker's page; `{marks}` puts the points into the marks."]
     if pset.numbers:
-        rows += ["", f"**Individual numbers.** Give each student their own sheet from `{pset.name}_sheets/` as well."]
+        sheets = f"give each student their own sheet from `{pset.name}_sheets/`"
+        rows += ["", f"**Individual numbers.** Besides the folder below, {sheets}."]
     needs = "and `companion`" if any(item.id.startswith("27.") for item in pset.written) else "but not `companion`"
     minutes = sum(one.minutes for one in pset.exercises) + sum(item.minutes for item in pset.written)
     points = count(pset.points, "point")

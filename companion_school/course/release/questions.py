@@ -50,7 +50,7 @@ LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 def needs_lesson(question: Question) -> list[str]:
     """Return the phrases in a question that refer to its lesson."""
     texts = (question.text, *(answer.text for answer in (*question.answers, *question.choices, *question.reasons)))
-    return [found[0] for text in texts for found in _LESSON.finditer(text)]
+    return [*dict.fromkeys(found[0] for text in texts for found in _LESSON.finditer(text))]
 
 
 def find_gradable(id: str) -> Question:

@@ -313,7 +313,7 @@ def test_pages_and_lists_say_what_is_so(tmp_path):
     blind = replace(moodle, student="Participant_201", place="Participant_201_assignsubmission_file_")
     publish(Results("w", "", (blind,)), tmp_path / "blind")
     assert "Participant 201: 0 of" in (tmp_path / "blind" / "feedback" / "Participant_201.html").read_text()
-    (tmp_path / "names.csv").write_text("student_id,roster_id\nAda L_7,ada\n")
+    (tmp_path / "names.csv").write_text("student_id,roster_id\nadal_9,ada\nAda L_7,ada\nada_8,ada\n")
     text = (marks / "overrides.csv").read_text()
     (marks / "overrides.csv").write_text(text.replace("Ada L_7,27", "ada,27"))  # by the roster's id
     settled, _ = publish(Results("w", "", (moodle,)), marks)

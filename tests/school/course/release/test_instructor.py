@@ -69,7 +69,7 @@ def test_pages_say_when_the_work_is_due_what_it_needs_and_who_gets_a_sheet(tmp_p
     told = "Due 2026-11-30T23:59+01:00; late work loses 10% a day after a grace period of 1 hour"
     assert main(["course", "release", "set", "--numbers", "5.turn", "--roster", "roster.csv", *due]) == 0
     page, said = Path("c/set.md").read_text("utf-8"), capsys.readouterr().out
-    assert told in page and "Give each student their own sheet from `set_sheets/`" in page and "not `companion`" in page
+    assert told in page and "give each student their own sheet from `set_sheets/`" in page and "not `companion`" in page
     assert "and each student their own sheet from c/set_sheets." in said
     assert main(["course", "release", "part", "--build", "20", *due]) == 0
     assert told in Path("c/part.md").read_text("utf-8")
