@@ -165,9 +165,8 @@ def _bits_of(logits_of: Callable[[torch.Tensor], Any], windows: list[torch.Tenso
         windows = [window for window in windows if len(window) > length]
         logits = logits_of(torch.stack([window[:length] for window in windows]))
         told = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
-        if not isinstance(logits, torch.Tensor) or logits.dim() != 2 or len(logits) != len(windows):
-            raise ValueError(f"race: expected logits (window, {vocab}) of {len(windows)} windows, got {told}")
-        if logits.shape[1] < vocab or not logits.is_floating_point():
+        is_table = isinstance(logits, torch.Tensor) and logits.dim() == 2 and len(logits) == len(windows)
+        if not is_table or logits.shape[1] < vocab or not logits.is_floating_point():
             raise ValueError(f"race: expected logits (window, {vocab}) of {len(windows)} windows, got {told}")
         targets = torch.stack([window[length] for window in windows])
         nats = -logits.double().log_softmax(-1).gather(1, targets[:, None]).sum().item()

@@ -40,10 +40,10 @@ def _places(sheet: Path, results: Results, who: str, item: str, given: Given) ->
     """Assign a mark to the student named on the sheet or, on a blind sheet, to all students who wrote this text."""
     texts = {record.student: {one.id: one.text_id for one in record.items} for record in results.records}
     if who == given.text_id and who not in texts:
-        mine = {student: given for student, ids in texts.items() if ids.get(item) == given.text_id}
+        mine = {(student, item): given for student, ids in texts.items() if ids.get(item) == given.text_id}
         if not mine:
             raise ValueError(f"{sheet}: {who}: no student wrote this text for {item}; run collect again")
-        return {(student, item): mark for student, mark in mine.items()}
+        return mine
     if who not in texts:
         raise ValueError(f"{sheet}: {who} is not in the marks")
     if item not in texts[who]:
