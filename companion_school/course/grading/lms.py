@@ -100,7 +100,8 @@ def _in_canvas(file: Path, rows: list[Row], marks: Sequence[Row]) -> _Places:
         name = mark["assignment"]
         found = [column for column in rows[0] if _NUMBERED.sub("", column) == name]
         if len(found) != 1:
-            raise ValueError(f"--into {file}: expected one column for {name}, as in '{name} (4711)', got {len(found)}")
+            what = f"expected one column for {name}, as in '{name} (4711)', got {len(found)}"
+            raise ValueError(f"--into {file}: {what}. To export a single set, give its folder, as in marks/week2")
         columns[name] = found[0]
         _must_agree(file, mark, points[0][found[0]] if points else "")
     return known, columns, None
