@@ -24,7 +24,8 @@ class Comparison:
         lesson: Lesson number, such as "04", for a statement in the lesson or in its deeper notebook.
         statement: The statement.
         cell: Name of the code cell that shows the evidence, or the target of the paragraph that makes the statement.
-        starts: Number of seeds. budgets: Lengths of the runs, for example "600 updates".
+        starts: Number of seeds.
+        budgets: Lengths of the runs, for example "600 updates".
         found: The measured range of results.
         run: Name of the function in `lesson_NN.py` that repeats the measurement.
     """

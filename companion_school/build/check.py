@@ -116,7 +116,8 @@ def examine_stage(
         seed: Seed of the test cases.
         done: Called with the result of each part as soon as it is known.
 
-    Raises: ValueError: If the stage has no check, or the folder does not contain its file.
+    Raises:
+        ValueError: If the stage has no check, or the folder does not contain its file.
     """
     wanted = parts(stage.number)
     if not wanted:

@@ -92,8 +92,9 @@ def _descend(streams: Streams, mine: Operation, theirs: Operation | None) -> tup
     While both runs perform the same kind of operation, the inputs are compared pairwise. After that, an input counts as
     wrong if its elements occur nowhere in the reference's run.
 
-    Returns: The operation, and the input (if any) that is a correct tensor but differs from the one that the reference
-        uses here.
+    Returns:
+        The operation, and the input (if any) that is a correct tensor but differs from the one that the reference uses
+        here.
     """
     visited: set[int] = set()
     right = {

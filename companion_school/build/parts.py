@@ -219,7 +219,8 @@ def part(
 ) -> Callable[[Callable[..., Any]], Part]:
     """Turn the decorated probe into a part. `Part` and `checking.exercise.exercise` explain the arguments.
 
-    Raises: ValueError: If the probe has no docstring, which is needed in reports.
+    Raises:
+        ValueError: If the probe has no docstring, which is needed in reports.
     """
 
     def make(probe: Callable[..., Any]) -> Part:

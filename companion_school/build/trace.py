@@ -95,7 +95,8 @@ class Call:
         line: First line of the function.
         file: File of the function.
         gave: The result, if the call returned.
-        end: Time when the call returned. left: Line from which the function returned.
+        end: Time when the call returned.
+        left: Line from which the function returned.
     """
 
     function: str

@@ -71,7 +71,7 @@ def unpack(data: bytes) -> Any:
 
 
 def same_as(value: Any) -> Hashable:
-    """Return a key that is equal for two values exactly if `pack` returns equal bytes, but three times as fast."""
+    """Return a key that is equal for two values exactly when `pack` returns equal bytes, but three times as fast."""
     tensors: dict[str, torch.Tensor] = {}
     text = json.dumps(_written(value, tensors))
     numbers = [tensor.reshape(-1).view(torch.uint8).numpy().tobytes() for tensor in tensors.values()]

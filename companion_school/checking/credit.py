@@ -48,8 +48,9 @@ def group_numbers(key: AnswerKey) -> list[int]:
 def without_groups(key: AnswerKey, left_out: Collection[int]) -> AnswerKey:
     """Return the key without the cases of the groups in `left_out`. The remaining groups keep their numbers.
 
-    Args: key: The key of an exercise. left_out: Numbers of the groups to leave out; `ROBUST` stands for the robust
-        cases.
+    Args:
+        key: The key of an exercise.
+        left_out: Numbers of the groups to leave out; `ROBUST` stands for the robust cases.
     """
     return with_cases(key, [index for index, group in enumerate(group_numbers(key)) if group not in left_out])
 

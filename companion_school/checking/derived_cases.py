@@ -136,7 +136,7 @@ def _robust(exercise: Exercise, name: str) -> str:
 
 
 def _holds(case: Case, call: Callable[[Case], Any]) -> bool:
-    """Return True if the reference returns a result that contains NaN exactly if the case expects NaN."""
+    """Return True if the reference returns a result that contains NaN exactly when the case expects NaN."""
     value = call(case).value  # the value is None if the reference or PyTorch raised
     return value is not None and holds_nan(value) == case.only_nan
 

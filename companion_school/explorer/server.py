@@ -93,8 +93,9 @@ class Asked:
             pair: Ids of the two tokens to compare.
             ids: `tokens` and `source`.
 
-        Yields: For the embedding and then for each block, a list with the logits of both tokens at `end` for each
-            patched position.
+        Yields:
+            For the embedding and then for each block, a list with the logits of both tokens at `end` for each patched
+            position.
 
         Raises:
             ValueError: A position or an id is out of range.

@@ -87,8 +87,9 @@ class Mark:
     Attributes:
         exercise: The exercise.
         outcome: One of `OUTCOMES`.
-        public: Verdict on the public cases, or None if they were not run or must not be shown. hidden: Verdict on the
-        hidden cases, without inputs, values or anything that the student's code wrote; None if they were not run.
+        public: Verdict on the public cases, or None if they were not run or must not be shown.
+        hidden: Verdict on the hidden cases, or None if they were not run. It contains no inputs, values or anything
+            that the student's code wrote.
         notes: Remarks for the student on how the answer was found.
         earned: Points for each group of cases; a single entry if the exercise has no groups.
         robust: True if the answer is correct and no public or hidden case shows a fault that costs the robust mark.

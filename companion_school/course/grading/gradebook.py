@@ -98,7 +98,8 @@ def _marks(path: Path) -> list[Row]:
 def read_roster(roster: Path) -> dict[str, Row]:
     """Read a roster.
 
-    Returns: For each id, the person's last name, first name and email. Fields that the file lacks are empty.
+    Returns:
+        For each id, the person's last name, first name and email. Fields that the file lacks are empty.
 
     Raises:
         ValueError: If the column id is missing, or an id is empty or repeated.

@@ -48,8 +48,8 @@ class Platform:
     Attributes:
         student: Name of the student, including the platform's number, such as "lovelaceada_1234".
         name: The student's own name for the file; empty for a folder.
-        upload: Number of the upload, which increases over time, or 0 if the name has none. time: Time of submission, or
-        empty if the name has none.
+        upload: Number of the upload, which increases over time, or 0 if the name has none.
+        time: Time of submission, or empty if the name has none.
         late: True if the platform marks the submission as late.
     """
 

@@ -177,8 +177,9 @@ def memory(
         tokens: Numbers of tokens per text on the slider.
         caption: Caption of the figure, including its number.
 
-    Raises: ValueError: A model is not a decoder, `start` is not among the models, or the values of `cards` are not
-        positive and increasing.
+    Raises:
+        ValueError: A model is not a decoder, `start` is not among the models, or the values of `cards` are not positive
+            and increasing.
     """
     for name, config in models.items():
         if config.stack != "decoder":

@@ -172,7 +172,8 @@ def film(
         curves: Accuracy at each moment (moment,) for one or two models, by name.
         maps: Causal attention weights of each of the two heads at each moment (query, key).
         updates: Number of updates made at each moment: four to sixteen numbers in increasing order.
-        heads: Names of the two heads. tokens: The text that the heads read, as 2 to 20 tokens.
+        heads: Names of the two heads.
+        tokens: The text that the heads read, as 2 to 20 tokens.
         start: Update shown initially; default: the last one.
         caption: Caption of the figure, including its number.
 
