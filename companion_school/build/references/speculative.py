@@ -26,7 +26,7 @@ def correction(p: Tensor, q: Tensor) -> Tensor:
 
 
 def judge(p: Tensor, q: Tensor, guesses: list[int], generator: torch.Generator) -> list[int]:
-    """Return the guesses before the first rejected guess, and one more token.
+    """Return the accepted guesses, up to the first rejected one, and one more token.
 
     p:  the model's probabilities at every guess and after the last one, (guess + 1, vocab).
     q:  the probabilities that the draft drew its guesses from, (guess, vocab).
@@ -49,7 +49,7 @@ def lookup(ids: list[int], ahead: int, vocab: int) -> tuple[list[int], Tensor]:
     """A draft without a model: if the last two ids occurred together before, guess the tokens that followed them then.
 
     Returns at most `ahead` guesses, the tokens after the last such occurrence, and their probabilities, (guess, vocab),
-    which are 1 for each guess. If there is no such occurrence, there are no guesses.
+    with probability 1 for each guess. If there is no such occurrence, there are no guesses.
     """
     places = [at for at in range(2, len(ids)) if ids[at - 2 : at] == ids[-2:]]
     guesses = ids[places[-1] : places[-1] + ahead] if places else []

@@ -87,7 +87,7 @@ def learn(text: str, most: int) -> list[Merge]:
     chosen. A thousand merges on a megabyte should take less than a minute, so update only the words that contain the
     pair.
     """
-    times = Counter(pieces(text))  # A piece that occurs a thousand times is processed once
+    times = Counter(pieces(text))  # a piece that occurs a thousand times is processed once
     words, often = [list(piece) for piece in times], list(times.values())
     count: Counter[Merge] = Counter()
     where = defaultdict(set)  # words in which a pair occurs or has occurred
