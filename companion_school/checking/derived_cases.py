@@ -409,7 +409,7 @@ def _with(case: Case, at: int, value: Any) -> Case:
 
 REFUSED = "invalid input is rejected in every argument"
 _MOST_REFUSALS, _MOST_BESIDE = 24, 8
-_UNPACKED = "to unpack"  # python's message about a tuple of the wrong length, which no answer raised deliberately
+_UNPACKED = "to unpack"  # from Python's message about a tuple of the wrong length, which no answer raises deliberately
 
 
 class Gave(Protocol):

@@ -76,7 +76,7 @@ class Case:
         alias: Whether the result may share memory with the arguments (set by the `Exercise` for all its cases).
         layout: Whether the arguments may have any memory layout (set by the `Exercise` for all its cases).
         room: Limit on the peak memory of the call in bytes, not counting its arguments; None for no limit.
-        says: If the arguments must be rejected, text that the error message must contain.
+        says: Text that the error message must contain if the arguments must be rejected.
         part: Index of the part of the result that is compared; None to compare the whole result.
         robust: Reason why the case counts towards *robust* although by default it would count towards *right*; or "".
         right: Reason why the case counts towards *right* although by default it would count towards *robust*; or "".
@@ -449,7 +449,7 @@ def _check_groups(id: str, groups: Sequence[Group], points: int) -> None:
 
 
 def _parts(id: str, reference: Answer) -> tuple[str, str]:
-    """Return the stub and the solution, which are the code without decorator and docstring, and without and with
+    """Return the stub and the solution. Both are the code without decorator and docstring; the stub also lacks the
     body."""
     text = textwrap.dedent(inspect.getsource(reference))
     tree = ast.parse(text).body[0]
