@@ -140,7 +140,7 @@ def _context(app: Sphinx, page: str, template: str, context: dict[str, Any], doc
     context["prev"], context["next"] = link(before), link(after)
     context["last_updated"] = SITE.days.get(page, "")
     context["kind"] = SITE.kinds.get(page, "")
-    contents = context.get("furo_navigation_tree", "")  # sphinx gives captions the role "heading" but no level
+    contents = context.get("furo_navigation_tree", "")  # Sphinx gives captions the role "heading" but no level
     context["furo_navigation_tree"] = contents.replace('role="heading"', 'role="heading" aria-level="2"')
     if doctree is not None:
         title = context.get("title", "")

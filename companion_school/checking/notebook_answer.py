@@ -162,7 +162,7 @@ def praise(verdict: Verdict, right: str) -> str:
         verdict: The verdict on the answer.
         right: A sentence that says that the answer is right.
     """
-    in_color = type(sys.stdout).__module__.startswith("ipykernel")  # jupyter displays and saves colored text
+    in_color = type(sys.stdout).__module__.startswith("ipykernel")  # Jupyter displays and saves colored text
     sign = "\x1b[1;32m\u2713\x1b[0m" if in_color else "\u2713"
     if verdict.robust is None:
         said = f"{sign} {right} It is also robust {STAR}: it passed all further tests."

@@ -35,7 +35,7 @@ _HEADING = re.compile(r"## \d+\.\w")  # heading of an exercise, such as "## 2.3 
 # Names of the cells of a problem set, from nbgrader's `grade_id` or the cell's id.
 _RELEASED = re.compile(r"(about|imports|(statement|answer|public|hidden|run|written)_\w+)$")
 _SHELL = re.compile(r"[^=#'\"]*=[ \t]*[!%]")  # as in here = !pwd
-_LINES = re.compile("\r\n|\r|\n")  # python's line endings; `str.splitlines` also splits at other characters
+_LINES = re.compile("\r\n|\r|\n")  # Python's line endings; `str.splitlines` also splits at other characters
 _PERCENT = re.compile(r"^# %%.*$", re.MULTILINE)
 _IMPORTS = (ast.Import, ast.ImportFrom)
 _GIVEN = ("torch", "math", "__name__")  # names that every answer may use

@@ -18,7 +18,7 @@ from companion_school.course.grading.submissions import KINDS, platform_number
 from companion_school.course.grading.tables import Row, as_it_was, read_number, read_table
 
 _NUMBERED = re.compile(r" \(\d+\)$")  # column names in Canvas, such as "week2 (4711)"
-_PARTICIPANT = re.compile(r"\D*(\d+)")  # moodle's ids in the site's language, such as "Participant 4711"
+_PARTICIPANT = re.compile(r"\D*(\d+)")  # Moodle's ids in the site's language, such as "Participant 4711"
 ROLES = ("Identifier", "Grade")
 _Places = tuple[Mapping[str, Row], Mapping[str, str], str | None]
 """Rows by student, the column of each problem set, and Moodle's column with the maximum."""

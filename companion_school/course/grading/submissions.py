@@ -320,7 +320,7 @@ def _notebook(
 ) -> tuple[list[Path], list[str]]:
     """Return a list with the one file to grade, and the names of the other candidates."""
     of_kind = {kind: [(file, said) for file, said in found if file.suffix == kind] for kind in KINDS}
-    rivals = of_kind[".ipynb"] or of_kind[".py"]  # python files beside a notebook are modules, not candidates
+    rivals = of_kind[".ipynb"] or of_kind[".py"]  # Python files beside a notebook are modules, not candidates
     if not rivals:
         others = [plain(file.name) for file, _ in found if file.is_file() and file.name != "timestamp.txt"]
         what = f"only {', '.join(others[:3])}" if others else "nothing"
