@@ -215,7 +215,7 @@ def _(q, K, t):
 
 @row_of_weights.variant
 def _(q, K, t):
-    # one dot product after another; the loop ends at t, so no mask is needed
+    # compute one dot product after another; the loop ends at t, so no mask is needed
     if t not in range(len(K)):
         raise ValueError(f"{t=}: expected 0 to {len(K) - 1}")
     powers = [
@@ -236,7 +236,7 @@ def _(q, K, t):
 
 @row_of_weights.variant
 def _(q, K, t):
-    # PyTorch's own attention: with the identity as values, it returns the weights
+    # use PyTorch's own attention, which returns the weights if the values are the identity matrix
     if not 0 <= t <= len(K) - 1:
         raise ValueError(f"{t=}: expected the position of a word")
     values, look = torch.eye(len(K), dtype=K.dtype), torch.arange(len(K))[None] <= t
@@ -789,7 +789,9 @@ def one_more_word(x, w_q, w_k, w_v, keys, values):
     query, key = x @ w_q @ rotation, x @ w_k @ rotation
     keys = torch.cat([keys, key[None]])
     values = torch.cat([values, (x @ w_v)[None]])
-    weights = torch.softmax(keys @ query / math.sqrt(2), dim=-1)  # no mask: the new word may see all keys
+    weights = torch.softmax(
+        keys @ query / math.sqrt(2), dim=-1
+    )  # there is no mask, because the new word may see all keys
     return weights @ values, keys, values
     ### END SOLUTION
 
@@ -905,7 +907,7 @@ def _(x, w_q, w_k, w_v, keys, values):
 
 @one_more_word.variant
 def _(x, w_q, w_k, w_v, keys, values):
-    # with complex numbers, where a rotation is multiplication by e^(i m)
+    # use complex numbers, where a rotation is multiplication by e^(i m)
     turn = torch.polar(torch.ones(()).double(), torch.tensor(float(len(keys))).double())
     query = torch.view_as_real(torch.view_as_complex(x @ w_q) * turn)
     key = torch.view_as_real(torch.view_as_complex(x @ w_k) * turn)
@@ -915,7 +917,7 @@ def _(x, w_q, w_k, w_v, keys, values):
 
 @one_more_word.variant
 def _(x, w_q, w_k, w_v, keys, values):
-    # plain Python numbers; the word's score with itself is computed unrotated, because rotation does not change it
+    # use plain Python numbers; the word's score with itself is computed unrotated, because rotation does not change it
     m = keys.shape[0]
     a, b = (x @ w_q).tolist()
     q = (a * math.cos(m) - b * math.sin(m), a * math.sin(m) + b * math.cos(m))

@@ -245,7 +245,7 @@ def _(data):
 
 @whole_bytes.variant
 def _(data):
-    # from the beginning: jump from character to character
+    # start at the beginning, and jump from character to character
     place = 0
     while place < len(data):
         byte = data[place]
@@ -448,7 +448,7 @@ def _(ids, G, vocab):
 
 @embedding_gradient.variant
 def _(ids, G, vocab):
-    # the matrix product of (D1.5), with P made by a comparison
+    # compute the matrix product of (D1.5), where P comes from a comparison
     if ids.min().item() < 0 or ids.max().item() > vocab - 1:
         raise ValueError("bad ids")
     return (torch.arange(vocab)[:, None] == ids[None, :]).to(G.dtype) @ G
@@ -569,7 +569,7 @@ def _(E, ids, answers):
     return head
 
 
-@tied_gradient.mistake("the right answer's 1 is missing: D is p minus 1 there")
+@tied_gradient.mistake("you did not subtract the 1 at the right answer: D is p minus 1 there")
 def _(E, ids, answers):
     head, G = _tied(E, ids, answers, hot=0.0)
     return head.index_add_(0, ids, G)
@@ -587,7 +587,9 @@ def _(E, ids, answers):
     return head.index_add_(0, ids, G)
 
 
-@tied_gradient.mistake("the input's half went to the rows of the answers; it belongs to the rows that were read")
+@tied_gradient.mistake(
+    "you added the gradient at the input to the rows of the answers; it belongs to the rows that were read"
+)
 def _(E, ids, answers):
     head, G = _tied(E, ids, answers)
     return head.index_add_(0, answers, G)
@@ -604,7 +606,7 @@ def _(E, ids, answers):
 
 @tied_gradient.variant
 def _(E, ids, answers):
-    # one position and one row of the table at a time
+    # process one position and one row of the table at a time
     vocab, d = E.shape
     gradient = torch.zeros_like(E)
     for read, right in zip(ids.tolist(), answers.tolist(), strict=True):
@@ -978,7 +980,7 @@ def _(vocab, d_model, std):
 
 @start_of_table.variant
 def _(vocab, d_model, std):
-    # the logarithm of the mean of N times e^z
+    # the mean of e^z is e^(variance / 2), so take the logarithm of N such terms
     if min(vocab, d_model) < 1 or not std > 0:
         raise ValueError("all three must be positive")
     mean_of_power = torch.tensor(d_model * std * std / 2, dtype=torch.float64)

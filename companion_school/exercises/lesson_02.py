@@ -118,7 +118,7 @@ def _(draw):
     yield Case("a standard deviation other than one", (3, 0.0, 2.0))
     yield Case("a mean other than zero", (3, 0.5, 1.0))
     d_k = draw.whole(5, 40)
-    yield Case("both", (d_k, -0.3 - draw.uniform(1).item(), 1.3 + draw.uniform(1).item()))
+    yield Case("any values of both", (d_k, -0.3 - draw.uniform(1).item(), 1.3 + draw.uniform(1).item()))
     yield Case("a single component", (1, 0.5, 1.5))
     yield Case("zero components are rejected", (0, 0.0, 1.0), refuse=True)
     yield Case("a standard deviation of zero is rejected", (4, 0.0, 0.0), refuse=True)
@@ -163,7 +163,7 @@ def _(d_k, mean, std):
 
 @right_scale.variant
 def _(d_k, mean, std):
-    # the variance of one product, from the four equally likely pairs of mean +- std
+    # compute the variance of one product from the four equally likely pairs of mean +- std
     if d_k < 1 or std <= 0:
         raise ValueError("expected d_k >= 1 and std > 0")
     products = [a * b for a, b in product((mean - std, mean + std), repeat=2)]
@@ -303,7 +303,7 @@ def _(scores, may_look):
 
 @visible_softmax.variant
 def _(scores, may_look):
-    # one row at a time, over the visible keys only
+    # process one row at a time, over the visible keys only
     _refuse(scores, may_look)
     out = torch.zeros_like(scores)
     for i, row in enumerate(may_look):
@@ -354,8 +354,8 @@ def _(scores, may_look):
 def masked_gradients(q, k, v, may_look, g):
     """Return `(dq, dk, dv)`, the gradients of a loss $L$ with respect to `q` (query, d_k), `k` (key, d_k) and `v` (key,
     d_v), through masked attention. `may_look` (query, key) is boolean, is True where a query may look, and has at least
-    one True in every row. `g` (query, d_v) is $\\partial L / \\partial O$. Do not use autograd. Which line of the
-    derivation does the mask change?
+    one True in every row. `g` (query, d_v) is $\\partial L / \\partial O$. Do not use autograd. Ask yourself which line
+    of the derivation the mask changes.
 
     ```python
     >>> masked_gradients(torch.ones(1, 1), torch.ones(2, 1), torch.tensor([[3.0], [5.0]]), torch.tensor([[True, False]]), torch.ones(1, 1))
@@ -458,7 +458,7 @@ def _(q, k, v, may_look, g):
 
 @masked_gradients.variant
 def _(q, k, v, may_look, g):
-    # one query at a time, with the Jacobian diag(a) - a a^T written out
+    # process one query at a time, with the Jacobian diag(a) - a a^T written out
     root = q.shape[1] ** 0.5
     dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
     for i in range(len(q)):
@@ -570,7 +570,7 @@ def _(queries, keys):
     return _filled(~torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries))
 
 
-@causal_mask.mistake("a finite fill leaks where the scores are large: use minus infinity")
+@causal_mask.mistake("a finite number still lets hidden keys in when the scores are large: use minus infinity")
 def _(queries, keys):
     return _filled(torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)).clamp_min(-1e9)
 

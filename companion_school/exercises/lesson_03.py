@@ -492,7 +492,7 @@ def _(x):
     return x.permute(0, 2, 3, 1).flatten(2)
 
 
-@from_heads.mistake("the heads are added; keep them side by side until the output matrix")
+@from_heads.mistake("you added the heads; keep them side by side, because only the output matrix mixes them")
 def _(x):
     _four(x)
     return x.sum(1)
@@ -738,7 +738,7 @@ def _(q, k, v):
 
 @grouped.variant
 def _(q, k, v):
-    # head by head
+    # process one head at a time
     if q.shape[1] % k.shape[1] != 0:
         raise ValueError(f"{q.shape[1]} heads on {k.shape[1]}")
     g, out = q.shape[1] // k.shape[1], []
@@ -752,7 +752,7 @@ def _(q, k, v):
 
 @grouped.variant
 def _(q, k, v):
-    # einsum, with a separate letter for the group axis
+    # use einsum, with a separate letter for the group axis
     batch, heads, queries, d_k = q.shape
     groups, rest = divmod(heads, k.shape[1])
     if rest or not groups:
@@ -764,7 +764,7 @@ def _(q, k, v):
 
 @grouped.variant
 def _(q, k, v):
-    # one key head at a time, with all queries of its group
+    # process one key head at a time, with all queries of its group
     if q.shape[1] % k.shape[1]:
         raise ValueError("heads")
     of_heads = zip(q.chunk(k.shape[1], dim=1), k.unbind(1), v.unbind(1), strict=True)
@@ -1274,7 +1274,7 @@ def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
 
 @many_heads.variant
 def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
-    # einsum, with the softmax written by hand
+    # use einsum, and write the softmax by hand
     if w_q.size(1) % heads != 0 or w_v.size(1) % heads != 0:
         raise ValueError(f"{heads} heads")
     d_model = x.size(2)
@@ -1289,7 +1289,7 @@ def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
 
 @many_heads.variant
 def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
-    # PyTorch's operator, one sequence at a time
+    # use PyTorch's operator on one sequence at a time
     if w_q.shape[1] % heads or w_v.shape[1] % heads:
         raise ValueError("heads")
     out = []

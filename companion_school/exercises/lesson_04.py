@@ -76,7 +76,7 @@ def _():
 
 
 @entry_of_place_two.mistake(
-    "you took the column for i, which makes the angle too small: i is the pair, 1, and its frequency is 10000^(-2/4)"
+    "you used the number of the column as i, which makes the angle too small: i is the pair, 1, and its frequency is 10000^(-2/4)"
 )
 def _():
     return math.cos(2 / 10000**1.5)
@@ -235,7 +235,7 @@ def _(k, d, base):
 
 @shift_matrix.variant
 def _(k, d, base):
-    # the matrix exponential of k times the generator
+    # compute the matrix exponential of k times the generator
     if d % 2 == 1 or d <= 0:
         raise ValueError("d must be even and positive")
     generator = torch.zeros(d, d, dtype=torch.float64)
@@ -247,7 +247,7 @@ def _(k, d, base):
 
 @shift_matrix.variant
 def _(k, d, base):
-    # whole diagonals at once
+    # fill whole diagonals at once
     if d < 2 or d % 2:
         raise ValueError(f"{d} columns: expected an even number of at least 2")
     angle = k * base ** (-torch.arange(0, d, 2).double() / d)
@@ -325,7 +325,7 @@ def _(draw):
 
     yield Case("three positions ahead", pair(5, 8, 4))
     yield Case("positions back have a negative sign", pair(9, 7, 4))
-    yield Case("a position and itself", pair(40, 40, 6))
+    yield Case("the same position twice", pair(40, 40, 6))
     yield Case("far from the start", pair(1234, 1177, 16))
     d, s = 2 * draw.whole(3, 12), draw.whole(200, 3000)
     yield Case("any positions, any width", pair(s, s - draw.whole(30, 90), d))
@@ -644,7 +644,7 @@ def add_positions(x, lengths):
     n, d = x.shape[1:]
     if (lengths < 1).any() or (lengths > n).any():
         raise ValueError(f"lengths={lengths.tolist()}: expected whole numbers from 1 to {n}")
-    positions = torch.arange(n) - (n - lengths)[:, None]  # (batch, token); negative: padding
+    positions = torch.arange(n) - (n - lengths)[:, None]  # (batch, token), where padding gets negative numbers
     omega = 10000 ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)
     angles = positions[..., None] * omega
     waves = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2).to(x.dtype)
@@ -770,7 +770,7 @@ def _(x, lengths):
 
 @add_positions.variant
 def _(x, lengths):
-    # row by row
+    # process one row at a time
     out = x.clone()
     for row, length in enumerate(lengths.tolist()):
         if not 1 <= length <= x.shape[1]:
@@ -997,7 +997,7 @@ def _(positions, d, base, dtype):
 
 @sinusoids.variant
 def _(positions, d, base, dtype):
-    # one number at a time
+    # compute one number at a time
     if d < 2 or d % 2 == 1:
         raise ValueError(f"d is {d}")
     rows = []
@@ -1009,7 +1009,7 @@ def _(positions, d, base, dtype):
 
 @sinusoids.variant
 def _(positions, d, base, dtype):
-    # e^(i angle) = cos + i sin, read as pairs of real numbers in reverse order
+    # compute e^(i angle) = cos + i sin, and read it as pairs of real numbers in reverse order
     if d % 2 or d <= 0:
         raise ValueError(f"{d=}: expected an even width above 0")
     omega = torch.exp(-math.log(base) * torch.arange(0, d, 2, dtype=torch.float64) / d)
@@ -1057,10 +1057,11 @@ def _(positions, d, base, dtype):
     ),
 )
 def shift_from_data(before, after):
-    """You get a table of positions without its formula. `before` and `after` are `float64` (row, d_model). Row $r$ of `before` is the vector
-    of some position, and row $r$ of `after` is the vector of the position that comes a fixed number of steps later. One
-    matrix $M$ performs the shift: with the vectors as columns, $\\text{after}_r = M\\, \\text{before}_r$ for every $r$.
-    Return $M$ (d_model, d_model). Rows come in any order, and may occur twice.
+    """You get a table of positions without its formula. `before` and `after` are `float64` (row, d_model). Row $r$ of
+    `before` is the vector of some position, and row $r$ of `after` is the vector of the position that comes a fixed
+    number of steps later. One matrix $M$ performs the shift: with the vectors as columns,
+    $\\text{after}_r = M\\, \\text{before}_r$ for every $r$. Return $M$ (d_model, d_model). Rows come in any order, and
+    may occur more than once.
 
     ```python
     >>> shift_from_data(torch.eye(2), torch.tensor([[0.0, 1.0], [-1.0, 0.0]]))
@@ -1153,7 +1154,7 @@ def _(before, after):
 
 @shift_from_data.variant
 def _(before, after):
-    # the normal equations
+    # solve the normal equations
     gram = before.T @ before
     if torch.linalg.matrix_rank(before) != len(gram):
         raise ValueError("the rows do not determine M")
@@ -1162,7 +1163,7 @@ def _(before, after):
 
 @shift_from_data.variant
 def _(before, after):
-    # by singular values
+    # use singular values
     u, s, vt = torch.linalg.svd(before, full_matrices=False)
     if len(s) < before.shape[1] or s[-1] < 1e-10 * s[0]:
         raise ValueError(f"singular values {s.tolist()}")

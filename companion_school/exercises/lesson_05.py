@@ -53,7 +53,7 @@ def score_by_turns():
 
 @score_by_turns.cases
 def _(draw):
-    yield Case("the score of the two", (), tolerance=1e-9)
+    yield Case("the score of query and key", (), tolerance=1e-9)
 
 
 @score_by_turns.mistake("neither of the two is rotated (or both are rotated by the same angle)")
@@ -290,7 +290,7 @@ def _(x, positions, base):
 
 @rotary.variant
 def _(x, positions, base):
-    # complex numbers
+    # use complex numbers
     if x.shape[1] % 2 == 1 or len(x) != len(positions):
         raise ValueError("x: expected an even width and as many rows as positions")
     half = x.shape[1] // 2
@@ -303,7 +303,7 @@ def _(x, positions, base):
 
 @rotary.variant
 def _(x, positions, base):
-    # one token and one pair at a time, with a 2 x 2 matrix
+    # rotate one token and one pair at a time, with a 2 x 2 matrix
     tokens, d = x.shape
     if d % 2:
         raise ValueError(f"d_head={d} is odd")
@@ -321,7 +321,7 @@ def _(x, positions, base):
 
 @rotary.variant
 def _(x, positions, base):
-    # x cos + h(x) sin, (D5.7), with every angle repeated
+    # compute x cos + h(x) sin, (D5.7), with every angle repeated
     n, d = x.shape
     if d % 2 or n != len(positions):
         raise ValueError(f"{n=}, {d=}, positions={positions}")
@@ -350,8 +350,8 @@ def _(x, positions, base):
 )
 def convert_layout(weight, heads):
     """`weight` (heads · d_head, d_model) is the stored weight of a query or key projection, with the rows of head 0
-    first. It was trained in the **interleaved** layout, where the components $2c$ and $2c + 1$ of a head are pair $c$.
-    Return the weight for the **half** layout, where the components $c$ and $c + d_k/2$ are pair $c$, with $d_k$ =
+    first. It was trained in the **interleaved** layout, where the components $2c$ and $2c + 1$ of a head form pair $c$.
+    Return the weight for the **half** layout, where the components $c$ and $c + d_k/2$ form pair $c$, with $d_k$ =
     d_head. Keep the order of the pairs and of the two components in each pair, so that no score changes.
 
     ```python
@@ -452,7 +452,7 @@ def _(weight, heads):
 
 @convert_layout.variant
 def _(weight, heads):
-    # a permutation matrix for each head
+    # multiply each head by a permutation matrix
     d, rest = divmod(len(weight), heads)
     if rest or d % 2:
         raise ValueError("weight: expected an even number of rows per head")
@@ -572,7 +572,7 @@ def _(length, d_head, turn):
 
 @smallest_base.variant
 def _(length, d_head, turn):
-    # by logarithms
+    # use logarithms
     if d_head < 4 or d_head % 2 == 1 or not turn > 0:
         raise ValueError(f"{d_head=}, {turn=}: expected an even d_head of at least 4, and a turn above 0")
     slowest = torch.tensor(2 * math.pi * turn / length, dtype=torch.float64)
@@ -581,7 +581,7 @@ def _(length, d_head, turn):
 
 @smallest_base.variant
 def _(length, d_head, turn):
-    # by halving an interval
+    # halve an interval again and again
     if d_head % 2 != 0 or d_head <= 2 or not turn > 0:
         raise ValueError(f"{d_head=}, {turn=}")
     last = d_head // 2 - 1
@@ -765,7 +765,7 @@ def _(q, k, kept, base):
 
 @next_scores.variant
 def _(q, k, kept, base):
-    # complex numbers
+    # use complex numbers
     n, d = kept.shape[1:]
     turn = torch.polar(torch.ones(d // 2).double(), n * base ** (-torch.arange(d // 2).double() * 2 / d))
     zq, zk = (torch.complex(x[:, : d // 2], x[:, d // 2 :]) * turn for x in (q, k))
@@ -777,7 +777,7 @@ def _(q, k, kept, base):
 
 @next_scores.variant
 def _(q, k, kept, base):
-    # with a rotation matrix, one head at a time
+    # use a rotation matrix, for one head at a time
     heads, n, d = kept.shape
     r = torch.zeros(d, d, dtype=torch.float64)
     for j in range(d // 2):
@@ -1213,7 +1213,7 @@ def _(q, distance, base):
 
 @key_with_peak.variant
 def _(q, distance, base):
-    # complex numbers
+    # use complex numbers
     half = len(q) // 2
     if 2 * half != len(q):
         raise ValueError("d_head is odd")

@@ -380,7 +380,7 @@ def _(x, gain, eps, g):
 
 @rms_backward.variant
 def _(x, gain, eps, g):
-    # one token at a time, with the Jacobian (D6.11) written out
+    # process one token at a time, with the Jacobian (D6.11) written out
     if g.shape != x.shape:
         raise ValueError("x and g must have the same shape")
     d = len(gain)
@@ -397,7 +397,7 @@ def _(x, gain, eps, g):
 
 @rms_backward.variant
 def _(x, gain, eps, g):
-    # with powers of the mean square, without a normalized x
+    # use powers of the mean square instead of the normalised x
     if list(x.shape) != list(g.shape):
         raise ValueError(f"{x.shape} and {g.shape}")
     square = torch.einsum("btd,btd->bt", x, x) / x.shape[-1] + eps
@@ -445,7 +445,7 @@ def pre_norm_stack(x, branches, gains, last_gain, eps):
 
     ★
     - Raise a `ValueError` if the lists have different lengths.
-    - Stream entries of one million give as exact a result as entries of 1.
+    - Results are as accurate for stream entries of one million as for entries of 1.
     """
     ### BEGIN SOLUTION
     if len(branches) != len(gains):
@@ -633,7 +633,7 @@ def _(x, branches, gains, last_gain, eps):
 
 @pre_norm_stack.variant
 def _(x, branches, gains, last_gain, eps):
-    # one token at a time, collecting the writes in a list and adding them up as in (6.5)
+    # process one token at a time, collect the writes in a list and add them up as in (6.5)
     if not len(gains) == len(branches):
         raise ValueError(f"{len(gains)} gains, {len(branches)} branches")
     tokens = []
@@ -901,7 +901,7 @@ def _(x, gate, inner, outer):
     return (x @ gate.T) * (x @ inner.T) @ outer.T
 
 
-@swiglu_from_checkpoint.mistake("you added the two projections; a gate multiplies")
+@swiglu_from_checkpoint.mistake("you added the two projections; multiply them")
 def _(x, gate, inner, outer):
     return (_silu(x @ gate.T) + x @ inner.T) @ outer.T
 
@@ -943,7 +943,7 @@ def _(x, gate, inner, outer):
 
 @swiglu_from_checkpoint.variant
 def _(x, gate, inner, outer):
-    # both projections in one product, as fast implementations do, with PyTorch's operators
+    # compute both projections in one product, as fast implementations do, and use PyTorch's operators
     if gate.shape != inner.shape:
         raise ValueError("gate and inner must have the same shape")
     linear = torch.nn.functional.linear
@@ -953,7 +953,7 @@ def _(x, gate, inner, outer):
 
 @swiglu_from_checkpoint.variant
 def _(x, gate, inner, outer):
-    # one hidden value at a time
+    # compute one hidden value at a time
     if tuple(gate.shape) != tuple(inner.shape):
         raise ValueError(f"{gate.shape} is not {inner.shape}")
     out = torch.zeros_like(x)
@@ -1162,7 +1162,7 @@ def _(x, gain, bias, eps):
 
 @careful_layer_norm.variant
 def _(x, gain, bias, eps):
-    # one token at a time; the matrix I - 11^T / d subtracts the mean, and rounding comes last
+    # process one token at a time; the matrix I - 11^T / d subtracts the mean, and rounding comes last
     d = x.shape[-1]
     dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
     centre = torch.eye(d, dtype=dtype) - 1 / d

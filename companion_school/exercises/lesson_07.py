@@ -96,7 +96,7 @@ def _():
 
 @shown_wrongly.variant
 def _():
-    # all tokens, minus those not chosen, those shown unchanged, and the random ones that happen to be right
+    # subtract from all tokens those not chosen, those shown unchanged, and the random ones that happen to be right
     shown_right = Fraction(85, 100) + Fraction(15, 1000) + Fraction(15, 1000) / 10
     return float(10_000 * (1 - shown_right))
 
@@ -249,7 +249,7 @@ def _(vocab, context, d_model, layers, d_ff, shared):
 
 @encoder_size.variant
 def _(vocab, context, d_model, layers, d_ff, shared):
-    # a list of shapes
+    # list the shapes of all parameters
     if any(size < 1 for size in (vocab, context, d_model, layers, d_ff)):
         raise ValueError(f"{vocab=}, {context=}, {d_model=}, {layers=}, {d_ff=}: expected at least 1")
     layer = [(d_model, d_model), (d_model,)] * 4 + [(d_model, d_ff), (d_ff,), (d_ff, d_model), (d_model,)]
@@ -412,7 +412,7 @@ def _(stream, real):
 
 @mean_of_real.variant
 def _(stream, real):
-    # one sequence at a time, over its real rows only
+    # process one sequence at a time, over its real rows only
     if real.shape != stream.shape[:2] or (real.sum(dim=1) == 0).any():
         raise ValueError("real: expected (batch, token) with a True in every row")
     means = [rows[keep].mean(dim=0, dtype=torch.float64) for rows, keep in zip(stream, real, strict=True)]
@@ -421,7 +421,7 @@ def _(stream, real):
 
 @mean_of_real.variant
 def _(stream, real):
-    # a weighted sum, with weights that add up to one
+    # compute a weighted sum, with weights that add up to one
     if real.shape != stream.shape[:2] or not all(row.any() for row in real):
         raise ValueError("bad mask")
     shares = real.double()
@@ -486,7 +486,7 @@ _MET = [[0.15, 0.1, 0.1, 0.1, 0.1]], [[0.3, 0.8, 0.9, 0.0, 0.3]]  # values of `l
 
 @cloze.cases
 def _(draw):
-    # one row: masked, random, unchanged, not chosen, and padding that `lots` would have chosen
+    # one row with a masked, a random, an unchanged and an unchosen token, and padding that `lots` would have chosen
     tokens, mask_id = 1 + draw.shuffled(8)[None, :5], 50
     real, anything = torch.tensor([[True, True, True, True, False]]), 20 + draw.shuffled(8)[None, :5]
     lots = torch.tensor([[0.05, 0.05, 0.05, 0.5, 0.05]], dtype=torch.float64)
@@ -597,7 +597,7 @@ def _(tokens, real, mask_id, lots, how, anything):
 
 @cloze.variant
 def _(tokens, real, mask_id, lots, how, anything):
-    # token by token
+    # process one token at a time
     if tokens.shape != real.shape:
         raise ValueError("real: expected the shape of tokens")
     shown, targets = tokens.clone(), torch.full_like(tokens, -100)
@@ -758,9 +758,7 @@ def _(X, p, heads, real):
     return _norm(mid + _network(mid, p), p, 2)
 
 
-@pre_layer.mistake(
-    "your residual adds to the normed state; it must add to the plain state, which passes through unchanged"
-)
+@pre_layer.mistake("you add the output to the normed state; add it to the plain state, which passes through unchanged")
 def _(X, p, heads, real):
     normed = _norm(X, p, 1)
     normed = _norm(normed + _attention(normed, p, heads, real[:, None, None]), p, 2)
@@ -822,7 +820,7 @@ def _(X, p, heads, real):
 
 @pre_layer.variant
 def _(X, p, heads, real):
-    # one sequence and one head at a time, over the real keys only
+    # process one sequence and one head at a time, over the real keys only
     width = X.shape[-1]
     if heads < 1 or width % heads != 0:
         raise ValueError("heads must divide d_model")
@@ -845,7 +843,7 @@ def _(X, p, heads, real):
 
 @pre_layer.variant
 def _(X, p, heads, real):
-    # einsum, with a separate head axis in the weights
+    # use einsum, with a separate head axis in the weights
     batch, token, width = X.shape
     if width % heads:
         raise ValueError(f"{heads} heads for a width of {width}")

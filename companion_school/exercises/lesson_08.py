@@ -210,7 +210,7 @@ def _(targets, start):
 
 @shift_right.variant
 def _(targets, start):
-    # lists
+    # use lists
     if targets.dim() != 2:
         raise ValueError("expected (batch, token)")
     rows = targets.tolist()
@@ -391,7 +391,7 @@ def _(y, x, W_q, W_k, W_v, real):
 
 @cross_head.variant
 def _(y, x, W_q, W_k, W_v, real):
-    # one slot at a time, over the real tokens only
+    # process one slot at a time, over the real tokens only
     if real.ndim != 1 or len(real) != len(x) or real.sum() == 0:
         raise ValueError("real: expected one entry for each source token, one of them True")
     kept = real.nonzero()[:, 0]
@@ -406,7 +406,7 @@ def _(y, x, W_q, W_k, W_v, real):
 
 @cross_head.variant
 def _(y, x, W_q, W_k, W_v, real):
-    # W_q W_k^T as one matrix, with the mask added as 0 or minus infinity
+    # combine W_q W_k^T into one matrix, and add the mask as 0 or minus infinity
     if tuple(real.shape) != (x.shape[0],) or not bool(real.any()):
         raise ValueError("bad mask")
     z = torch.einsum("id,de,je->ij", y, W_q @ W_k.T, x) * W_k.shape[1] ** -0.5
@@ -513,7 +513,7 @@ def _(draw):
     yield Case("a single boolean for all targets raises an error", (before, after, all_real[:1]), refuse=True)
     level = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1000.0, 0.0]], dtype=torch.float64)
     nudged = level.repeat(3, 1, 1)
-    nudged[0, 0, 0] = 1e-9  # not more than that
+    nudged[0, 0, 0] = 1e-9  # exactly the bound, not more
     nudged[1, 0, 1] = 1.5e-9
     nudged[2, 0, 0] = 0.8e-9
     nudged[1, 1, 1] += 4e-9
@@ -637,7 +637,7 @@ def _(before, after, real):
 
 @leaks.variant
 def _(before, after, real):
-    # three loops
+    # use three loops
     if after.ndim != 3 or list(after.shape) != [len(before), *before.shape] or real.shape != (len(before),):
         raise ValueError("after: expected (target, slot, vocab)")
     found = []
@@ -783,7 +783,7 @@ def _(y, x, W_q, W_k, W_v, g):
 
 @memory_gradient.variant
 def _(y, x, W_q, W_k, W_v, g):
-    # one slot at a time, with the Jacobian written out
+    # process one slot at a time, with the Jacobian written out
     total, root = torch.zeros_like(x), W_k.shape[1] ** 0.5
     for row, upper in zip(y, g, strict=True):
         query = row @ W_q

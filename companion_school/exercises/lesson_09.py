@@ -445,7 +445,7 @@ def _(logits, targets, e):
 
 @loss_gradient.variant
 def _(logits, targets, e):
-    # one slot and one token of the vocabulary at a time
+    # compute one slot and one token of the vocabulary at a time
     _refuse(targets, e)
     batch, slots, vocab = logits.shape
     tokens = sum(id != -100 for row in targets.tolist() for id in row)
@@ -664,7 +664,7 @@ def _(forced, written, targets):
 
 @first_mistakes.variant
 def _(forced, written, targets):
-    # one slot at a time, checking both tensors together
+    # go through the slots one at a time, and check both tensors together
     if forced.shape != targets.shape or written.shape != targets.shape:
         raise ValueError("unequal shapes")
     result = []

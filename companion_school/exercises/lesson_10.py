@@ -344,7 +344,7 @@ def _(x, w_q, w_k, w_v, keys, values):
 
 @cached_step.variant
 def _(x, w_q, w_k, w_v, keys, values):
-    # one text and one head at a time, adding up the values slot by slot
+    # process one text and one head at a time, and add up the values slot by slot
     if keys.shape[-2] != values.shape[-2]:
         raise ValueError(f"{keys.shape} and {values.shape}")
     outs, all_keys, all_values = [], [], []
@@ -522,7 +522,7 @@ def _(logits, m):
 
 @min_p.variant
 def _(logits, m):
-    # with lists, one token at a time
+    # use lists, and process one token at a time
     if not (m > 0 and m <= 1):
         raise ValueError(f"{m=}")
     z = logits.tolist()
@@ -670,7 +670,7 @@ def _(keys, by, base):
 
 @shift_keys.variant
 def _(keys, by, base):
-    # with complex numbers: a pair is a + ib, and a rotation is multiplication by a number of modulus one
+    # use complex numbers: a pair is a + ib, and a rotation is multiplication by a number of modulus one
     if by < 0:
         raise ValueError("by must be at least 0")
     half = keys.shape[3] // 2
@@ -682,7 +682,7 @@ def _(keys, by, base):
 
 @shift_keys.variant
 def _(keys, by, base):
-    # the whole rotation as one matrix, R(by), multiplied from the right (which is R(-by) on columns)
+    # write the whole rotation as one matrix, R(by), and multiply by it from the right (which is R(-by) on columns)
     if not by >= 0:
         raise ValueError(f"by = {by}")
     d = keys.shape[-1]
@@ -810,7 +810,9 @@ def _(logits, temperature, share):
     return _cut(p / p.sum(), lambda p, before: before < share)
 
 
-@temperature_top_p.mistake("you multiplied by the temperature: a large one must flatten")
+@temperature_top_p.mistake(
+    "you multiplied by the temperature: divide by it, so that a large one flattens the distribution"
+)
 def _(logits, temperature, share):
     return _cut(torch.softmax(logits * temperature, dim=-1), lambda p, before: before < share)
 
@@ -863,7 +865,7 @@ def _(logits, temperature, share):
 
 @temperature_top_p.variant
 def _(logits, temperature, share):
-    # one token after the other, in plain Python
+    # process one token after the other in plain Python
     if not temperature > 0 or not (share > 0 and share <= 1):
         raise ValueError(f"{temperature=}, {share=}: expected a temperature above 0, and a share above 0 and at most 1")
     z = logits.tolist()
@@ -1225,7 +1227,7 @@ def _(q, k, v, keys, values, lengths, base):
 
 @ragged_step.variant
 def _(q, k, v, keys, values, lengths, base):
-    # one text and one token at a time, without a mask
+    # process one text and one token at a time, without a mask
     batch, _, tokens, d = q.shape
     if any(length + tokens > keys.shape[2] for length in lengths.tolist()):
         raise ValueError("the cache is full")

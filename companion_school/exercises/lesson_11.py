@@ -136,7 +136,7 @@ def _(draw):
     yield Case("with shared experts", (6, 10, 4, 1, 2))
     d, d_ff, experts, shared = draw.sizes(4, 3, 20)
     yield Case("any sizes", (d, d_ff, experts, draw.whole(2, experts), shared))
-    yield Case("a layer of Mixtral's", (4096, 14336, 8, 2, 0))
+    yield Case("a layer of Mixtral", (4096, 14336, 8, 2, 0))
     yield Case("more choices than experts are rejected", (8, 12, 5, 6, 0), refuse=True)
     yield Case("a top_k of 0 is rejected", (8, 12, 5, 0, 0), refuse=True)
     yield Case("a negative number of shared experts is rejected", (8, 12, 5, 2, -1), refuse=True)

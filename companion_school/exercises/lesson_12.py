@@ -67,7 +67,9 @@ def _():
     return 1024, 1536
 
 
-@lengths_of_balance.mistake("you answered in the wrong order: the length for only the projections comes first")
+@lengths_of_balance.mistake(
+    "you answered in the wrong order: first comes the length where the scores cost as much as the projections"
+)
 def _():
     return 3072, 1024
 
@@ -266,7 +268,7 @@ def absorb(largest, total, mixture, scores, values):
 
     ★
     - Scores of $-2 \\cdot 10^{10}$ give the right result, too.
-    - The inputs are not changed, and a NaN in them is not hidden.
+    - Do not change the inputs. A NaN in them must show up in the result.
     """
     ### BEGIN SOLUTION
     new = torch.maximum(largest, scores.amax(dim=1))

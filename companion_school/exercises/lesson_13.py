@@ -284,7 +284,7 @@ def half_from_interleaved_rows(weight, heads):
 
     ★
     - Raise a `ValueError` if the rows cannot be divided into `heads` heads of an even width.
-    - The result has the dtype of `weight`, and you must not change `weight` itself.
+    - The result has the dtype of `weight`. Do not change `weight` itself.
     """
     ### BEGIN SOLUTION
     rows, d_model = weight.shape

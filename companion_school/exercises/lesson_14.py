@@ -268,9 +268,9 @@ def _(gradients, tokens):
 )
 def clipped(gradients, most):
     """The list `gradients` holds tensors of any shapes. Their global norm is the norm of all elements, treated as one
-    vector. If it is above `most`, scale all gradients by the same factor, so that it becomes `most`. Otherwise return
-    the gradients as they are, zeros included. Return `(gradients, norm)`: the list of clipped gradients, and the norm
-    from before clipping.
+    vector. If it is above `most`, scale all gradients by the same factor, so that the norm becomes `most`. Otherwise
+    return the gradients as they are, zeros included. Return `(gradients, norm)`: the list of clipped gradients, and the
+    norm from before clipping.
 
     ```python
     >>> clipped([torch.tensor([3.0]), torch.tensor([4.0])], 1.0)

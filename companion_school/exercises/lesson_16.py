@@ -442,7 +442,7 @@ def _(draw):
     yield Case("a bias changes the choice", (logits, bias, 4, 2, 3, 1.0))
     yield Case("a bias and a factor", (logits, bias, 4, 2, 4, 2.5))
     yield Case("a single group of all experts", (logits, bias, 1, 1, 5, 1.5))
-    yield Case("a whole group", (logits, bias, 3, 1, 4, 1.0))
+    yield Case("all experts of a group", (logits, bias, 3, 1, 4, 1.0))
     tokens, size = draw.whole(5, 8), draw.whole(3, 5)
     more = draw.normal(tokens, 4 * size)
     yield Case("any sizes", (more, 0.5 * draw.normal(4 * size), 4, draw.whole(2, 3), draw.whole(2, size), 2.5))
@@ -632,7 +632,7 @@ def turn_part(x, share, base):
 
 @turn_part.cases
 def _(draw):
-    yield Case("one pair of two", (draw.normal(2, 4), 0.5, 10.0))
+    yield Case("one of two pairs", (draw.normal(2, 4), 0.5, 10.0))
     yield Case("a quarter, as in Qwen3-Next", (draw.normal(6, 16), 0.25, 10000.0))
     yield Case("the whole head", (draw.normal(5, 8), 1.0, 100.0))
     yield Case("three quarters", (draw.normal(7, 8), 0.75, 100.0))

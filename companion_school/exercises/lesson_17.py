@@ -150,7 +150,7 @@ def _(tokens, layers, every, kv_heads, tables, d_k, d_v, cached, kept):
     hints=(
         "Let the table fade first: multiply each head's table by its decay. All later steps use the faded table.",
         "The table returns `torch.einsum('hkv,hk->hv', S, k)` for the key. The missing part is v minus that.",
-        "Add the outer product of the key and of the strength times what is missing. Only then read with q.",
+        "Add the outer product of the key and the missing part, times the strength. Only then read with q.",
     ),
 )
 def delta_step(S, q, k, v, decay, write):
@@ -823,7 +823,7 @@ def _(draw):
     yield Case("as many states as texts", (3, 4, 8))
     yield Case("one text too many", (1, 1, 3))
     yield Case("an empty state holds nothing", (0, 16, 10))
-    yield Case("bits", (7, 9, 2))
+    yield Case("symbols of one bit", (7, 9, 2))
     yield Case("a table of 8 by 8", (64, 16, 10))
     yield Case("very large powers", (26, 8, 4))
     yield Case("other sizes", (draw.whole(20, 60), draw.whole(8, 16), draw.whole(11, 40)))

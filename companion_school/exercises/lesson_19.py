@@ -25,8 +25,9 @@ from companion_school.checking.exercise import Case, exercise
 )
 def in_groups(W, bits, group):
     """Round `W` (row, column) to integers of `bits` bits by absmax. Every `group` consecutive entries of a row share a
-    step, chosen so that the largest of their absolute values becomes the highest level, $2^{bits-1} - 1$. Return step
-    times level for every entry, as a tensor like `W`. Halves are rounded to the even level, as in `torch.round`.
+    step, chosen so that the largest of their absolute values becomes the highest level, $2^{bits-1} - 1$. Return the
+    step times the level of every entry, as a tensor like `W`. Halves are rounded to the even level, as in
+    `torch.round`.
 
     ```python
     >>> in_groups(torch.tensor([[0.7, -0.34, 4.9, 0.4]]), 4, 2)

@@ -219,7 +219,7 @@ def _(draw):
     weight, down, up = draw.normal(3, 4), draw.normal(2, 4, 2), draw.normal(2, 2, 3)
     yield Case("one adapter for all", (draw.normal(2, 4), weight, down, up, torch.tensor([1, 1]), 1.0))
     yield Case(
-        "a different one for each row",
+        "different adapters",
         (draw.normal(3, 4), weight, down, up, torch.tensor([1, 0, 1]), 2.0),
         gradients=True,
     )
@@ -884,7 +884,7 @@ def _(now, old, gain, counts, clip):
     return -(_products(now, old, gain, counts, clip) * counts).mean(dim=1).mean()
 
 
-@held_back.mistake("tokens that do not count are not part of an answer")
+@held_back.mistake("you include tokens that do not count in the loss; leave them out")
 def _(now, old, gain, counts, clip):
     _told(now, old, gain, counts, clip)
     ratio, gain = (now - old).exp(), gain[:, None]

@@ -618,10 +618,10 @@ def _(gaps):
 )
 def rebuilt(u, into, bias, out, keep):
     """Apply a sparse autoencoder to `u` (vector, d_model). `into` and `out` are (feature, d_model), and `bias` is
-    (feature). A feature is $\\max(0, \\text{into} \\cdot u + \\text{bias})$, with its row of `into`, and for each
-    vector only the `keep` largest features remain, while the others become 0. Return the rebuilt vectors, (vector,
-    d_model), and the explained share, a zero-dimensional tensor. This share is 1 minus the squared error divided by the
-    squared distance from the mean vector of `u`, both summed over all vectors and components.
+    (feature). A feature is $\\max(0, \\text{into} \\cdot u + \\text{bias})$, where each feature has its own row of
+    `into`. For each vector only the `keep` largest features remain, and the others become 0. Return the rebuilt
+    vectors, (vector, d_model), and the explained share, a zero-dimensional tensor. This share is 1 minus the squared
+    error divided by the squared distance from the mean vector of `u`, both summed over all vectors and components.
 
     ```python
     >>> both = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
@@ -631,7 +631,7 @@ def rebuilt(u, into, bias, out, keep):
     ```
 
     ★
-    - Raise a `ValueError` if shapes do not match, or if `keep` is not from 1 to the number of features.
+    - Raise a `ValueError` if shapes do not match, or if `keep` is below 1 or above the number of features.
     - Raise a `ValueError` for fewer than two vectors, because they have no distance from their mean.
     """
     ### BEGIN SOLUTION
@@ -654,9 +654,9 @@ def _(draw):
     vector, wide, feature = draw.sizes(3, 4, 9)
     u, into, out = draw.normal(vector, wide), draw.normal(2 * feature, wide), draw.normal(2 * feature, wide)
     bias = draw.normal(2 * feature)
-    yield Case("a few are kept", (u, into, bias, out, 3), gradients=True)
-    yield Case("all are kept", (u, into, bias, out, 2 * feature), gradients=True)
-    yield Case("few are above 0", (u, into, bias - 4, out, feature))
+    yield Case("a few features are kept", (u, into, bias, out, 3), gradients=True)
+    yield Case("all features are kept", (u, into, bias, out, 2 * feature), gradients=True)
+    yield Case("few features are above 0", (u, into, bias - 4, out, feature))
     yield Case("vectors far from 0", (u + 5, into, bias, out, 3))
     yield Case(
         "as many features as components", (draw.normal(4, 4), draw.normal(4, 4), draw.normal(4), draw.normal(4, 4), 2)

@@ -56,7 +56,7 @@ def even_out(G, rounds=5):
 
 @even_out.cases
 def _(draw):
-    yield Case("a diagonal", (torch.tensor([[3.0, 0.0], [0.0, 4.0]], dtype=torch.float64), 1))
+    yield Case("a diagonal matrix", (torch.tensor([[3.0, 0.0], [0.0, 4.0]], dtype=torch.float64), 1))
     rows, columns = sorted(draw.sizes(2, 3, 7))
     yield Case("a wide matrix", (draw.normal(rows, columns),))
     yield Case("a tall matrix", (draw.normal(columns, rows),))

@@ -38,7 +38,7 @@ def days_of_a_run():
 
 @days_of_a_run.cases
 def _(draw):
-    yield Case("days", (), tolerance=5e-5)
+    yield Case("the number of days", (), tolerance=5e-5)
 
 
 @days_of_a_run.mistake("you counted only the forward pass: training takes 6 operations, not 2")

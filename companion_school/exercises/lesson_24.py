@@ -290,7 +290,7 @@ def _(draw):
     given = _texts(draw, texts, orders, shingles)
     yield Case("random texts", given)
     yield Case("ranks that begin far from zero", (given[0], given[1] + 1000))
-    yield Case("a text of all shingles", (given[0] | (torch.arange(texts) == 1)[:, None], given[1]))
+    yield Case("a text that has all shingles", (given[0] | (torch.arange(texts) == 1)[:, None], given[1]))
     yield Case(
         "a text without shingles is rejected", (given[0] & (torch.arange(texts) != 2)[:, None], given[1]), refuse=True
     )

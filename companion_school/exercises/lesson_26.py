@@ -36,7 +36,7 @@ def seconds_of_a_ring():
 
 @seconds_of_a_ring.cases
 def _(draw):
-    yield Case("seconds", (), tolerance=5e-4)
+    yield Case("the number of seconds", (), tolerance=5e-4)
 
 
 @seconds_of_a_ring.mistake("that is only one of the two trips around the ring: reduce-scatter, then all-gather")
@@ -444,7 +444,7 @@ def _(x, gate, up, down, processes):
     return torch.stack([_silu(x @ g) @ d for g, d in parts])
 
 
-@tensor_parallel.mistake("return what each process computed before the sum, stacked")
+@tensor_parallel.mistake("you added up the results: return what each process computed, stacked along a new first axis")
 def _(x, gate, up, down, processes):
     return tensor_parallel.reference(x, gate, up, down, processes).sum(0)
 

@@ -36,7 +36,7 @@ def evening_parameters():
 
 @evening_parameters.cases
 def _(draw):
-    yield Case("parameters", (), tolerance=1e-3)
+    yield Case("the number of parameters", (), tolerance=1e-3)
 
 
 @evening_parameters.mistake("training costs 6 operations for each parameter and token: the 6 is missing")
@@ -112,8 +112,8 @@ def score_interval(nats, size, picks, confidence):
     ```
 
     ★
-    - Raise a `ValueError` for a `confidence` that is not between 0 and 1 (both excluded), for tensors of different
-      lengths, or if there is no document.
+    - Raise a `ValueError` for a `confidence` that is not strictly between 0 and 1, for tensors of different lengths, or
+      if there is no document.
     - Do not change the arguments.
     """
     ### BEGIN SOLUTION
@@ -184,7 +184,7 @@ def _(*given):
     return _scored(*given, own=False)
 
 
-@score_interval.mistake("the part outside the interval is on two sides: each has half of it")
+@score_interval.mistake("the scores outside the interval lie on both sides: leave out half of them on each")
 def _(*given):
     return _scored(*given, tails=1)
 
