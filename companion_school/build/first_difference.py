@@ -183,7 +183,7 @@ def _guess(number: int, found: Parting, sources: Mapping[str, str]) -> str:
         return f"{right} once {mends[0]}." if len({*mends}) == 1 else ""
     mistakes = (mistake for one in parts(here.number) for mistake in one.mistakes)
     told = [message for message, patch in mistakes if _gives(number, found, here.number, patch)]
-    # If several mistakes produce this tensor, nothing says which of them the learner made.
+    # If several mistakes produce this tensor, it is not known which of them the learner made.
     return f"Most likely: {told[0]}." if len(told) == 1 else ""
 
 

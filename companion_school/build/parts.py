@@ -5,7 +5,8 @@ that file:
 
     @part(2, points=2)
     def attend(code, q, k, v, mask):
-        '''The line that the report shows if the part is right.''' return code.attend(q, k, v, mask)
+        '''The line that the report shows if the part is right.'''
+        return code.attend(q, k, v, mask)
 
     @attend.cases
     def _(draw):

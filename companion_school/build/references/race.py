@@ -23,8 +23,7 @@ class Runner:  # given
 
     model:    maps token ids, (1, token), to the logits of the next tokens, (1, token, vocab), as in stage 5, on the
     CPU.
-    merges:   the merges of the tokenizer, for `encode(text, merges)` of stage 1. An empty list means that tokens are
-        bytes.
+    merges:   the merges of the tokenizer, for `encode(text, merges)` of stage 1. An empty list means bytes.
     context:  the number of tokens that the model gets at once when it is measured.
     """
 

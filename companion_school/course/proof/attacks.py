@@ -1,7 +1,7 @@
 """Hostile answers to exercise 2.3. Each attack must earn no points and have one of the outcomes listed for it.
 
-An attack is the body of `visible_softmax(scores, may_look)`. Any attack that runs, runs in the grader's sandbox. For
-`ATTACKS`, no operators are forbidden, so that they can get as far as possible. `BREACHES` break the rules of the
+An attack is the body of `visible_softmax(scores, may_look)`. If an attack runs at all, it runs in the grader's sandbox.
+For `ATTACKS`, no operators are forbidden, so that they can get as far as possible. `BREACHES` break the rules of the
 exercise, most of them by calling a forbidden operator.
 """
 
