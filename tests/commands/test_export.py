@@ -193,7 +193,7 @@ def test_prompts_of_a_file_are_written_at_once_as_each_alone(home: Path, capsys)
         ('{"prompt": "a"}\n\n{"prompt": "a", "temperature": -1}', "line 3: temperature=-1"),
         ('{"prompt": "a", "tokens": 0}', "line 1: tokens=0: expected a whole number >= 1"),
         ('{"prompt": "a", "stop": "b"}', "line 1: stop='b': expected a list of texts"),
-        ('{"prompt": ""}', 'line 1: expected an object with a "prompt"'),
+        ('{"prompt": ""}', 'line 1: expected an object with a non-empty "prompt"'),
         ("nothing", "line 1: expected a JSON object"),
         ("\n", "expected one prompt per line, found none"),
     ],
