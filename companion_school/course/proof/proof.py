@@ -83,9 +83,7 @@ def prove(
     chosen = [find_exercise(id).id for id in (exercises() if ids is None else ids)]
     found: list[Trial] = []
     with (
-        ThreadPoolExecutor(
-            1
-        ) as beside,  # in parallel, because a dozen students only wait for the time limit
+        ThreadPoolExecutor(1) as beside,  # in parallel, because a dozen students only wait for the time limit
         ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_one_thread) as pool,
     ):
         of_hostile = beside.submit(hostile or _hostile_class(), jobs) if whole else None
