@@ -20,7 +20,7 @@ from companion.training.trainer import Trainer, TrainingConfig
 
 TRIAL_UPDATES = 3
 """Updates that every contender makes before it is timed. Their losses and gradient norms must agree."""
-SETTINGS = TrainingConfig(updates=10**9, learning_rate=1e-3, last_share=1.0, warmup=0, weight_decay=0.0)
+SETTINGS = TrainingConfig(updates=10**9, learning_rate=1e-3, min_lr_ratio=1.0, warmup=0, weight_decay=0.0)
 
 
 def compare(

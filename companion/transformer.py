@@ -22,8 +22,8 @@ from companion.layers.block import Block
 from companion.layers.cache import CrossCache, KVCache
 from companion.layers.gated_delta_net import LinearAttention
 from companion.layers.latent import LatentAttention
-from companion.layers.masks import GivenMask, Mask, as_mask, check_shape, counted_of, padding_of
-from companion.layers.medusa_heads import LaterHeads
+from companion.layers.masks import GivenMask, Mask, as_mask, check_shape, padding_of, token_mask_of
+from companion.layers.medusa_heads import MedusaHeads
 from companion.layers.moe import MoE
 from companion.layers.norms import norm
 from companion.layers.positions import Learned, sinusoidal
@@ -64,16 +64,16 @@ class Inputs(TypedDict, total=False):
     source: Tensor | Memory | None
     positions: Tensor | None
     segments: Tensor | None
-    real: Tensor | None
-    counted: Tensor | None
+    attention_mask: Tensor | None
+    token_mask: Tensor | None
     mask: Tensor | None
-    document: Tensor | None
+    document_ids: Tensor | None
     cache: KVCache | None
 
 
 _HINTS = {
     "tokens": "torch.tensor(...) converts a list",
-    "mask": "to mark padding, pass real, (batch, key)",
+    "mask": "to mark padding, pass attention_mask, (batch, key)",
     "cache": "KVCache.create(config, batch, slots) creates one",
 }
 """Advice that is added to the error message about an argument."""
@@ -123,7 +123,7 @@ class Transformer(nn.Module):
         self.head_bias = nn.Parameter(torch.zeros(config.vocab)) if ends.head != "linear" else None
         self.pooler = Pooler(config.d_model) if ends.pooled else None
         self.classifier = nn.Linear(config.d_model, ends.classes) if ends.classes else None
-        self.later = LaterHeads(config.d_model, config.later_heads) if config.later_heads else None
+        self.later = MedusaHeads(config.d_model, config.medusa_heads) if config.medusa_heads else None
         self._initialise()
 
     def _initialise(self) -> None:
@@ -177,10 +177,10 @@ class Transformer(nn.Module):
         source: Int[Tensor, "batch source"] | Memory | None = None,
         positions: Int[Tensor, "*batch token"] | None = None,
         segments: Int[Tensor, "batch token"] | None = None,
-        real: Shaped[Tensor, "#batch key"] | None = None,
-        counted: Shaped[Tensor, "#batch token"] | None = None,
+        attention_mask: Shaped[Tensor, "#batch key"] | None = None,
+        token_mask: Shaped[Tensor, "#batch token"] | None = None,
         mask: GivenMask | None = None,
-        document: Int[Tensor, "batch token"] | None = None,
+        document_ids: Int[Tensor, "batch token"] | None = None,
         cache: KVCache | None = None,
     ) -> Features:
         """Compute the stream before the head, for callers that need the logits of only a few tokens.
@@ -190,15 +190,15 @@ class Transformer(nn.Module):
             source: For an encoder-decoder: the source's ids, or the `Memory` that `encode` computed from them.
             positions: (token) or (batch, token). Default: 0, 1, ..., or with a cache the next free slots of each row.
             segments: For an encoder with `config.embedding.segments`: the segment of each token. Default: 0.
-            real: Attention mask, (batch, key): True or 1 for tokens, False or 0 for padding. No query attends to
-                padding, and routing statistics do not count it. With a cache, the axis key has one entry for each slot
-                that the cache shows. Default: all True.
-            counted: Token mask, (batch, token), used instead of `real` for padding at the end of rows, which a causal
-                stack hides anyway. Routing statistics do not count this padding, linear layers do not store it in a
-                cache, and attention needs no mask. Default: `real`.
-            mask: Which tokens may attend to which; broadcasts to (batch, head, token, key), with key as in `real`. A
-                mask cannot be used with linear layers, which have no pairs of tokens to hide.
-            document: Document ids for sequence packing, for a decoder without a cache. The tokens of a document are
+            attention_mask: Attention mask, (batch, key): True or 1 for tokens, False or 0 for padding. No query attends
+                to padding, and routing statistics do not count it. With a cache, the axis key has one entry for each
+                slot that the cache shows. Default: all True.
+            token_mask: Token mask, (batch, token), used instead of `attention_mask` for padding at the end of rows,
+                which a causal stack hides anyway. Routing statistics do not count this padding, linear layers do not
+                store it in a cache, and attention needs no mask. Default: `attention_mask`.
+            mask: Which tokens may attend to which; broadcasts to (batch, head, token, key), with key as in
+                `attention_mask`. A mask cannot be used with linear layers, which have no pairs of tokens to hide.
+            document_ids: Document ids for sequence packing, for a decoder without a cache. The tokens of a document are
                 contiguous, and no information passes between documents.
             cache: Cache of the tokens that the decoder has already read. Call under `torch.no_grad()`, and continue
                 with `Features.cache`.
@@ -212,13 +212,13 @@ class Transformer(nn.Module):
                 not in the vocabulary (on a GPU, a later `RuntimeError`: see `companion.ground.arguments`).
         """
         check_ids("tokens", tokens)
-        real = None if real is None else padding_of(real)
+        attention_mask = None if attention_mask is None else padding_of(attention_mask)
         self._check_belongs(tokens, source, segments, cache)
-        counted = counted_of(counted, tokens, real, causal=self.decoder is not None)
-        self._check_fits(tokens, positions, real, document, cache)
+        token_mask = token_mask_of(token_mask, tokens, attention_mask, causal=self.decoder is not None)
+        self._check_fits(tokens, positions, attention_mask, document_ids, cache)
         mask = None if mask is None else self._settled(mask, tokens, cache)
         memory = self.encode(source) if isinstance(source, Tensor) else source
-        ends = None if cache is None or cache.states is None or counted is None else counted.sum(-1)
+        ends = None if cache is None or cache.states is None or token_mask is None else token_mask.sum(-1)
         cache = None if cache is None else cache.ready(tokens.shape[1], ends)
         opened = None if cache is None else cache.open(tokens.shape[1])
         if positions is None:
@@ -226,18 +226,25 @@ class Transformer(nn.Module):
         x = self._embed(tokens, positions, segments)
         stack = self.decoder or self.encoder
         assert stack is not None
-        given: dict[str, Any] = {"real": real, "counted": counted, "mask": mask, "document": document}
+        given: dict[str, Any] = {
+            "attention_mask": attention_mask,
+            "token_mask": token_mask,
+            "mask": mask,
+            "document_ids": document_ids,
+        }
         x, routing = stack(x, positions=positions, cache=opened, memory=memory, **given)
         routing = (() if memory is None else memory.routing) + routing
         return Features(x, routing, None if cache is None else cache.advance(tokens.shape[1], self._number))
 
     @checked()
-    def encode(self, source: Int[Tensor, "batch key"], *, real: Shaped[Tensor, "#batch key"] | None = None) -> Memory:
+    def encode(
+        self, source: Int[Tensor, "batch key"], *, attention_mask: Shaped[Tensor, "#batch key"] | None = None
+    ) -> Memory:
         """Encode a source once; pass the result as `source` in all later calls.
 
         Args:
             source: Token ids, (batch, key).
-            real: Attention mask, (batch, key): which source tokens are not padding. Default: all.
+            attention_mask: Attention mask, (batch, key): which source tokens are not padding. Default: all.
 
         Returns:
             The keys and values that the decoder's layers read.
@@ -249,11 +256,13 @@ class Transformer(nn.Module):
             raise ValueError(f"stack={self.config.stack!r}: expected 'encoder_decoder', the only stack with a source")
         check_ids("source", source, "(batch, key)")
         self._check_reach("source", source.shape[1])
-        real = None if real is None else padding_of(real)
+        attention_mask = None if attention_mask is None else padding_of(attention_mask)
         positions = torch.arange(source.shape[1], device=source.device)
-        x, routing = self.encoder(self._embed(source, positions, name="source"), positions=positions, real=real)
+        x, routing = self.encoder(
+            self._embed(source, positions, name="source"), positions=positions, attention_mask=attention_mask
+        )
         layers = tuple(block.cross.project_source(x) for block in self.decoder.blocks)  # type: ignore[union-attr, operator]
-        return Memory(layers, real, routing)
+        return Memory(layers, attention_mask, routing)
 
     def head(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
         """Compute the logits for states of the stream.
@@ -270,18 +279,19 @@ class Transformer(nn.Module):
     def limited(self, logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"]:
         """Divide and softcap logits as configured.
 
-        Logits are divided by `config.embedding.logit_divisor`, and then become c tanh(logits / c) if `logit_cap` is c.
+        Logits are divided by `config.embedding.logit_divisor`, and then become c tanh(logits / c) if `logit_softcap` is
+        c.
         """
         ends = self.config.embedding
         logits = logits if ends.logit_divisor == 1 else logits / ends.logit_divisor
-        return logits if ends.logit_cap is None else capped(logits, ends.logit_cap)
+        return logits if ends.logit_softcap is None else capped(logits, ends.logit_softcap)
 
     def _check_fits(
         self,
         tokens: Tensor,
         positions: Tensor | None,
-        real: Tensor | None,
-        document: Tensor | None,
+        attention_mask: Tensor | None,
+        document_ids: Tensor | None,
         cache: KVCache | None,
     ) -> None:
         """Raise `ValueError` unless the arguments match this model and the number of tokens."""
@@ -292,9 +302,13 @@ class Transformer(nn.Module):
             by_slot = cache is not None and self.config.positions.kind == "relative"
             require(not by_slot, "positions", positions, "None with a cache, whose slots give the distances")
         keys = new if cache is None else cache.shown(new)
-        if real is not None and ((real.shape[0] != 1 and real.shape[0] != batch) or real.shape[1] != keys):
-            raise ValueError(f"real has shape {tuple(real.shape)}: expected (batch, key), {(batch, keys)}")
-        self._check_document(document, tokens, cache)
+        if attention_mask is not None and (
+            (attention_mask.shape[0] != 1 and attention_mask.shape[0] != batch) or attention_mask.shape[1] != keys
+        ):
+            raise ValueError(
+                f"attention_mask has shape {tuple(attention_mask.shape)}: expected (batch, key), {(batch, keys)}"
+            )
+        self._check_document(document_ids, tokens, cache)
 
     def _settled(self, mask: GivenMask, tokens: Tensor, cache: KVCache | None) -> Mask | None:
         """Convert a call's mask to the form that the layers expect.
@@ -308,15 +322,17 @@ class Transformer(nn.Module):
         assert isinstance(settled, Tensor)
         return settled
 
-    def _check_document(self, document: Tensor | None, tokens: Tensor, cache: KVCache | None) -> None:
-        """Raise `ValueError` unless `document` has the shape of the tokens and this is a decoder without a cache."""
-        if document is None:
+    def _check_document(self, document_ids: Tensor | None, tokens: Tensor, cache: KVCache | None) -> None:
+        """Raise `ValueError` unless `document_ids` fits the tokens and this is a decoder without a cache."""
+        if document_ids is None:
             return
         alone = self.decoder is not None and self.encoder is None and cache is None
-        require(alone, "document", document, "None, except for a decoder without a cache")
-        check_ids("document", document)
-        if document.shape != tokens.shape:
-            raise ValueError(f"document has shape {tuple(document.shape)}: expected {tuple(tokens.shape)}, like tokens")
+        require(alone, "document_ids", document_ids, "None, except for a decoder without a cache")
+        check_ids("document_ids", document_ids)
+        if document_ids.shape != tokens.shape:
+            raise ValueError(
+                f"document_ids has shape {tuple(document_ids.shape)}: expected {tuple(tokens.shape)}, like tokens"
+            )
 
     def _check_belongs(
         self, tokens: Tensor, source: Tensor | Memory | None, segments: Tensor | None, cache: KVCache | None

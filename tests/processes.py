@@ -49,7 +49,7 @@ DROPOUT = 0.15
 LINEAR = LinearConfig((True, False), key_heads=1, d_v=5)
 TEXT = ModelConfig(23, 12, 2, 9, AttentionConfig(3, 1, linear=LINEAR), FeedForwardConfig(20), dropout=DROPOUT)
 EXPERTS = TEXT.with_(
-    attention=AttentionConfig(3, latent=LatentConfig(5, 2, query_rank=7)),
+    attention=AttentionConfig(3, latent=LatentConfig(5, 2, q_lora_rank=7)),
     moe=MoEConfig(4, 2, capacity=1.0, noise=0.3, shared=1, balanced=True),
 )
 TRANSLATION = ModelConfig(
@@ -83,7 +83,7 @@ def title(kind: Kind) -> str:
 
 
 def padded_loss(model: Transformer, tokens: Tensor, targets: Tensor) -> Scored:
-    out = model(tokens, real=tokens > 0)
+    out = model(tokens, attention_mask=tokens > 0)
     return Scored(*cross_entropy_sum(out.logits, targets), out.routing)
 
 

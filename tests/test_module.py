@@ -34,7 +34,7 @@ KINDS = {
     "encoder": {"stack": "encoder"},
     "encoder-decoder": {"stack": "encoder_decoder"},
     "local layers": {"attention": AttentionConfig(4, 2, window=WindowConfig(WINDOW, (True, False)))},
-    "latents": {"attention": AttentionConfig(4, d_v=10, latent=LatentConfig(7, 4, query_rank=9))},
+    "latents": {"attention": AttentionConfig(4, d_v=10, latent=LatentConfig(7, 4, q_lora_rank=9))},
     "linear layers": {"attention": AttentionConfig(4, 2, linear=LinearConfig((True, False), d_v=7))},
     "learned positions": {"positions": PositionConfig("learned"), "norm": NormConfig("layer")},
 }

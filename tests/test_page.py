@@ -65,7 +65,7 @@ def both_logits(kind, ours, theirs):
         return ours(ids), theirs(ids).logits
     source = sources()
     real = source != FILLER
-    return ours(source, real, ids), theirs(ids, source=theirs.encode(source, real=real)).logits
+    return ours(source, real, ids), theirs(ids, source=theirs.encode(source, attention_mask=real)).logits
 
 
 def test_page_is_a_page_and_needs_pytorch_and_safetensors_alone():

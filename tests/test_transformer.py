@@ -64,12 +64,12 @@ GELU = FeedForwardConfig(14, "gelu", bias=True)
 LONG = dict(
     layers=4,
     attention=AttentionConfig(
-        6, 3, d_head=4, d_v=5, bias=True, output_bias=False, qk_norm="width", score_cap=3.0,
+        6, 3, d_head=4, d_v=5, bias=True, output_bias=False, qk_norm="width", softcap=3.0,
         window=WindowConfig(3, (True, True, False), base=50.0), sinks=True, gate="head",
     ),
-    positions=PositionConfig(share=0.5, scaling=RotaryScaling("yarn", 2.0, 16), pattern=(True, False)),
+    positions=PositionConfig(partial_rotary_factor=0.5, scaling=RotaryScaling("yarn", 2.0, 16), pattern=(True, False)),
     norm=NormConfig("rms", "both", unit_offset=True),
-    embedding=EmbeddingConfig(scaled=True, rounded=True, logit_cap=5.0),
+    embedding=EmbeddingConfig(scaled=True, rounded=True, logit_softcap=5.0),
 )  # fmt: skip
 VARIANTS.append(
     dict(
@@ -83,7 +83,9 @@ VARIANTS.append(
 )
 MULTIPLIED = dict(
     attention=AttentionConfig(6, 3, d_head=4, score_width=9.0),
-    positions=PositionConfig(share=0.5, scaling=RotaryScaling("longrope", 3.0, 64, short=(1.25,), long=(4.0,))),
+    positions=PositionConfig(
+        partial_rotary_factor=0.5, scaling=RotaryScaling("longrope", 3.0, 64, short=(1.25,), long=(4.0,))
+    ),
     norm=NormConfig("rms", "after"),
     embedding=EmbeddingConfig(multiplier=3.0, logit_divisor=0.5),
     residual=0.3,
@@ -93,7 +95,7 @@ VARIANTS += [
     LONG,
     MULTIPLIED,
     PARALLEL,
-    dict(norm=NormConfig("layer", "parallel"), positions=PositionConfig(share=0.5)),
+    dict(norm=NormConfig("layer", "parallel"), positions=PositionConfig(partial_rotary_factor=0.5)),
 ]
 
 
@@ -143,8 +145,8 @@ def test_padding_changes_no_real_token(stack):
     net = model(stack=stack)
     text = tokens(batch=2)
     alone = net(text[1:, :4]).logits
-    real = torch.tensor([[True] * 7, [True] * 4 + [False] * 3])
-    torch.testing.assert_close(net(text, real=real).logits[1:, :4], alone, atol=1e-12, rtol=0)
+    attention_mask = torch.tensor([[True] * 7, [True] * 4 + [False] * 3])
+    torch.testing.assert_close(net(text, attention_mask=attention_mask).logits[1:, :4], alone, atol=1e-12, rtol=0)
 
 
 def test_packed_documents_are_as_if_alone():
@@ -243,25 +245,25 @@ def test_stacks_equal_pytorchs_with_copied_weights_forward_and_backward(stack, p
     if stack == "decoder":  # PyTorch's stack without cross-attention is its encoder with a mask
         load_stack(net.decoder, theirs.encoder, pre)
         stacks.append((net.decoder, theirs.encoder))
-        out = net(target, real=target_real).logits
+        out = net(target, attention_mask=target_real).logits
         expected = theirs.encoder(y, mask=later, src_key_padding_mask=~target_real)
     elif stack == "encoder":
-        out = net(source, real=source_real).logits
+        out = net(source, attention_mask=source_real).logits
         expected = theirs.encoder(x, src_key_padding_mask=~source_real)
     else:
         load_stack(net.decoder, theirs.decoder, pre)
         stacks.append((net.decoder, theirs.decoder))
-        out = net(target, source=net.encode(source, real=source_real), real=target_real).logits
+        out = net(target, source=net.encode(source, attention_mask=source_real), attention_mask=target_real).logits
         expected = theirs(x, y, tgt_mask=later, tgt_key_padding_mask=~target_real, **hidden)
     expected = net.head(expected)
-    real = source_real if stack == "encoder" else target_real
-    torch.testing.assert_close(out[real], expected[real], atol=1e-10, rtol=0)
+    attention_mask = source_real if stack == "encoder" else target_real
+    torch.testing.assert_close(out[attention_mask], expected[attention_mask], atol=1e-10, rtol=0)
     # Compare the gradients of the same weighted sum with respect to all parameters of the stacks and the embeddings.
-    weights = torch.randn(out[real].shape, dtype=torch.float64)
-    (out[real] * weights).sum().backward()
+    weights = torch.randn(out[attention_mask].shape, dtype=torch.float64)
+    (out[attention_mask] * weights).sum().backward()
     embedded = net.embedding.weight.grad.clone()
     net.embedding.weight.grad = None
-    (expected[real] * weights).sum().backward()
+    (expected[attention_mask] * weights).sum().backward()
     torch.testing.assert_close(embedded, net.embedding.weight.grad, atol=1e-9, rtol=0)
     for a, b in stacks:
         for parts, whole in pairs(a, b, pre):
@@ -289,10 +291,10 @@ def test_keys_and_values_of_a_source_are_projected_once_and_then_read():
 def test_rows_of_a_memory_can_be_chosen_and_repeated():
     net = model(stack="encoder_decoder").eval()
     target, source = tokens(), tokens(length=5, seed=1)
-    real = torch.tensor([[True] * 5, [True] * 3 + [False] * 2, [True] * 4 + [False]])
+    attention_mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2, [True] * 4 + [False]])
     rows = torch.tensor([2, 0, 2, 1])
-    for some in (None, real, real[:1]):  # none, one for each row, or one for all
-        memory = net.encode(source, real=some)
+    for some in (None, attention_mask, attention_mask[:1]):  # none, one for each row, or one for all
+        memory = net.encode(source, attention_mask=some)
         expected = net(target, source=memory).logits[rows]
         torch.testing.assert_close(net(target[rows], source=memory.select(rows)).logits, expected, atol=1e-12, rtol=0)
 
@@ -301,8 +303,8 @@ def test_rows_of_a_memory_can_be_chosen_and_repeated():
 def test_an_encoder_decoder_reads_its_source_once_and_its_target_step_by_step():
     net = model(stack="encoder_decoder").eval()
     target, source = tokens(), tokens(length=5, seed=1)
-    real = torch.tensor([[True] * 5, [True] * 3 + [False] * 2, [True] * 4 + [False]])
-    memory = net.encode(source, real=real)
+    attention_mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2, [True] * 4 + [False]])
+    memory = net.encode(source, attention_mask=attention_mask)
     full = net(target, source=memory).logits
     torch.testing.assert_close(full[1:2], net(target[1:2], source=source[1:2, :3]).logits, atol=1e-12, rtol=0)
     cache, steps = KVCache.create(net.config, 3, 7, dtype=torch.float64), []
@@ -382,7 +384,7 @@ def test_a_rounded_factor_is_that_of_gemma(dtype):
 
 
 def test_capped_logits_keep_their_order_and_stay_below_the_cap():
-    plain, capped = model(), model(embedding=EmbeddingConfig(logit_cap=0.7))
+    plain, capped = model(), model(embedding=EmbeddingConfig(logit_softcap=0.7))
     logits, below = plain(tokens()).logits, capped(tokens()).logits
     torch.testing.assert_close(below, 0.7 * torch.tanh(logits / 0.7))
     assert logits.abs().max() > 1 > 0.7 > below.abs().max()
@@ -439,8 +441,16 @@ def test_weights_start_with_the_variance_the_docstring_says():
         ({}, lambda net: net.encode(tokens()), "expected 'encoder_decoder'"),
         ({}, lambda net: net(tokens(), segments=tokens()), "segments are only for encoders"),
         ({"stack": "encoder"}, lambda net: net(tokens(), segments=tokens()), "expected embedding.segments >= 1"),
-        ({}, lambda net: net(tokens(), mask=tokens() > 0), r"mask has shape \(3, 7\): .* to mark padding, pass real"),
-        ({}, lambda net: net(tokens(), real=tokens()[:2] > 0), r"real has shape \(2, 7\): expected .* \(3, 7\)"),
+        (
+            {},
+            lambda net: net(tokens(), mask=tokens() > 0),
+            r"mask has shape \(3, 7\): .* to mark padding, pass attention_mask",
+        ),
+        (
+            {},
+            lambda net: net(tokens(), attention_mask=tokens()[:2] > 0),
+            r"attention_mask has shape \(2, 7\): expected .* \(3, 7\)",
+        ),
         ({"stack": "encoder"}, lambda net: net.pool(torch.zeros(2, 7, 12)), "pooled=False"),
         ({"stack": "encoder"}, lambda net: net.classify(torch.zeros(2, 7, 12)), "classes=0"),
         (

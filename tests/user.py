@@ -93,7 +93,7 @@ def config() -> ModelConfig:
 
 def latent_layer(x: Tensor) -> Tensor:
     """Run a layer with latent attention."""
-    config = AttentionConfig(heads=4, latent=LatentConfig(rank=8, d_rope=2))
+    config = AttentionConfig(heads=4, latent=LatentConfig(kv_lora_rank=8, d_rope=2))
     layer = LatentAttention(16, config, positions=PositionConfig("rotary"))
     answer: Tensor = layer(x, positions=torch.arange(x.shape[1]))
     return answer

@@ -26,7 +26,7 @@ def learning(model: Transformer, words: NumberWords, start: int, updates: int) -
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.1, fused=True)
     for update in range(1, updates + 1):
         source, inputs, targets = batches(update)
-        memory = model.encode(source, real=source != PAD)
+        memory = model.encode(source, attention_mask=source != PAD)
         loss = F.cross_entropy(model(inputs, source=memory).logits.flatten(0, 1), targets.flatten())
         optimizer.zero_grad()
         loss.backward()

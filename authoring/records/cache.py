@@ -18,9 +18,9 @@ KINDS = {
     "MHA": AttentionConfig(8, d_head=16),
     "GQA, 2 groups": AttentionConfig(8, 2, d_head=16),
     "MQA": AttentionConfig(8, 1, d_head=16),
-    "MLA, 48 + 16": AttentionConfig(8, d_head=16, latent=LatentConfig(rank=48, d_rope=16)),
-    "MLA, 16 + 16": AttentionConfig(8, d_head=16, latent=LatentConfig(rank=16, d_rope=16)),
-    "MLA, 24 + 8": AttentionConfig(8, d_head=16, latent=LatentConfig(rank=24, d_rope=8)),
+    "MLA, 48 + 16": AttentionConfig(8, d_head=16, latent=LatentConfig(kv_lora_rank=48, d_rope=16)),
+    "MLA, 16 + 16": AttentionConfig(8, d_head=16, latent=LatentConfig(kv_lora_rank=16, d_rope=16)),
+    "MLA, 24 + 8": AttentionConfig(8, d_head=16, latent=LatentConfig(kv_lora_rank=24, d_rope=8)),
 }
 
 BUDGETS = {300: tuple(KINDS), 900: tuple(KINDS)[:-1]}

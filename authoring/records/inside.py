@@ -54,7 +54,7 @@ def trained(text: Text, start: int, folder: Path) -> list[Path]:
     updates = BUDGETS[-1]
     places = [folder / f"{start}-{updates}" / f"{done:04}" for done in range(0, updates + 1, EVERY)]
     if not places[-1].exists():
-        plan = TrainingConfig(updates=updates, learning_rate=6e-3, warmup=100, last_share=1.0, seed=start)
+        plan = TrainingConfig(updates=updates, learning_rate=6e-3, warmup=100, min_lr_ratio=1.0, seed=start)
         torch.manual_seed(start)
         model = Transformer(DENSE)
         ids = encode_documents(text.tokenizer, [story.document for story in text.train])

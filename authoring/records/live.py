@@ -97,7 +97,7 @@ def translated(model: Transformer, task: NumberWordsTask) -> tuple[float, int]:
     for at in range(0, MEASURED, 100):
         pairs = task.words.batch(numbers[at : at + 100])
         real = pairs.source != number_words.PAD
-        logs = model(pairs.inputs, source=model.encode(pairs.source, real=real)).logits.log_softmax(-1)
+        logs = model(pairs.inputs, source=model.encode(pairs.source, attention_mask=real)).logits.log_softmax(-1)
         scored = pairs.targets != IGNORE
         nats -= logs.gather(-1, pairs.targets.where(scored, 0)[..., None])[scored].sum().item()
         size += sum(len(task.words.target.name(number).encode()) for number in numbers[at : at + 100])

@@ -94,8 +94,8 @@ def run(text: Text, config: ModelConfig, start: int, updates: int, folder: Path)
     The model is measured at the updates in `LOOKS`.
     """
     balance = 0.01 if config.moe else 0.0
-    plan = TrainingConfig(  # the rate is constant after the warm-up (`last_share` is 1); `falling` adds the decay
-        updates=updates, learning_rate=6e-3, warmup=100, last_share=1.0, seed=start, balance_loss=balance
+    plan = TrainingConfig(  # the rate is constant after the warm-up (`min_lr_ratio` is 1); `falling` adds the decay
+        updates=updates, learning_rate=6e-3, warmup=100, min_lr_ratio=1.0, seed=start, balance_loss=balance
     )
     torch.manual_seed(start)
     model = Transformer(config)

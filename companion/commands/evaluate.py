@@ -37,7 +37,7 @@ LOGITS = 2**27
 """Maximum number of logits in a batch."""
 JSON = (
     "print the result as one JSON object: run and task, or checkpoint; measured_on; and the figures, named as in a "
-    "run's result.json. For text it also has yardsticks (the baselines), and with --weights the result in that format"
+    "run's result.json. For text it also has the baselines, and with --weights the result in that format"
 )
 
 EXAMPLES = (
@@ -268,7 +268,7 @@ def _scores(
     Returns:
         The measurements, keyed by name.
     """
-    from companion.data.yardsticks import yardsticks
+    from companion.data.baselines import baselines
     from companion.training.tasks.text import measure, total_bytes
 
     windows: dict[str, Any] = {}
@@ -276,12 +276,12 @@ def _scores(
         windows = {"context": context, "batch": max(1, min(32, LOGITS // (context * model.config.vocab)))}
     evaluation = measure(model, ids, total_bytes(documents) if bytes is None else bytes, **windows)
     with waiting("compressing it"):
-        marks = {mark.name: mark.bits_per_byte for mark in yardsticks(known, documents)}
-    print(report.yardstick_table(marks, evaluation.bits_per_byte))
+        marks = {mark.name: mark.bits_per_byte for mark in baselines(known, documents)}
+    print(report.baseline_table(marks, evaluation.bits_per_byte))
     print(f"Perplexity {evaluation.perplexity:.1f} per token over {evaluation.tokens:,} tokens.")
     if chosen := calibrated(model, flags, encode):
         print(f"int4      {chosen}\n", flush=True)
-    figures = {**evaluation.result(), "yardsticks": marks}
+    figures = {**evaluation.result(), "baselines": marks}
     return figures | ({} if flags.weights is None else _in_form(model, flags.weights, ids, evaluation, windows))
 
 

@@ -189,7 +189,7 @@ def described(config: ModelConfig) -> str:
     if sizes.kv_heads != sizes.heads:
         heads += f", which share {count(sizes.kv_heads, 'head')} of keys and values"
     if sizes.latent is not None:
-        heads += f", whose keys and values are computed from {sizes.latent.rank} elements per token"
+        heads += f", whose keys and values are computed from {sizes.latent.kv_lora_rank} elements per token"
     window = config.attention.window
     local = sum(config.local(layer) for layer in range(config.layers))
     if window is not None:
@@ -208,7 +208,7 @@ def described(config: ModelConfig) -> str:
     if scaling is not None:
         order += f" ({scaling.kind}, {scaling.factor:g} times)"
     turning = config.positions.pattern
-    share = config.positions.share
+    share = config.positions.partial_rotary_factor
     order += " positions" + (f" in {share:.0%} of each head" if share != 1 else "")
     order += " in some of the layers" if not all(turning) else ""
     table = "one table for input and output" if config.embedding.tied else "a table each for input and output"

@@ -67,7 +67,7 @@ def add_settings(parser: Parser, kind: type[RunSettings]) -> dict[str, Any]:
         options: dict[str, Any] = {"type": flag_type(hints[f.name]), "default": kind._default(f.name)}
         if f.name == "data":
             options |= {"type": str, "nargs": "+", "metavar": "PATH"}
-        elif f.name in ("compile", "recompute", "tensorboard", "shard"):
+        elif f.name in ("compile", "activation_checkpointing", "tensorboard", "shard"):
             options = {"action": "store_true"}
         groups[f.metadata["group"]].add_argument("--" + flag(f), help=f.metadata["help"], **options)
     groups[GROUPS[3]].add_argument(

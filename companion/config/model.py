@@ -174,10 +174,10 @@ class LatentConfig:
     DeepSeek-V2, section 2.1).
 
     Args:
-        rank: Width of the latent (d_c), called `kv_lora_rank` in released configurations.
+        kv_lora_rank: Width of the latent (d_c).
         d_rope: Width of the shared key, and of the part of each query that is compared with it. Rotary positions rotate
             only these components. With other kinds of positions, the width may be 0.
-        query_rank: Width (d'_c, `q_lora_rank`) of the small vector from which queries are computed. If `None`, they are
+        q_lora_rank: Width (d'_c) of the small vector from which queries are computed. If `None`, they are
             computed directly from the stream.
         eps: Epsilon of the norms of these vectors. `None` means the epsilon of the model's norms.
 
@@ -185,17 +185,17 @@ class LatentConfig:
         ValueError: If a field is invalid; the message names the field, its value and what was expected.
     """
 
-    rank: int
+    kv_lora_rank: int
     d_rope: int
-    query_rank: int | None = None
+    q_lora_rank: int | None = None
     eps: float | None = None
 
     def __post_init__(self) -> None:
         require_types(self)
-        require_whole("rank", self.rank)
+        require_whole("kv_lora_rank", self.kv_lora_rank)
         require_whole("d_rope", self.d_rope, 0)
-        if self.query_rank is not None:
-            require_whole("query_rank", self.query_rank)
+        if self.q_lora_rank is not None:
+            require_whole("q_lora_rank", self.q_lora_rank)
         require(self.eps is None or self.eps >= 0, "eps", self.eps, "a number >= 0, or None")
 
 
@@ -286,7 +286,7 @@ class AttentionConfig:
         score_width: Scores are q k^T / sqrt(score_width) (Gemma 2 27B: d_model / heads, with a wider d_head). `None`
             means the width of a whole query, which is d_head, or d_head + d_rope with latents. (DeepSeek multiplies
             scores by m^2 for longer texts, which corresponds to dividing this width by m^4.)
-        score_cap: Attention softcapping: scores s become cap tanh(s / cap) before they are masked (Gemma Team 2024,
+        softcap: Attention softcapping: scores s become cap tanh(s / cap) before they are masked (Gemma Team 2024,
             Gemma 2, section 2). `None` means no cap.
         window: Layers that see only the most recent tokens. If `None`, every layer sees all tokens.
         sinks: Give each head a learned logit that takes part in the softmax of every query but has no value, so that a
@@ -307,7 +307,7 @@ class AttentionConfig:
     output_bias: bool | None = None
     qk_norm: Literal["head", "width", "unit"] | None = None
     score_width: float | None = None
-    score_cap: float | None = None
+    softcap: float | None = None
     window: WindowConfig | None = None
     sinks: bool = False
     gate: Literal["head", "width"] | None = None
@@ -326,7 +326,7 @@ class AttentionConfig:
             self.kv_heads,
             f"a divisor of heads={shown(self.heads)}, so that every key-value head serves as many query heads",
         )
-        for name in ("score_width", "score_cap"):
+        for name in ("score_width", "softcap"):
             value = getattr(self, name)
             require(value is None or value > 0, name, value, "a number > 0, or None")
         if self.latent is not None:
@@ -378,11 +378,12 @@ class ResolvedAttention:
     def kept(self) -> tuple[int, int, int]:
         """Number of heads that a cache stores for each token in a layer, and the widths of a key and a value.
 
-        With latents this is one key whose first `rank` components are the value, so the width of a separate value is 0.
+        With latents this is one key whose first `kv_lora_rank` components are the value, so the width of a separate
+        value is 0.
         """
         if self.latent is None:
             return self.kv_heads, self.d_head, self.d_v
-        return 1, self.latent.rank + self.latent.d_rope, 0
+        return 1, self.latent.kv_lora_rank + self.latent.d_rope, 0
 
     @property
     def kept_numbers(self) -> int:
@@ -403,8 +404,8 @@ class PositionConfig:
         layout: Which two components form a pair: with `"half"`, i and i + width/2 (NeoX style, as in LLaMA as published
             by Hugging Face and in Marian's sinusoids); with `"interleaved"`, 2i and 2i + 1 (GPT-J style, as in both
             papers). `None` means `"half"` for rotary, otherwise `"interleaved"`.
-        share: Only for rotary: the fraction of each head's width that is rotated (`partial_rotary_factor`). The first
-            int(share d_head) components are rotated, and their number must be even. The other components are left
+        partial_rotary_factor: Only for rotary: the fraction of each head's width that is rotated. The first
+            int(factor d_head) components are rotated, and their number must be even. The other components are left
             unchanged, and frequencies are computed from the rotated width (Black et al. 2022, GPT-NeoX).
         scaling: Only for rotary: scaling of the frequencies for longer texts. `None` means none.
         pattern: Only for rotary: which layers rotate queries and keys, starting with the first; the pattern repeats.
@@ -419,7 +420,7 @@ class PositionConfig:
     kind: Literal["sinusoidal", "learned", "rotary", "relative", "none"] = "rotary"
     base: float = 10000.0
     layout: Literal["half", "interleaved"] | None = None
-    share: float = 1.0
+    partial_rotary_factor: float = 1.0
     scaling: RotaryScaling | None = None
     pattern: tuple[bool, ...] = (True,)
     buckets: int = 32
@@ -434,9 +435,14 @@ class PositionConfig:
         for name, usual in (("buckets", 32), ("reach", 128)):
             value = getattr(self, name)
             require(self.kind == "relative" or value == usual, name, value, f"{usual} for kind={self.kind!r}")
-        require(0 < self.share <= 1, "share", self.share, "a number above 0 and at most 1")
+        require(
+            0 < self.partial_rotary_factor <= 1,
+            "partial_rotary_factor",
+            self.partial_rotary_factor,
+            "a number above 0 and at most 1",
+        )
         require_pattern("pattern", self.pattern)
-        for name, plain in (("share", 1.0), ("scaling", None), ("pattern", (True,))):
+        for name, plain in (("partial_rotary_factor", 1.0), ("scaling", None), ("pattern", (True,))):
             value = getattr(self, name)
             require(self.kind == "rotary" or value == plain, name, value, f"{plain!r} for kind={self.kind!r}")
         # yarn's ramp is over the logarithms of frequencies, which are all equal if the base is 1.
@@ -642,8 +648,8 @@ class EmbeddingConfig:
             prediction); 0 means no classifier.
         rounded: Round the factor of `scaled` to the dtype of the table first, as in Gemma's training: in bf16, the
             square root of 640 becomes 25.25 instead of 25.298. Rounding makes no difference in fp32.
-        logit_cap: Final logit softcapping: logits z become cap tanh(z / cap) (Bello et al. 2017, section 5.1; Gemma 2).
-            `None` means no cap.
+        logit_softcap: Final logit softcapping: logits z become cap tanh(z / cap) (Bello et al. 2017, section 5.1; Gemma
+            2). `None` means no cap.
         multiplier: Factor that multiplies the embeddings (Granite).
         logit_divisor: Divisor of the logits, applied before they are capped (Granite).
         apart: Give the two stacks of an encoder-decoder separate learned positions and input norms (BART). Otherwise
@@ -659,7 +665,7 @@ class EmbeddingConfig:
     pooled: bool = False
     classes: int = 0
     rounded: bool = False
-    logit_cap: float | None = None
+    logit_softcap: float | None = None
     multiplier: float = 1.0
     logit_divisor: float = 1.0
     apart: bool = False
@@ -670,7 +676,12 @@ class EmbeddingConfig:
         for name in ("segments", "classes"):
             require_whole(name, getattr(self, name), 0)
         require(self.scaled or not self.rounded, "rounded", self.rounded, "False unless scaled=True")
-        require(self.logit_cap is None or self.logit_cap > 0, "logit_cap", self.logit_cap, "a number > 0, or None")
+        require(
+            self.logit_softcap is None or self.logit_softcap > 0,
+            "logit_softcap",
+            self.logit_softcap,
+            "a number > 0, or None",
+        )
         require(self.multiplier > 0, "multiplier", self.multiplier, "a number > 0")
         require(self.multiplier == 1 or not self.scaled, "multiplier", self.multiplier, "1.0 with scaled=True")
         require(self.logit_divisor > 0, "logit_divisor", self.logit_divisor, "a number > 0")
@@ -697,7 +708,7 @@ class ModelConfig:
         stack: `"decoder"` (causal), `"encoder"` (bidirectional) or `"encoder_decoder"`.
         dropout: Dropout probability in training, for embeddings, attention weights and each sub-layer's output.
         residual: Factor that multiplies what each sub-layer adds to the stream (Granite).
-        later_heads: Number of Medusa heads of a decoder, which predict the tokens after the next one (see
+        medusa_heads: Number of Medusa heads of a decoder, which predict the tokens after the next one (see
             `companion.layers.medusa_heads`).
 
     Raises:
@@ -717,7 +728,7 @@ class ModelConfig:
     stack: Literal["decoder", "encoder", "encoder_decoder"] = "decoder"
     dropout: float = 0.0
     residual: float = 1.0
-    later_heads: int = 0
+    medusa_heads: int = 0
 
     def __post_init__(self) -> None:
         require_types(self)
@@ -725,7 +736,7 @@ class ModelConfig:
             require_whole(name, getattr(self, name))
         require(0 <= self.dropout < 1, "dropout", self.dropout, "a probability in [0, 1)")
         require(self.residual > 0, "residual", self.residual, "a number > 0")
-        require_whole("later_heads", self.later_heads, 0)
+        require_whole("medusa_heads", self.medusa_heads, 0)
         turns_some = self.positions.kind == "rotary" or self.attention.qk_norm != "unit"
         require(turns_some, "qk_norm", self.attention.qk_norm, "a different norm, because positions are not rotary")
         if self.embedding.apart:
@@ -741,12 +752,17 @@ class ModelConfig:
             turns = "d_head" if sizes.latent is None else "d_rope"
             some = sizes.d_turned > 0 and sizes.d_turned % 2 == 0
             require(some, turns, sizes.d_turned, "an even width, because rotary positions rotate pairs")
-            share = self.positions.share
-            require(share == 1 or sizes.latent is None, "share", share, "1 with latent, where d_rope is rotated")
-            # A share of 1 is not multiplied, so that a large d_head does not become a float.
-            turned = sizes.d_turned if share == 1 else int(share * sizes.d_head)
+            factor = self.positions.partial_rotary_factor
+            require(
+                factor == 1 or sizes.latent is None,
+                "partial_rotary_factor",
+                factor,
+                "1 with latent, where d_rope is rotated",
+            )
+            # A factor of 1 is not multiplied, so that a large d_head does not become a float.
+            turned = sizes.d_turned if factor == 1 else int(factor * sizes.d_head)
             whole = f"a share of d_head={shown(sizes.d_head)} that is an even number of components, not {shown(turned)}"
-            require(turned > 0 and turned % 2 == 0, "share", share, whole)
+            require(turned > 0 and turned % 2 == 0, "partial_rotary_factor", factor, whole)
             divisors = None if self.positions.scaling is None else self.positions.scaling.short
             for_each = f"a number for each of the {shown(turned // 2)} rotated pairs"
             require(divisors is None or len(divisors) == turned // 2, "short", divisors, for_each)
@@ -766,8 +782,8 @@ class ModelConfig:
         place = "one without 'parallel' in an encoder_decoder, whose cross-attention is between the two sub-layers"
         require(not side_by_side, "placement", self.norm.placement, place)
         window, latent = self.attention.window, self.attention.latent
-        if self.later_heads:
-            require(self.stack == "decoder", "later_heads", self.later_heads, "0; only a decoder has such heads")
+        if self.medusa_heads:
+            require(self.stack == "decoder", "medusa_heads", self.medusa_heads, "0; only a decoder has such heads")
         if latent is not None:
             require(self.stack == "decoder", "latent", latent, "None; only a decoder can have latents")
         if self.attention.linear is not None:

@@ -29,7 +29,7 @@ class Parameters:
         norms: All norms, including those of queries, keys and latents.
         head: The output head; 0 if it only reuses the embedding table. For BERT, its dense layer, norm and bias are
             included.
-        later_heads: The matrices and biases of the heads for later tokens.
+        medusa_heads: The matrices and biases of the heads for later tokens.
         pooler: The dense layer that computes one vector for a sequence, and the classifier of that vector.
         active: Parameters that take part in one token's forward pass: all but the experts that it does not visit and
             the heads for later tokens.
@@ -42,7 +42,7 @@ class Parameters:
     router: int
     norms: int
     head: int
-    later_heads: int
+    medusa_heads: int
     pooler: int
     active: int
 
@@ -77,7 +77,7 @@ def parameters(config: ModelConfig) -> Parameters:
     gains = 2 if config.norm.kind == "layer" and config.norm.bias else 1  # a gain, and for most layer norms a bias
     norm, entrances = d_model * gains, 2 if config.embedding.apart else 1
     qk_heads = {None: 0, "unit": 0, "head": 2, "width": sizes.heads + sizes.kv_heads}[config.attention.qk_norm]
-    latents = 0 if sizes.latent is None else sizes.latent.rank + (sizes.latent.query_rank or 0)
+    latents = 0 if sizes.latent is None else sizes.latent.kv_lora_rank + (sizes.latent.q_lora_rank or 0)
     ends, dense = config.embedding, (d_model + 1) * d_model
     head = 0 if ends.tied else config.vocab * d_model
     head += {
@@ -85,7 +85,7 @@ def parameters(config: ModelConfig) -> Parameters:
         "biased": config.vocab,
         "masked": config.vocab + (d_model + ends.dense_bias) * d_model + norm,
     }[ends.head]
-    later = config.later_heads * dense
+    later = config.medusa_heads * dense
     layers, linear = encoder + decoder, config.linears
     memory = (0, 0) if config.memory is None else (linear_weights(config) + linear_vectors(config), config.memory.d_v)
     mixtures = (encoder > 0) * config.mixtures + (decoder > 0) * config.mixtures  # layers with experts
@@ -103,7 +103,7 @@ def parameters(config: ModelConfig) -> Parameters:
         + (layers + cross - linear) * (qk_heads * sizes.d_head + latents) * gains
         + linear * (memory[1] or 0),
         "head": head,
-        "later_heads": later,
+        "medusa_heads": later,
         "pooler": dense * ends.pooled + (d_model + 1) * ends.classes,
     }
     return Parameters(**parts, active=sum(parts.values()) - routed(config) + chosen - later)
@@ -156,9 +156,9 @@ def attention_weights(config: ModelConfig) -> int:
     sizes, latent = config.sizes, config.sizes.latent
     if latent is not None:
         queries = sizes.heads * (sizes.d_head + latent.d_rope)
-        narrow = latent.query_rank
+        narrow = latent.q_lora_rank
         query = config.d_model * queries if narrow is None else narrow * (config.d_model + queries)
-        down, output = config.d_model * (latent.rank + latent.d_rope), config.d_model * sizes.heads * sizes.d_v
+        down, output = config.d_model * (latent.kv_lora_rank + latent.d_rope), config.d_model * sizes.heads * sizes.d_v
         return query + down + expansion_weights(config) + output + config.d_model * config.attention.gates(sizes.d_v)
     four = (sizes.heads + sizes.kv_heads) * (sizes.d_head + sizes.d_v)
     return config.d_model * (four + config.attention.gates(sizes.d_v))
@@ -205,7 +205,7 @@ def rates(config: ModelConfig) -> int:
 def expansion_weights(config: ModelConfig) -> int:
     """Count the weights in the matrix that expands a latent to keys and values; 0 without latents."""
     sizes = config.sizes
-    return 0 if sizes.latent is None else sizes.latent.rank * sizes.heads * (sizes.d_head + sizes.d_v)
+    return 0 if sizes.latent is None else sizes.latent.kv_lora_rank * sizes.heads * (sizes.d_head + sizes.d_v)
 
 
 def matrices(config: ModelConfig) -> int:

@@ -154,7 +154,7 @@ def train_flops(config: ModelConfig, tokens: int, *, batch: int = 1, source: int
     products. Multi-token-prediction heads run only in training; each costs 2 d_model (d_model + vocab) per token in a
     forward pass.
     """
-    later = config.later_heads * batch * tokens * 2 * config.d_model * (config.d_model + config.vocab)
+    later = config.medusa_heads * batch * tokens * 2 * config.d_model * (config.d_model + config.vocab)
     return 3 * (forward_flops(config, tokens, batch=batch, source=source).total + later)
 
 
@@ -371,7 +371,7 @@ def _pair(sizes: ResolvedAttention, absorbed: bool = False) -> int:
     """Return the FLOPs for one pair of a query and a key, summed over all heads."""
     width = sizes.d_head + sizes.d_v
     if sizes.latent is not None:
-        width = (2 * sizes.latent.rank if absorbed else width) + sizes.latent.d_rope
+        width = (2 * sizes.latent.kv_lora_rank if absorbed else width) + sizes.latent.d_rope
     return 2 * sizes.heads * width
 
 

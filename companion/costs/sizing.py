@@ -70,21 +70,21 @@ class Kept:
     layer_copies: int
     rest_copies: int
 
-    def activations(self, rows: int = 1, *, recompute: bool = False) -> int:
+    def activations(self, rows: int = 1, *, activation_checkpointing: bool = False) -> int:
         """Return the size of the activations of `rows` rows in bytes.
 
-        With `recompute`, the activations of one layer at a time are computed again from the layer's input (Chen et al.
-        2016), which takes a third more arithmetic.
+        With `activation_checkpointing`, the activations of one layer at a time are computed again from the layer's
+        input (Chen et al. 2016), which takes a third more arithmetic.
         """
-        layers = self.layers * self.entry + self.layer if recompute else self.layers * self.layer
+        layers = self.layers * self.entry + self.layer if activation_checkpointing else self.layers * self.layer
         return rows * (layers + self.rest)
 
-    def copies(self, *, recompute: bool = False) -> int:
+    def copies(self, *, activation_checkpointing: bool = False) -> int:
         """Return the size of the copies of all weights in bytes.
 
-        With `recompute`, only one layer and the weights outside the layers have copies at a time.
+        With `activation_checkpointing`, only one layer and the weights outside the layers have copies at a time.
         """
-        return (1 if recompute else self.layers) * self.layer_copies + self.rest_copies
+        return (1 if activation_checkpointing else self.layers) * self.layer_copies + self.rest_copies
 
 
 @lru_cache
@@ -183,7 +183,7 @@ def device_bytes(
     *,
     rows: int = 1,
     tokens: int | None = None,
-    recompute: bool = False,
+    activation_checkpointing: bool = False,
 ) -> DeviceBytes:
     """Return the memory of each of `devices` devices that train a model with AdamW in bf16.
 
@@ -203,7 +203,7 @@ def device_bytes(
         devices: number of devices.
         rows, tokens: number of rows in one device's micro-batch, and their length; if `tokens` is `None`, it is
             `row_tokens`.
-        recompute: whether activation checkpointing is used.
+        activation_checkpointing: whether activation checkpointing is used.
 
     Raises:
         ValueError: if `way` is unknown, or if expert parallelism is used without experts or with a number of devices
@@ -226,11 +226,15 @@ def device_bytes(
     state = 16 * (-(-others // devices) if sharded else others) + 16 * experts // groups
     # A copy takes two bytes per element of a matrix; the copy of an expert is on the expert's device.
     away = 2 * (experts - experts // groups)
-    copies = here.copies(recompute=recompute) - (away // config.layers if recompute else away)
+    copies = here.copies(activation_checkpointing=activation_checkpointing) - (
+        away // config.layers if activation_checkpointing else away
+    )
     block, outside = _by_place(config)
     block -= experts // max(config.mixtures, 1)
     gathered = 4 * (3 * block + 2 * outside) if sharded and devices > 1 else 0
-    return DeviceBytes(state, copies, gathered, here.activations(rows, recompute=recompute))
+    return DeviceBytes(
+        state, copies, gathered, here.activations(rows, activation_checkpointing=activation_checkpointing)
+    )
 
 
 def fewest_devices(
@@ -241,7 +245,7 @@ def fewest_devices(
     usable: float = USABLE,
     rows: int = 1,
     tokens: int | None = None,
-    recompute: bool = False,
+    activation_checkpointing: bool = False,
 ) -> int | None:
     """Return the fewest devices with `memory` bytes each that can hold `device_bytes`; `None` if no number is enough.
 
@@ -250,7 +254,7 @@ def fewest_devices(
         way: how the model is distributed.
         memory: bytes per device.
         usable: fraction of the memory that may be filled.
-        rows, tokens, recompute: as in `device_bytes`.
+        rows, tokens, activation_checkpointing: as in `device_bytes`.
 
     Raises:
         ValueError: if the fraction is not in (0, 1].
@@ -260,7 +264,9 @@ def fewest_devices(
     step = config.moe.experts if config.moe is not None and way.startswith("experts") else 1
 
     def fits(groups: int) -> bool:
-        needed = device_bytes(config, way, groups * step, rows=rows, tokens=tokens, recompute=recompute)
+        needed = device_bytes(
+            config, way, groups * step, rows=rows, tokens=tokens, activation_checkpointing=activation_checkpointing
+        )
         return needed.total <= usable * memory
 
     if fits(1):

@@ -108,7 +108,7 @@ def memory_table(models: Mapping[str, ModelConfig], question: Question) -> Table
             train_bytes(config),
             here.copies(),
             here.activations(question.batch),
-            here.activations(question.batch, recompute=True),
+            here.activations(question.batch, activation_checkpointing=True),
         )
         rows.append((name, many(count.total), many(count.active), *map(readable_bytes, sizes)))
     return head, rows
@@ -133,8 +133,8 @@ def devices_table(models: Mapping[str, ModelConfig], question: Question) -> Tabl
 
 
 def _devices(config: ModelConfig, question: Question, memory: float, *ways: Way) -> str:
-    def fewest(recompute: bool) -> int | None:
-        counts = (_fewest(config, question, memory, way, recompute) for way in ways)
+    def fewest(activation_checkpointing: bool) -> int | None:
+        counts = (_fewest(config, question, memory, way, activation_checkpointing) for way in ways)
         return next((count for count in counts if count is not None), None)
 
     plain, checkpointed = fewest(False), fewest(True)
@@ -142,7 +142,9 @@ def _devices(config: ModelConfig, question: Question, memory: float, *ways: Way)
     return written if checkpointed in (None, plain) else f"{written} ({checkpointed:,})"
 
 
-def _fewest(config: ModelConfig, question: Question, memory: float, way: Way, recompute: bool) -> int | None:
+def _fewest(
+    config: ModelConfig, question: Question, memory: float, way: Way, activation_checkpointing: bool
+) -> int | None:
     return fewest_devices(
         config,
         way,
@@ -150,7 +152,7 @@ def _fewest(config: ModelConfig, question: Question, memory: float, way: Way, re
         usable=question.usable,
         rows=question.batch,
         tokens=question.row(config),
-        recompute=recompute,
+        activation_checkpointing=activation_checkpointing,
     )
 
 
@@ -190,7 +192,7 @@ def data(models: Mapping[str, ModelConfig], question: Question) -> list[dict[str
                 "train_state_bytes": train_bytes(config),
                 "weight_copies_bytes": here.copies(),
                 "activation_bytes": here.activations(question.batch),
-                "recomputed_activation_bytes": here.activations(question.batch, recompute=True),
+                "recomputed_activation_bytes": here.activations(question.batch, activation_checkpointing=True),
                 "row_tokens": row,
                 "tokens": cost.tokens,
                 "flops_6nd": cost.rule,
@@ -201,10 +203,10 @@ def data(models: Mapping[str, ModelConfig], question: Question) -> list[dict[str
                 "fewest_devices": {
                     short: {
                         way: {
-                            ("recomputed" if recompute else "kept"): _fewest(
-                                config, question, chip.memory, way, recompute
+                            ("recomputed" if activation_checkpointing else "kept"): _fewest(
+                                config, question, chip.memory, way, activation_checkpointing
                             )
-                            for recompute in (False, True)
+                            for activation_checkpointing in (False, True)
                         }
                         for way in ways
                     }

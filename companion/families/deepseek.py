@@ -42,8 +42,8 @@ OF_V2 = llama.FIELDS | rows(
     qk_nope_head_dim                 taken = 128             attention.d_head
     qk_rope_head_dim                 taken = 64              attention.latent.d_rope
     v_head_dim                       taken = 128             attention.d_v
-    kv_lora_rank                     taken = 512             attention.latent.rank
-    q_lora_rank                      taken = 1536            attention.latent.query_rank; null: none
+    kv_lora_rank                     taken = 512             attention.latent.kv_lora_rank
+    q_lora_rank                      taken = 1536            attention.latent.q_lora_rank; null: none
     attention_bias                   must be false
     mlp_bias                         must be false
     rms_norm_eps                     taken = 1e-06           norm.eps; that of latents is 1e-06
@@ -221,13 +221,13 @@ def _preset(
     moe: MoEConfig,
     *,
     plain: int = 1,
-    query_rank: int | None = 1536,
+    q_lora_rank: int | None = 1536,
     mscale: float = 0.707,
     vocab: int = 102400,
 ) -> ModelConfig:
     """Return a configuration of DeepSeek (DeepSeek-AI 2024). `widths`: d_ff of the first `plain` layers and of an
     expert."""
-    attention = AttentionConfig(heads, d_head=128, d_v=128, latent=LatentConfig(512, 64, query_rank))
+    attention = AttentionConfig(heads, d_head=128, d_v=128, latent=LatentConfig(512, 64, q_lora_rank))
     sharper = (0.1 * mscale * math.log(40) + 1) ** 2
     moe = replace(moe, pattern=(False,) * plain + (True,) * (layers - plain), plain_d_ff=widths[0])
     config = decoder(d_model, layers, heads, widths[1], context=163840, eps=1e-6, moe=moe, vocab=vocab)
@@ -245,7 +245,7 @@ PRESETS = {
     "deepseek-v2-lite": Preset(
         2024,
         15_706_484_224,
-        _preset(2048, 27, 16, (10944, 1408), MoEConfig(64, 6, "softmax_topk", shared=2), query_rank=None),
+        _preset(2048, 27, 16, (10944, 1408), MoEConfig(64, 6, "softmax_topk", shared=2), q_lora_rank=None),
     ),
     "deepseek-v2": Preset(2024, 235_741_434_880, _preset(5120, 60, 128, (12288, 1536), _GROUPS)),
     "deepseek-v3": Preset(

@@ -49,8 +49,8 @@ OF_GEMMA2 = llama.FIELDS | rows(
     hidden_activation                taken = "gelu_pytorch_tanh"  feed_forward.activation, of the gate
     hidden_act                       must equal hidden_activation
     query_pre_attn_scalar            taken = 256             attention.score_width
-    attn_logit_softcapping           taken = 50.0            attention.score_cap; null: none
-    final_logit_softcapping          taken = 30.0            embedding.logit_cap; null: none
+    attn_logit_softcapping           taken = 50.0            attention.softcap; null: none
+    final_logit_softcapping          taken = 30.0            embedding.logit_softcap; null: none
     sliding_window                   taken = 4096            attention.window.width
     sliding_window_size              neutral                 by hand; sliding_window says it
     layer_types                      taken = null            attention.window.pattern; null: every second is global
@@ -66,7 +66,7 @@ OF_GEMMA3 = OF_GEMMA2 | rows(
     rope_theta                       taken = 1000000.0       positions.base
     rope_local_base_freq             taken = 10000.0         attention.window.base
     attn_logit_softcapping           must be null
-    final_logit_softcapping          taken = null            embedding.logit_cap; null: none
+    final_logit_softcapping          taken = null            embedding.logit_softcap; null: none
     layer_types                      taken = null            attention.window.pattern; 4.53 on
     sliding_window_pattern           taken = 6               attention.window.pattern: every n-th is global; 4.51
     _sliding_window_pattern          must equal sliding_window_pattern
@@ -109,10 +109,10 @@ def _gemma(fields: Fields, usual: Sequence[str], local_base: str | None = None) 
     if isinstance(width, bool) or not isinstance(width, int) or not 1 <= width <= 10**6:
         raise fields.refuse("query_pre_attn_scalar", width, "a whole number from 1 to 1,000,000")
     return config.with_(
-        attention=replace(config.attention, score_width=width, score_cap=said(fields, "attn_logit_softcapping")),
+        attention=replace(config.attention, score_width=width, softcap=said(fields, "attn_logit_softcapping")),
         norm=replace(config.norm, placement="both", unit_offset=True),
         embedding=replace(
-            config.embedding, scaled=True, rounded=True, logit_cap=fields.take("final_logit_softcapping")
+            config.embedding, scaled=True, rounded=True, logit_softcap=fields.take("final_logit_softcapping")
         ),
     )
 
@@ -135,7 +135,7 @@ def _like_gemma(
     context: int,
     attention: AttentionConfig,
     positions: PositionConfig,
-    logit_cap: float | None = None,
+    logit_softcap: float | None = None,
 ) -> ModelConfig:
     """Return a configuration of Gemma or Gemma 2 (Gemma Team 2024) or of Gemma 3 (Gemma Team 2025)."""
     return ModelConfig(
@@ -147,7 +147,7 @@ def _like_gemma(
         feed_forward=FeedForwardConfig(d_ff=d_ff, activation="geglu_tanh"),
         positions=positions,
         norm=NormConfig("rms", "both", eps=1e-6, unit_offset=True),
-        embedding=EmbeddingConfig(tied=True, scaled=True, rounded=True, logit_cap=logit_cap),
+        embedding=EmbeddingConfig(tied=True, scaled=True, rounded=True, logit_softcap=logit_softcap),
     )
 
 
@@ -175,8 +175,8 @@ PRESETS = {
         2024,
         2_614_341_888,
         _like_gemma(
-            2304, 26, 8, 4, 9216, vocab=256000, context=8192, logit_cap=30.0,
-            attention=AttentionConfig(1, score_cap=50.0, window=WindowConfig(4096, (True, False))),
+            2304, 26, 8, 4, 9216, vocab=256000, context=8192, logit_softcap=30.0,
+            attention=AttentionConfig(1, softcap=50.0, window=WindowConfig(4096, (True, False))),
             positions=PositionConfig("rotary", layout="half"),
         ),
     ),

@@ -29,7 +29,7 @@ FIELDS = llama.FIELDS | rows(
     head_dim                         taken = 128             attention.d_head
     attention_bias                   taken = true            attention.bias, of queries, keys and values
     mlp_bias                         must be false
-    partial_rotary_factor            taken = 0.5             positions.share
+    partial_rotary_factor            taken = 0.5             positions.partial_rotary_factor
     rms_norm_eps                     taken = 1.5625e-07      norm.eps
     """
 )
@@ -37,7 +37,7 @@ FIELDS = llama.FIELDS | rows(
 OF_LITE = deepseek.OF_V3 | rows(
     """
     num_key_value_heads              must equal num_attention_heads
-    q_lora_rank                      taken = 768             attention.latent.query_rank; null: none
+    q_lora_rank                      taken = 768             attention.latent.q_lora_rank; null: none
     qk_nope_head_dim                 taken = 192             attention.d_head
     v_head_dim                       taken = 256             attention.d_v
     partial_rotary_factor            must be 1.0 or null
@@ -61,7 +61,7 @@ OF_MOE = llama.FIELDS | rows(
     attention_bias                   taken = false           attention.bias, of queries, keys and values
     mlp_bias                         must be false
     use_qk_norm                      taken = false           attention.qk_norm
-    partial_rotary_factor            taken = 0.5             positions.share
+    partial_rotary_factor            taken = 0.5             positions.partial_rotary_factor
     rms_norm_eps                     taken = 1e-05           norm.eps
     moe_intermediate_size            taken = 1408            feed_forward.d_ff, of an expert
     intermediate_size                taken = 10944           moe.plain_d_ff
@@ -146,7 +146,7 @@ def _of_nine_billion(placement: str, *, context: int, eps: float) -> ModelConfig
     return changed(
         decoder(4096, 40, 32, 13696, context=context, eps=eps, kv_heads=2, vocab=151552),
         attention=own,
-        positions={"share": 0.5, "layout": "interleaved"},
+        positions={"partial_rotary_factor": 0.5, "layout": "interleaved"},
         norm={"placement": placement},
     )
 
@@ -163,7 +163,7 @@ def _with_experts(
             d_head=128,
         ),
         attention={"bias": True, "output_bias": False, "qk_norm": "head" if normed else None},
-        positions={"share": 0.5},
+        positions={"partial_rotary_factor": 0.5},
     )  # fmt: skip
 
 

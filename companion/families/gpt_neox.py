@@ -38,7 +38,7 @@ FIELDS = rows(
     max_position_embeddings          taken                   context
     rotary_emb_base                  taken = 10000.0         positions.base
     rope_theta                       must equal rotary_emb_base
-    rotary_pct                       taken = 0.25            positions.share
+    rotary_pct                       taken = 0.25            positions.partial_rotary_factor
     partial_rotary_factor            must equal rotary_pct
     rope_scaling                     taken = null            positions.scaling; up to 4.57
     rope_parameters                  taken = null            positions; 5.0 on
@@ -113,7 +113,7 @@ def _pythia(d_model: int, layers: int, heads: int) -> ModelConfig:
         context=2048,
         attention=AttentionConfig(heads=heads, bias=True),
         feed_forward=FeedForwardConfig(d_ff=4 * d_model, activation="gelu", bias=True),
-        positions=PositionConfig("rotary", layout="half", share=0.25),
+        positions=PositionConfig("rotary", layout="half", partial_rotary_factor=0.25),
         norm=NormConfig("layer", "parallel", eps=1e-5),
         embedding=EmbeddingConfig(tied=False),
     )

@@ -41,8 +41,8 @@ FIELDS = llama.FIELDS | rows(
     qk_nope_head_dim                 taken = 128             attention.d_head
     qk_rope_head_dim                 taken = 64              attention.latent.d_rope, which is not rotated
     v_head_dim                       taken = 128             attention.d_v
-    kv_lora_rank                     taken = 512             attention.latent.rank
-    q_lora_rank                      taken = null            attention.latent.query_rank; null: none
+    kv_lora_rank                     taken = 512             attention.latent.kv_lora_rank
+    q_lora_rank                      taken = null            attention.latent.q_lora_rank; null: none
     mla_use_nope                     must be true            by hand
     tie_word_embeddings              must be false           some released code ignores it
     attention_bias                   must be false

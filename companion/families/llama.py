@@ -179,7 +179,7 @@ _OF_QUERIES = {"q_a_proj": "query_down", "q_a_layernorm": "query_norm", "q_b_pro
 
 def _place_attention(places: Places, attention: AttentionConfig, old: str, new: str) -> None:
     if attention.latent is not None:
-        for theirs, ours in (LATENT | _OF_QUERIES[attention.latent.query_rank is None]).items():
+        for theirs, ours in (LATENT | _OF_QUERIES[attention.latent.q_lora_rank is None]).items():
             places.move(f"{old}.{theirs}.weight", f"{new}.{ours}.weight")
     else:
         if attention.qk_norm in ("head", "width"):

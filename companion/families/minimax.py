@@ -39,8 +39,8 @@ FIELDS = llama.FIELDS | rows(
     shared_intermediate_size         must be 0               shared experts are not read
     router_jitter_noise              must be 0.0
     rope_theta                       taken = 5000000.0       positions.base
-    rotary_dim                       taken = null            how many elements of each head are rotated; null: by share
-    partial_rotary_factor            taken = 1.0             positions.share
+    rotary_dim                       taken = null            elements of each head that are rotated; null: next row
+    partial_rotary_factor            taken = 1.0             positions.partial_rotary_factor
     sliding_window                   must be null
     attn_type_list                   taken = null            by layer, 1 for attention to all tokens
     router_aux_loss_coef             neutral                 by hand; of a loss in training
@@ -65,7 +65,7 @@ def _config(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
         if not 0 < share <= 1 or said not in (None, share):
             expected = f"at most head_dim={d_head}" if said is None else f"{said} times head_dim={d_head}"
             raise fields.refuse("rotary_dim", width, f"an even number, {expected}")
-        config = changed(config, positions={"share": share})
+        config = changed(config, positions={"partial_rotary_factor": share})
     experts = fields.take("num_local_experts"), fields.take("num_experts_per_tok")
     moe = MoEConfig(*experts, "sigmoid", balanced=True)
     return changed(config, attention={"qk_norm": "width"}).with_(moe=moe)
@@ -90,7 +90,7 @@ PRESETS = {
                 moe=MoEConfig(256, 8, "sigmoid", balanced=True),
             ),
             attention={"qk_norm": "width"},
-            positions={"share": 0.5},
+            positions={"partial_rotary_factor": 0.5},
         ),
     )
 }  # fmt: skip

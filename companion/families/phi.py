@@ -29,7 +29,7 @@ FIELDS = llama.FIELDS | rows(
     lm_head_bias                     must be false
     rms_norm_eps                     taken = 1e-05           norm.eps
     original_max_position_embeddings taken = 4096            positions.scaling.original, where there is a scaling
-    partial_rotary_factor            taken = 1.0             positions.share
+    partial_rotary_factor            taken = 1.0             positions.partial_rotary_factor
     sliding_window                   taken = null            attention.window.width; null: none
     full_attn_mod                    must be 1
     interpolate_factor               must be 1
@@ -82,7 +82,7 @@ PRESETS = {
             decoder(3072, 32, 24, 8192, context=131072, eps=1e-5, kv_heads=8, vocab=200064, tied=True),
             attention={"window": WindowConfig(262144)},
             positions={
-                "share": 0.75,
+                "partial_rotary_factor": 0.75,
                 "scaling": RotaryScaling("longrope", 32.0, 4096, short=(1.0,) * 48, long=_LONG),
             },
         ),

@@ -26,7 +26,7 @@ FIELDS = llama.FIELDS | rows(
     num_key_value_heads              taken = 4               attention.kv_heads
     head_dim                         taken = 256             attention.d_head
     mlp_bias                         must be false
-    partial_rotary_factor            taken = 0.25            positions.share
+    partial_rotary_factor            taken = 0.25            positions.partial_rotary_factor
     linear_num_value_heads           taken = 32              attention.linear.heads
     linear_num_key_heads             taken = 16              attention.linear.key_heads
     linear_key_head_dim              taken = 128             attention.linear.d_head
@@ -107,7 +107,7 @@ def _preset(d_model: int, layers: int, kv_heads: int, d_ff: int, moe: MoEConfig 
     )
     linear = LinearConfig((True, True, True, False), heads=32, key_heads=16, d_head=128, d_v=128)
     own = {"qk_norm": "head", "gate": "width", "linear": linear}
-    return changed(plain, attention=own, positions={"share": 0.25}, norm={"unit_offset": True})
+    return changed(plain, attention=own, positions={"partial_rotary_factor": 0.25}, norm={"unit_offset": True})
 
 
 PRESETS = {

@@ -30,7 +30,7 @@ FIELDS = llama.FIELDS | rows(
     num_key_value_heads              taken = 2               attention.kv_heads
     head_dim                         taken = 256             attention.d_head
     mlp_bias                         must be false
-    partial_rotary_factor            taken = 0.25            positions.share
+    partial_rotary_factor            taken = 0.25            positions.partial_rotary_factor
     linear_num_value_heads           taken = 32              attention.linear.heads
     linear_num_key_heads             taken = 16              attention.linear.key_heads
     linear_key_head_dim              taken = 128             attention.linear.d_head
@@ -148,7 +148,7 @@ PRESETS = {
         2025,
         79_674_391_296,
         changed(
-            replace(_PLAIN, positions=replace(_PLAIN.positions, share=0.25)),
+            replace(_PLAIN, positions=replace(_PLAIN.positions, partial_rotary_factor=0.25)),
             attention={
                 "qk_norm": "head",
                 "gate": "width",

@@ -111,8 +111,8 @@ def program_inputs(
     if memory is not None:
         for layer in memory.layers:
             given += (layer.keys, layer.values)
-        if memory.real is not None:
-            given.append(memory.real)
+        if memory.attention_mask is not None:
+            given.append(memory.attention_mask)
     return given
 
 
@@ -123,7 +123,7 @@ def situation(cache: KVCache, memory: Memory | None) -> tuple[object, ...]:
         visible = min(cache.slots, -(-(cache.filled + 1) // cache.bucket) * cache.bucket)
         columns = cache.keys[local.layers.index(True)].shape[2]
         near = local.gone is None, cache.filled < local.width, visible < columns
-    source = None if memory is None else (memory.real is None, memory.layers[0].keys.shape[2] == 1)
+    source = None if memory is None else (memory.attention_mask is None, memory.layers[0].keys.shape[2] == 1)
     return cache.batch, cache.bucket, near, source
 
 
@@ -155,7 +155,7 @@ class _Step(nn.Module):
         cache = replace(cache, lengths=lengths, filled=reach.shape[0] - 1, **now)
         if memory is not None:
             layers = tuple(CrossCache(next(rest), next(rest)) for _ in memory.layers)
-            memory = Memory(layers, None if memory.real is None else next(rest), ())
+            memory = Memory(layers, None if memory.attention_mask is None else next(rest), ())
         asked = {"source": memory, "cache": cache}
         return torch.func.functional_call(model, weights, (tokens[:, None],), asked).logits[:, -1]
 
@@ -228,7 +228,7 @@ def _free(count: int, given: list[Tensor], cache: KVCache, memory: Memory | None
     free += [None] * (0 if cache.states is None else len(cache.states.tensors) + 1)
     if memory is not None:
         free += [2 if source else None] * (2 * len(memory.layers))
-        free += [1 if source else None] * (memory.real is not None)
+        free += [1 if source else None] * (memory.attention_mask is not None)
     assert len(free) == len(given)
     return free
 

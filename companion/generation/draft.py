@@ -131,7 +131,7 @@ class Draft:
                 "can remove"
             )
         if self.proposer == "own" and model.later is None:
-            raise ValueError("draft='own': expected a model with later_heads")
+            raise ValueError("draft='own': expected a model with medusa_heads")
         if not isinstance(self.proposer, Transformer):
             return
         ours, theirs = model.config, self.proposer.config

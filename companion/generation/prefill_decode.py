@@ -85,8 +85,8 @@ def prefill_stream(
     if source is not None:
         ids, lengths = padded(source).to(weight.device), _lengths(source, weight.device)
         ragged = len(set(map(len, source))) > 1
-        real = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None] if ragged else None
-        memory = model.encode(ids, real=real)
+        attention_mask = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None] if ragged else None
+        memory = model.encode(ids, attention_mask=attention_mask)
     empty = KVCache.create(model.config, len(prompts), slots, dtype=weight.dtype, device=weight.device, bucket=bucket)
     stream, cache, lengths = read_rows(model, prompts, empty, memory)
     last = stream[torch.arange(len(prompts), device=weight.device), lengths - 1]
@@ -107,11 +107,11 @@ def read_rows(
     if scaling is not None and scaling.by_length:  # the scaling of a row depends on its own length, not on its padding
         places = torch.arange(tokens.shape[1], device=device).minimum(lengths[:, None] - 1)
         positions = cache.lengths[:, None] + places
-    counted = None
+    token_mask = None
     if cache.states is not None and len(set(map(len, rows))) > 1:  # a recurrent state must not see padding
-        counted = torch.arange(tokens.shape[1], device=device) < lengths[:, None]
+        token_mask = torch.arange(tokens.shape[1], device=device) < lengths[:, None]
     before = cache.lengths
-    stream, _, grown = model.features(tokens, source=memory, cache=cache, positions=positions, counted=counted)
+    stream, _, grown = model.features(tokens, source=memory, cache=cache, positions=positions, token_mask=token_mask)
     assert grown is not None
     # Padding is on the right, where no real token can see it. The rewind frees its slots, so that its keys are
     # overwritten.

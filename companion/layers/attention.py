@@ -44,7 +44,7 @@ def _fits(given: dict[str, Any]) -> None:
     require_share("dropout", given.get("dropout", 0.0))
     if given.get("window") is not None:
         require_whole("window", given["window"])
-    for name in ("score_width", "score_cap"):
+    for name in ("score_width", "softcap"):
         value = given.get(name)
         require(value is None or value > 0, name, value, "a number > 0, or None")
 
@@ -58,7 +58,7 @@ def attention_weights(
     causal: bool = False,
     window: int | None = None,
     score_width: float | None = None,
-    score_cap: float | None = None,
+    softcap: float | None = None,
     sinks: Float[Tensor, "head"] | None = None,
 ) -> Float[Tensor, "batch head query key"]:
     """Compute softmax(q k^T / sqrt(d_head) + mask) over the keys (Vaswani et al. 2017, eq. 1; lesson 02).
@@ -72,8 +72,8 @@ def attention_weights(
     """
     k = _for_each(q, k)
     scores = wide(q) @ wide(k).transpose(-2, -1) / math.sqrt(q.shape[-1] if score_width is None else score_width)
-    if score_cap is not None:
-        scores = capped(scores, score_cap)
+    if softcap is not None:
+        scores = capped(scores, softcap)
     shape, causal = (*q.shape[:3], k.shape[2]), causal or window is not None
     mask = AttentionMask.of(as_mask(mask), shape, q.device, causal=causal, window=window, dense=True)
     added = addable(mask.table, q.dtype)
@@ -97,7 +97,7 @@ def attend(
     dropout: float = 0.0,
     backend: Backend = "sdpa",
     score_width: float | None = None,
-    score_cap: float | None = None,
+    softcap: float | None = None,
     sinks: Float[Tensor, "head"] | None = None,
 ) -> Float[Tensor, "batch head query d_v"]:
     """Scaled dot-product attention: softmax(q k^T / sqrt(d_head) + mask) v (Vaswani et al. 2017, eq. 1; lesson 02).
@@ -119,7 +119,7 @@ def attend(
         dropout: Probability of dropping a weight (the others are scaled up). Pass 0 outside training.
         backend: `"reference"` computes the formula, `"sdpa"` calls PyTorch's fused operator.
         score_width: Scores are q k^T / sqrt(score_width). `None` means d_head.
-        score_cap: Softcapping: before the mask, each scaled score s becomes c tanh(s / c), between -c and c (Gemma Team
+        softcap: Softcapping: before the mask, each scaled score s becomes c tanh(s / c), between -c and c (Gemma Team
             2024, Gemma 2). The fused operator does not support it, so the formula is used. `None` means no cap.
         sinks: One logit s per head. Weights are exp(z_j) / (exp(s) + sum over the keys of exp(z)), and the weight that
             goes to the sink adds nothing to the output (OpenAI 2025, gpt-oss). If `None`, weights are a plain softmax.
@@ -130,13 +130,13 @@ def attend(
     Raises:
         ValueError: If shapes or dtypes do not match, the number of query heads is not a multiple of the number of key
             heads, the mask does not have four axes, `backend` is unknown, `window` is not a number of tokens, or
-            `score_width` or `score_cap` is not a number above 0.
+            `score_width` or `softcap` is not a number above 0.
     """
     shape, causal, dense = (*q.shape[:3], k.shape[2]), causal or window is not None, backend == "reference"
     mask = AttentionMask.of(as_mask(mask), shape, q.device, causal=causal, window=window, dense=dense)
-    if backend == "sdpa" and score_cap is None:
+    if backend == "sdpa" and softcap is None:
         return fused(q, k, v, mask=mask, dropout=dropout, score_width=score_width, sinks=sinks)
-    options: dict[str, Any] = {"score_width": score_width, "score_cap": score_cap, "sinks": sinks}
+    options: dict[str, Any] = {"score_width": score_width, "softcap": softcap, "sinks": sinks}
     if mask.causal:  # causality is not in the table here, because a table of all pairs would be large
         return in_chunks(partial(attend, dropout=dropout, backend="reference", **options), q, k, v, mask)
     weights = attention_weights(q, k, mask=mask, **options)
@@ -196,7 +196,7 @@ class Attention(nn.Module):
             self.query_norm = self.key_norm = UnitNorm(norms.eps)
         else:
             self.query_norm, self.key_norm = (norm(norms, width) if config.qk_norm else None for width in widths)
-        self.score_width, self.score_cap = config.score_width, config.score_cap
+        self.score_width, self.softcap = config.score_width, config.softcap
         self.sinks = nn.Parameter(torch.zeros(sizes.heads)) if config.sinks else None
         self.gate = nn.Linear(d_model, config.gates(sizes.d_v), bias=config.bias) if config.gate else None
         self.window = None if config.window is None else config.window.width
@@ -250,7 +250,7 @@ class Attention(nn.Module):
             dropout=self.dropout if self.training else 0.0,
             backend=backend,
             score_width=self.score_width,
-            score_cap=self.score_cap,
+            softcap=self.softcap,
             sinks=self.sinks,
         )
         if self.gate is not None:  # one factor per head, or one per component of a head's output

@@ -97,7 +97,7 @@ def _tokens(counts: Tensor, routing: RoutingStats) -> Tensor:
 
 
 def _only_real(values: Float[Tensor, "*batch n"], routing: RoutingStats) -> Float[Tensor, "*batch n"]:
-    return values if routing.real is None else values.masked_fill(~routing.real[..., None], 0)
+    return values if routing.attention_mask is None else values.masked_fill(~routing.attention_mask[..., None], 0)
 
 
 def _checked(counts: Tensor, experts: int) -> Tensor:

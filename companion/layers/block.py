@@ -91,9 +91,9 @@ class Block(nn.Module):
         cache: LayerCache | StateCache | None = None,
         source: Float[Tensor, "batch source d_model"] | CrossCache | None = None,
         source_mask: SourceMask | AttentionMask | None = None,
-        real: Bool[Tensor, "batch token"] | None = None,
+        attention_mask: Bool[Tensor, "batch token"] | None = None,
         written: Bool[Tensor, "batch token"] | None = None,
-        document: Int[Tensor, "batch token"] | None = None,
+        document_ids: Int[Tensor, "batch token"] | None = None,
     ) -> tuple[Float[Tensor, "batch token d_model"], RoutingStats | None]:
         """Apply the block to the stream.
 
@@ -104,9 +104,9 @@ class Block(nn.Module):
             cache: This layer's part of a cache, which this call updates.
             source: Input of cross-attention: the encoder's output, or the keys and values already projected from it.
             source_mask: Mask over the source.
-            real: For a mixture of experts: which tokens are not padding.
+            attention_mask: For a mixture of experts: which tokens are not padding.
             written: For a linear layer, which takes no mask: which tokens are not padding, wherever the padding is.
-            document: For a linear layer: the document of each token in a packed row.
+            document_ids: For a linear layer: the document of each token in a packed row.
 
         Returns:
             The next state of the stream, (batch, token, d_model), and the routing of a mixture of experts (`None`
@@ -115,12 +115,12 @@ class Block(nn.Module):
         attention: Callable[..., Tensor] = self.attention  # one of three kinds, each with its own type of cache
         normed = self._in(x, self.attention_norm)
         if self.linear:
-            h = attention(normed, cache=cache, real=written, document=document)
+            h = attention(normed, cache=cache, attention_mask=written, document_ids=document_ids)
         else:
             h = attention(normed, positions=positions, mask=mask, cache=cache)
         if self.parallel:
             wide = normed if self.feed_forward_norm is None else self.feed_forward_norm(x)
-            more, routing = self._network(wide, real)
+            more, routing = self._network(wide, attention_mask)
             x = self._out(x, h, self.attention_norm, None)
             return self._out(x, more, self.attention_norm, None), routing
         x = self._out(x, h, self.attention_norm, self.attention_out_norm)
@@ -128,18 +128,18 @@ class Block(nn.Module):
             kept = source if isinstance(source, CrossCache) else self.cross.project_source(source)
             h = self.cross(self._in(x, self.cross_norm), mask=source_mask, cache=kept)
             x = self._out(x, h, self.cross_norm, self.cross_out_norm)
-        h, routing = self._network(self._in(x, self.feed_forward_norm), real)
+        h, routing = self._network(self._in(x, self.feed_forward_norm), attention_mask)
         return self._out(x, h, self.feed_forward_norm, self.feed_forward_out_norm), routing
 
     if TYPE_CHECKING:
         __call__ = forward
 
-    def _network(self, x: Tensor, real: Tensor | None) -> tuple[Tensor, RoutingStats | None]:
+    def _network(self, x: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, RoutingStats | None]:
         """Return the output of the feed-forward network, and the routing of a mixture of experts."""
         return (
             (self.feed_forward(x), None)
             if isinstance(self.feed_forward, FeedForward)
-            else self.feed_forward(x, real=real)
+            else self.feed_forward(x, attention_mask=attention_mask)
         )
 
     def _in(self, x: Tensor, norm: nn.Module | None) -> Tensor:

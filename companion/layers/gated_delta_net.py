@@ -52,22 +52,22 @@ class ShortConvolution(nn.Module):
         self,
         x: Float[Tensor, "batch token channel"],
         before: Float[Tensor, "batch before channel"] | None = None,
-        document: Int[Tensor, "batch token"] | None = None,
+        document_ids: Int[Tensor, "batch token"] | None = None,
     ) -> Float[Tensor, "batch token channel"]:
         """Convolve the tokens.
 
         Args:
             x: Inputs, (batch, token, channel).
             before: The width - 1 inputs before these; `None` means zeros.
-            document: Document of each token; the convolution does not cross from one document into another.
+            document_ids: Document of each token; the convolution does not cross from one document into another.
         """
         width, tokens = self.weight.shape[1], x.shape[1]
         x = F.pad(x, (0, 0, width - 1, 0)) if before is None else torch.cat((before.to(x.dtype), x), 1)
         out = x[:, width - 1 :] * self.weight[:, -1]
         for back in range(1, width):
             earlier = x[:, width - 1 - back : width - 1 - back + tokens]
-            if document is not None:
-                same = F.pad(document[:, back:] == document[:, : max(0, tokens - back)], (min(back, tokens), 0))
+            if document_ids is not None:
+                same = F.pad(document_ids[:, back:] == document_ids[:, : max(0, tokens - back)], (min(back, tokens), 0))
                 earlier = earlier * same[..., None]
             out = out + earlier * self.weight[:, -1 - back]
         return out
@@ -148,8 +148,8 @@ class LinearAttention(nn.Module):
         positions: object = None,
         mask: object = None,
         cache: StateCache | None = None,
-        real: Bool[Tensor, "batch token"] | None = None,
-        document: Int[Tensor, "batch token"] | None = None,
+        attention_mask: Bool[Tensor, "batch token"] | None = None,
+        document_ids: Int[Tensor, "batch token"] | None = None,
     ) -> Float[Tensor, "batch token d_model"]:
         """Let each token read what it and the tokens before it have written.
 
@@ -158,10 +158,10 @@ class LinearAttention(nn.Module):
             positions: Ignored, because the recurrence already encodes the order.
             mask: Must be `None`.
             cache: The layer's part of a cache, which this call updates.
-            real: Which tokens are not padding. Padding neither decays a matrix nor writes to it, and the convolution
-                skips it, wherever the padding is.
-            document: Document ids of a packed row, whose tokens are contiguous; each document is read as if it were the
-                only one.
+            attention_mask: Which tokens are not padding. Padding neither decays a matrix nor writes to it, and the
+                convolution skips it, wherever the padding is.
+            document_ids: Document ids of a packed row, whose tokens are contiguous; each document is read as if it were
+                the only one.
 
         Returns:
             The layer's output, (batch, token, d_model).
@@ -169,20 +169,20 @@ class LinearAttention(nn.Module):
         Raises:
             ValueError: If a mask is passed, or documents together with a cache.
         """
-        require(mask is None, "mask", mask, "None; a linear layer has no pairs of tokens to hide (use real, document)")
-        require(cache is None or document is None, "document", document, "None with a cache")
+        require(mask is None, "mask", mask, "None; a linear layer has no pairs of tokens to hide (use attention_mask)")
+        require(cache is None or document_ids is None, "document_ids", document_ids, "None with a cache")
         back = None
-        if real is not None:  # sort padding to the end, where no real token can read it
-            order = torch.argsort((~real).byte(), dim=1, stable=True)
+        if attention_mask is not None:  # sort padding to the end, where no real token can read it
+            order = torch.argsort((~attention_mask).byte(), dim=1, stable=True)
             x, back = _placed(x, order), torch.argsort(order, dim=1)
-            real = real.gather(1, order)
-            document = None if document is None else document.gather(1, order)
+            attention_mask = attention_mask.gather(1, order)
+            document_ids = None if document_ids is None else document_ids.gather(1, order)
         raw = torch.cat((self.query(x), self.key(x), self.value(x)), -1)
         tail, before = (None, None) if cache is None else cache.before()
-        q, k, v = self._projected(raw, tail, document)
+        q, k, v = self._projected(raw, tail, document_ids)
         strength, log_decay = self._rates(x)
-        k, v, log_decay = written_where(Writes(k, v, log_decay), real)
-        if cache is None and document is None:
+        k, v, log_decay = written_where(Writes(k, v, log_decay), attention_mask)
+        if cache is None and document_ids is None:
             out = by_library(q.to(v.dtype), k.to(v.dtype), v, log_decay, strength)
             if out is not None:
                 return self._answer(out, x, back)
@@ -192,35 +192,37 @@ class LinearAttention(nn.Module):
             strength=None if strength is None else strength.to(q.dtype),
             state=None if cache is None else cache.matrix.to(q.dtype),
             before=None if before is None else before.to(q.dtype),
-            document=document,
+            document_ids=document_ids,
             keep=False,
         )
         if cache is not None:
-            self._keep(cache, raw, read.written, real, back)
+            self._keep(cache, raw, read.written, attention_mask, back)
         return self._answer(read.out, x, back)
 
     if TYPE_CHECKING:
         __call__ = forward
 
     def _projected(
-        self, raw: Float[Tensor, "batch token channel"], tail: Tensor | None, document: Tensor | None
+        self, raw: Float[Tensor, "batch token channel"], tail: Tensor | None, document_ids: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries and keys for every matrix, in fp32 or wider, and values, each (batch, head, token, width)."""
-        q, k, v = F.silu(self.convolution(raw, tail, document)).split(self.widths, -1)
+        q, k, v = F.silu(self.convolution(raw, tail, document_ids)).split(self.widths, -1)
         q, k = (_unit(self._heads(part, self.key_heads)) for part in (q, k))
         share = self.heads // self.key_heads
         if share > 1:
             q, k = (part.repeat_interleave(share, 1) for part in (q, k))
         return q * q.shape[-1] ** -0.5, k, self._heads(v, self.heads)
 
-    def _keep(self, cache: StateCache, raw: Tensor, written: Writes, real: Tensor | None, back: Tensor | None) -> None:
+    def _keep(
+        self, cache: StateCache, raw: Tensor, written: Writes, attention_mask: Tensor | None, back: Tensor | None
+    ) -> None:
         """Write new tokens to the cache, after moving padding, which `forward` sorted last, back to its positions."""
-        if real is None or back is None:
+        if attention_mask is None or back is None:
             cache.write(None, raw, written)
             return
         k, u = (_placed(part, back[:, None]) for part in (written.k, written.u))
         fades = None if written.log_decay is None else _placed(written.log_decay, back[:, None])
-        cache.write(real.gather(1, back), _placed(raw, back), Writes(k, u, fades))
+        cache.write(attention_mask.gather(1, back), _placed(raw, back), Writes(k, u, fades))
 
     def _answer(
         self,

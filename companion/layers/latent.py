@@ -39,7 +39,7 @@ def absorbs(sizes: ResolvedAttention, tokens: int, keys: int) -> bool:
         absorbed    2 r w for each token, and 4 r for each pair.
     """
     assert sizes.latent is not None
-    rank, width = sizes.latent.rank, sizes.d_head + sizes.d_v
+    rank, width = sizes.latent.kv_lora_rank, sizes.d_head + sizes.d_v
     if tokens == 1:
         return True
     return keys > tokens and (keys - tokens) * rank * width >= tokens * keys * (2 * rank - width)
@@ -54,7 +54,7 @@ class LatentAttention(nn.Module):
     The module `down` maps the stream to [c, k], (rank + d_rope). `latent_norm` normalizes c, and k is rotated if the
     positions are rotary. `up` maps c to the key and the value of each head, in this order, (heads (d_head + d_v)).
     `query` maps the stream to the query of every head, whose rotated part comes last, (heads (d_head + d_rope)). With
-    `query_rank`, the stream first passes through `query_down` and `query_norm`.
+    `q_lora_rank`, the stream first passes through `query_down` and `query_norm`.
 
     Raises:
         ValueError: If `config.latent` is missing, `d_rope` is odd with rotary positions, or there is a window without
@@ -77,22 +77,22 @@ class LatentAttention(nn.Module):
         assert latent is not None
         sizes = self.sizes = config.resolved(d_model)
         self.d_model, self.causal, self.dropout = d_model, causal, require_share("dropout", dropout)
-        self.rank, self.d_query = latent.rank, sizes.d_head + latent.d_rope
+        self.rank, self.d_query = latent.kv_lora_rank, sizes.d_head + latent.d_rope
         self.rotary = Rotary.of(positions, latent.d_rope)
         if latent.eps is not None:
             norms = replace(norms, eps=latent.eps)
-        wide = d_model if latent.query_rank is None else latent.query_rank
+        wide = d_model if latent.q_lora_rank is None else latent.q_lora_rank
         self.query = nn.Linear(wide, sizes.heads * self.d_query, bias=False)
-        narrow = latent.query_rank is not None
+        narrow = latent.q_lora_rank is not None
         self.query_down = nn.Linear(d_model, wide, bias=False) if narrow else None
         self.query_norm = norm(norms, wide) if narrow else None
-        self.down = nn.Linear(d_model, latent.rank + latent.d_rope, bias=False)
-        self.latent_norm = norm(norms, latent.rank)
-        self.up = nn.Linear(latent.rank, sizes.heads * (sizes.d_head + sizes.d_v), bias=False)
+        self.down = nn.Linear(d_model, latent.kv_lora_rank + latent.d_rope, bias=False)
+        self.latent_norm = norm(norms, latent.kv_lora_rank)
+        self.up = nn.Linear(latent.kv_lora_rank, sizes.heads * (sizes.d_head + sizes.d_v), bias=False)
         self.gate = nn.Linear(d_model, config.gates(sizes.d_v), bias=False) if config.gate else None
         self.output = nn.Linear(sizes.heads * sizes.d_v, d_model, bias=config.biased_output)
         self.score_width = float(self.d_query) if config.score_width is None else config.score_width
-        self.score_cap = config.score_cap
+        self.softcap = config.softcap
         if config.window is not None:
             require(causal, "causal", causal, "True with a window, which looks back")
         self.window = None if config.window is None else config.window.width
@@ -140,7 +140,7 @@ class LatentAttention(nn.Module):
             "dropout": self.dropout if self.training else 0.0,
             "backend": backend,
             "score_width": self.score_width,
-            "score_cap": self.score_cap,
+            "softcap": self.softcap,
         }
         if absorbed:
             mask = AttentionMask.of(mask, (*q.shape[:3], kept.shape[2]), x.device, dense=True)

@@ -93,7 +93,7 @@ def recurrence(
     strength: Float[Tensor, "batch kv_head token"] | None = None,
     state: Float[Tensor, "batch kv_head d_head d_v"] | None = None,
     before: Writes | None = None,
-    document: Int[Tensor, "batch token"] | None = None,
+    document_ids: Int[Tensor, "batch token"] | None = None,
     chunk: int | None = None,
     keep: bool = True,
 ) -> Reading:
@@ -110,8 +110,8 @@ def recurrence(
         strength: b of the delta rule. `None` means the sum rule.
         state: S before these tokens, or, if `before` is given, S before the tokens in it. `None` means zeros.
         before: Updates of the tokens that come after `state` and before these tokens.
-        document: Document id of each token in a packed row. The tokens of a document are contiguous. The first document
-            starts from `state`, each later one from zeros.
+        document_ids: Document id of each token in a packed row. The tokens of a document are contiguous. The first
+            document starts from `state`, each later one from zeros.
         chunk: Tokens per chunk; 1 is the plain recurrence. `None` means `CHUNK`, or `CHUNK_BY_CHANNEL` if each row has
             its own decay. The size changes the result only by rounding.
         keep: Compute the state after the last token too, which costs one more product.
@@ -128,7 +128,7 @@ def recurrence(
     outs, written, last = [], [], None
     for number in range(max(1, -(-tokens // chunk))):
         some = slice(number * chunk, (number + 1) * chunk)
-        now = None if document is None else document[:, some]
+        now = None if document_ids is None else document_ids[:, some]
         fades = None if log_decay is None else log_decay[:, :, some]
         strong = None if strength is None else strength[:, :, some]
         alone = _Alone.of(now, last)
@@ -158,12 +158,12 @@ class _Alone(NamedTuple):
     last: Bool[Tensor, "batch 1 token 1"]
 
     @classmethod
-    def of(cls, document: Tensor | None, before: Tensor | None) -> _Alone | None:
-        if document is None:
+    def of(cls, document_ids: Tensor | None, before: Tensor | None) -> _Alone | None:
+        if document_ids is None:
             return None
-        before = document[:, :1] if before is None else before
-        pairs = document[:, None, :, None] == document[:, None, None, :]
-        return cls((document == before)[:, None, :, None], pairs, pairs[:, :, -1, :, None])
+        before = document_ids[:, :1] if before is None else before
+        pairs = document_ids[:, None, :, None] == document_ids[:, None, None, :]
+        return cls((document_ids == before)[:, None, :, None], pairs, pairs[:, :, -1, :, None])
 
 
 def _together(before: Writes, after: Writes) -> Writes:
@@ -296,7 +296,7 @@ def linear_attention(
     v: Float[Tensor, "batch kv_head key d_v"],
     *,
     causal: bool = False,
-    real: Bool[Tensor, "batch key"] | None = None,
+    attention_mask: Bool[Tensor, "batch key"] | None = None,
     chunk: int = 64,
 ) -> Float[Tensor, "batch head query d_v"]:
     """Compute normalized linear attention, causal or bidirectional (Katharopoulos et al. 2020; lesson 12).
@@ -312,7 +312,7 @@ def linear_attention(
         k: Keys, (batch, kv_head, key, d_head).
         v: Values, (batch, kv_head, key, d_v).
         causal: Sum only over j <= i, using `recurrence`. This requires as many queries as keys.
-        real: Which keys are not padding; the others are left out. A query without any key returns zeros.
+        attention_mask: Which keys are not padding; the others are left out. A query without any key returns zeros.
         chunk: Number of tokens computed at once if `causal` is set. The cost within a chunk is quadratic: 2 chunk
             (d_head + d_v + 1) operations per token and head, in addition to the above.
 
@@ -324,10 +324,10 @@ def linear_attention(
             set and the lengths differ.
     """
     if not causal:
-        keys, values = _features(k, v, real)
+        keys, values = _features(k, v, attention_mask)
         state = fold(None, Writes(keys, values, None)).repeat_interleave(q.shape[1] // k.shape[1], dim=1)
         return _normalise(positive_features(wide(q)) @ state).to(q.dtype)
-    totals = recurrence(positive_features(wide(q)), *_features(k, v, real), chunk=chunk, keep=False).out
+    totals = recurrence(positive_features(wide(q)), *_features(k, v, attention_mask), chunk=chunk, keep=False).out
     return _normalise(totals).to(q.dtype)
 
 
@@ -338,7 +338,7 @@ def linear_attention_step(
     v: Float[Tensor, "batch kv_head token d_v"],
     state: Float[Tensor, "batch kv_head d_head d_v+1"] | None = None,
     *,
-    real: Bool[Tensor, "batch token"] | None = None,
+    attention_mask: Bool[Tensor, "batch token"] | None = None,
 ) -> tuple[Float[Tensor, "batch head token d_v"], Float[Tensor, "batch kv_head d_head d_v+1"]]:
     """Run causal linear attention as a recurrent network on the next tokens (lesson 12).
 
@@ -353,7 +353,7 @@ def linear_attention_step(
         k: Keys, (batch, kv_head, token, d_head).
         v: Values, (batch, kv_head, token, d_v).
         state: The state that the last step returned; `None` at the beginning.
-        real: Which tokens are not padding; the others leave the state unchanged.
+        attention_mask: Which tokens are not padding; the others leave the state unchanged.
 
     Returns:
         The outputs of these tokens, and the state after them.
@@ -361,18 +361,18 @@ def linear_attention_step(
     Raises:
         ValueError: If the number of query heads is not a multiple of the number of key heads.
     """
-    read, (keys, values) = positive_features(wide(q)), _features(k, v, real)
+    read, (keys, values) = positive_features(wide(q)), _features(k, v, attention_mask)
     totals, _, after = recurrence(read, keys, values, state=state, chunk=max(1, q.shape[2]))
     assert after is not None
     return _normalise(totals).to(q.dtype), after
 
 
-def _features(k: Tensor, v: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
+def _features(k: Tensor, v: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return phi(k), zeroed at padding, and v with a column of ones appended for the normalizer."""
     k, v = wide(k), wide(v)  # sums over all tokens would overflow in half precision, or stop growing
     features = positive_features(k)
-    if real is not None:
-        features = features.masked_fill(~real[:, None, :, None], 0.0)
+    if attention_mask is not None:
+        features = features.masked_fill(~attention_mask[:, None, :, None], 0.0)
     return features, F.pad(v, (0, 1), value=1.0)
 
 

@@ -10,9 +10,9 @@ with the same window; `attend` or a layer that is called directly makes its own.
 
 Callers may also pass masks of the integers 1 and 0, as returned by the tokenizers of other libraries; True and 1 mean
 that a token may be attended to. A floating-point `mask` is added to the scores, but a mask with only ones and zeros is
-rejected, because it was probably not meant to be added. A floating-point `real` of ones and zeros is treated like an
-integer one. On a GPU, the contents of a mask are checked only where it enters a model, because the check waits for the
-device.
+rejected, because it was probably not meant to be added. A floating-point `attention_mask` of ones and zeros is treated
+like an integer one. On a GPU, the contents of a mask are checked only where it enters a model, because the check waits
+for the device.
 """
 
 from __future__ import annotations
@@ -440,47 +440,55 @@ def addable(mask: Mask | None, dtype: torch.dtype) -> Mask | None:
     return mask.to(dtype)
 
 
-def padding_of(real: object, axes: str = "(batch, key)") -> Bool[Tensor, "..."]:
+def padding_of(attention_mask: object, axes: str = "(batch, key)") -> Bool[Tensor, "..."]:
     """Convert an attention mask of any type to a boolean one, which is true for tokens that are not padding.
 
     Raises:
         ValueError: If it is not a tensor, or contains numbers other than 0 and 1. A floating-point mask of only zeros
             is rejected too: it may be meant as an additive mask, which would hide nothing.
     """
-    if not isinstance(real, Tensor) or real.is_complex():
-        raise ValueError(f"real={described(real)}: expected a tensor, {axes}: True for tokens that are not padding")
-    if real.dtype == torch.bool:
-        return real
-    if (contents := _contents(real, anywhere=True)) is not None:
+    if not isinstance(attention_mask, Tensor) or attention_mask.is_complex():
+        raise ValueError(
+            f"attention_mask={described(attention_mask)}: expected a tensor, {axes}: True for tokens that are not "
+            "padding"
+        )
+    if attention_mask.dtype == torch.bool:
+        return attention_mask
+    if (contents := _contents(attention_mask, anywhere=True)) is not None:
         least, most, ones = contents
         if not ones:
             raise ValueError(
-                f"real is {described(real)} with values from {least:g} to {most:g}: expected 1 for tokens that are "
-                "not padding, 0 for padding"
+                f"attention_mask is {described(attention_mask)} with values from {least:g} to {most:g}: expected 1 for "
+                "tokens that are not padding, 0 for padding"
             )
-        if real.is_floating_point() and most == 0:
+        if attention_mask.is_floating_point() and most == 0:
             raise ValueError(
-                f"real is {described(real)} and all zero: expected True for tokens that are not padding; zeros "
-                "added to the scores would mask nothing"
+                f"attention_mask is {described(attention_mask)} and all zero: expected True for tokens that are not "
+                "padding; zeros added to the scores would mask nothing"
             )
-    return real != 0
+    return attention_mask != 0
 
 
-def counted_of(
-    counted: object, tokens: Int[Tensor, "batch token"], real: Shaped[Tensor, "..."] | None, *, causal: bool
+def token_mask_of(
+    token_mask: object,
+    tokens: Int[Tensor, "batch token"],
+    attention_mask: Shaped[Tensor, "..."] | None,
+    *,
+    causal: bool,
 ) -> Bool[Tensor, "batch token"] | None:
-    """Convert `counted`, a token mask to be used in place of `real`, to a boolean mask; return `None` unchanged.
+    """Convert `token_mask`, a token mask used in place of `attention_mask`, to a boolean mask; return `None` unchanged.
 
     Raises:
-        ValueError: If `real` is given too, the stack is not causal, or the shape differs from the shape of the tokens.
+        ValueError: If `attention_mask` is given too, the stack is not causal, or the shape differs from the shape of
+            the tokens.
     """
-    if counted is None:
+    if token_mask is None:
         return None
-    if real is not None or not causal:
-        raise ValueError("counted is only for a decoder, where it is used instead of real")
-    if not isinstance(counted, Tensor) or counted.shape != tokens.shape:
-        raise ValueError(f"counted={described(counted)}: expected {tuple(tokens.shape)}, one for each token")
-    return padding_of(counted, "(batch, token)")
+    if attention_mask is not None or not causal:
+        raise ValueError("token_mask is only for a decoder, where it is used instead of attention_mask")
+    if not isinstance(token_mask, Tensor) or token_mask.shape != tokens.shape:
+        raise ValueError(f"token_mask={described(token_mask)}: expected {tuple(tokens.shape)}, one for each token")
+    return padding_of(token_mask, "(batch, token)")
 
 
 def _contents(tensor: Tensor, anywhere: bool) -> tuple[float, float, bool] | None:

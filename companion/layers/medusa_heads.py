@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 
-class LaterHeads(nn.Module):
+class MedusaHeads(nn.Module):
     """Medusa heads. Head i predicts the token i positions after the next one.
 
     From the state h that predicts the next token, head i of `count`, counted from 1, computes

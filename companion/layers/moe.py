@@ -103,15 +103,15 @@ class MoE(nn.Module):
         self,
         x: Float[Tensor, "batch token d_model"],
         *,
-        real: Bool[Tensor, "batch token"] | None = None,
+        attention_mask: Bool[Tensor, "batch token"] | None = None,
         experts: Way | None = None,
     ) -> tuple[Float[Tensor, "batch token d_model"], RoutingStats]:
         """Apply the layer.
 
         Args:
             x: The stream, (batch, token, d_model).
-            real: Which tokens are not padding. Padding visits its experts like any other token, but is not counted and
-                takes no capacity.
+            attention_mask: Which tokens are not padding. Padding visits its experts like any other token, but is not
+                counted and takes no capacity.
             experts: The implementation; default: `way`.
 
         Returns:
@@ -126,7 +126,7 @@ class MoE(nn.Module):
             logits = logits + config.noise * torch.randn_like(logits)
         groups = config.groups, config.top_groups, config.group_best
         chosen = best_experts(logits, config.top_k, config.gating, self.bias, *groups, config.scale)
-        routing = RoutingStats(*chosen[:3], real)  # PyTorch before 2.13 cannot compile `_replace`
+        routing = RoutingStats(*chosen[:3], attention_mask)  # PyTorch before 2.13 cannot compile `_replace`
         if self.training and config.capacity is not None:
             routing = RoutingStats(*routing[:4], self.dispatch.within_capacity(routing, config.capacity))
         answers = self._answers(x, routing, self.way if experts is None else experts)

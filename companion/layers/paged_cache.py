@@ -94,14 +94,14 @@ class PagedState(StateCache):
     places: Int[Tensor, "batch"]
     new: Bool[Tensor, "batch token"] | None
 
-    def write(self, real: Bool[Tensor, "batch token"] | None, raw: Tensor, written: Writes) -> None:
+    def write(self, attention_mask: Bool[Tensor, "batch token"] | None, raw: Tensor, written: Writes) -> None:
         """Update the matrices with what the new tokens write.
 
         Raises:
             ValueError: In the same cases as `StateCache.write`.
         """
         refuse_gradients(raw, written.u)
-        here = self.new if real is None else real if self.new is None else real & self.new
+        here = self.new if attention_mask is None else attention_mask if self.new is None else attention_mask & self.new
         raw = raw.to(self.tails.dtype)
         seen = raw.new_ones(raw.shape[:2], dtype=torch.bool) if here is None else here
         self.matrices.index_copy_(0, self.places, fold(self.matrix, written_where(written, here)))

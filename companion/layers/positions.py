@@ -373,7 +373,7 @@ class Rotary:
         """Make the rotary positions that `config` specifies; `None` for other kinds of positions."""
         if config is None or config.kind != "rotary":
             return None
-        width = None if config.share == 1.0 else int(config.share * d_head)
+        width = None if config.partial_rotary_factor == 1.0 else int(config.partial_rotary_factor * d_head)
         return cls(d_head, config.base, config.pairing, width, config.scaling)
 
     def at(self, positions: Int[Tensor, "*batch token"], dtype: torch.dtype) -> Rotation:

@@ -32,8 +32,8 @@ WHOLE = CHUNK
 class Log:
     """Sizes of the parts of a log, each in elements per token and row.
 
-    The parts are `real` (1 if a token was not padding), `raw` (the input of the convolution), and the fields of
-    `Writes` for all heads.
+    The parts are `attention_mask` (1 if a token was not padding), `raw` (the input of the convolution), and the fields
+    of `Writes` for all heads.
     """
 
     channels: int
@@ -55,18 +55,18 @@ class Log:
         return 1, self.channels, self.heads * self.d_head, self.heads * self.d_v, self.heads * self.rates
 
     def split(self, log: Float[Tensor, "batch column wide"]) -> tuple[Tensor, Tensor, Writes]:
-        """Split a log into `real` (batch, column), `raw` (batch, column, channel), and the writes."""
-        real, raw, *parts = log.split(self.widths, -1)
+        """Split a log into `attention_mask` (batch, column), `raw` (batch, column, channel), and the writes."""
+        attention_mask, raw, *parts = log.split(self.widths, -1)
         k, u, decay = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self._nonempty(parts))
-        return real[..., 0] > 0, raw, Writes(k, u, decay if self.rates else None)
+        return attention_mask[..., 0] > 0, raw, Writes(k, u, decay if self.rates else None)
 
     def _nonempty(self, parts: list[Tensor]) -> list[Tensor]:
         """Replace an empty part with the previous part, because an empty part cannot be split into heads."""
         return parts if self.rates else [*parts[:2], parts[1]]
 
-    def joined(self, real: Tensor | None, raw: Tensor, written: Writes) -> Float[Tensor, "batch column wide"]:
+    def joined(self, attention_mask: Tensor | None, raw: Tensor, written: Writes) -> Float[Tensor, "batch column wide"]:
         """Undo `split`."""
-        flags = raw.new_ones(*raw.shape[:2], 1) if real is None else real[..., None].to(raw.dtype)
+        flags = raw.new_ones(*raw.shape[:2], 1) if attention_mask is None else attention_mask[..., None].to(raw.dtype)
         parts = [part.transpose(1, 2).flatten(2) for part in written if part is not None]
         return torch.cat([flags, *(part.to(raw.dtype) for part in (raw, *parts))], -1)
 
@@ -139,27 +139,27 @@ class StateCache:
         """Return the convolution's last inputs, and the writes since `matrix`."""
         if self.end == 0:
             return self.tail, None
-        real, raw, written = self.sizes.split(self.log[:, : self.end])
-        here = torch.arange(self.end, device=real.device) < self.held[:, None]
-        return last_real(self.tail, raw, here & real), written_where(written, here)
+        attention_mask, raw, written = self.sizes.split(self.log[:, : self.end])
+        here = torch.arange(self.end, device=attention_mask.device) < self.held[:, None]
+        return last_real(self.tail, raw, here & attention_mask), written_where(written, here)
 
-    def write(self, real: Bool[Tensor, "batch token"] | None, raw: Tensor, written: Writes) -> None:
+    def write(self, attention_mask: Bool[Tensor, "batch token"] | None, raw: Tensor, written: Writes) -> None:
         """Store the writes of new tokens.
 
         Raises:
             ValueError: If a gradient is being recorded, because in-place writes would break it.
         """
         refuse_gradients(raw, written.u)
-        new = self.sizes.joined(real, raw.to(self.log.dtype), written)
+        new = self.sizes.joined(attention_mask, raw.to(self.log.dtype), written)
         if self.kept is not None:
-            self._write_last(real, raw, written, new)
+            self._write_last(attention_mask, raw, written, new)
         elif self.filled is not None:
             self.log[:, self.filled : self.filled + new.shape[1]] = new
         else:
             rows = torch.arange(len(new), device=new.device)[:, None]
             self.log[rows, self.held[:, None] + torch.arange(new.shape[1], device=new.device)] = new
 
-    def _write_last(self, real: Tensor | None, raw: Tensor, written: Writes, new: Tensor) -> None:
+    def _write_last(self, attention_mask: Tensor | None, raw: Tensor, written: Writes, new: Tensor) -> None:
         """Fold all but the last tokens of each row into the new matrix."""
         assert self.kept is not None
         matrix, tail, log, folded = self.kept
@@ -168,7 +168,7 @@ class StateCache:
         last, before = self.before()
         state = self.matrix if before is None else fold(self.matrix, before)
         matrix.copy_(fold(state, written_where(written, here)))
-        tail.copy_(last_real(last, raw.to(tail.dtype), here if real is None else here & real))
+        tail.copy_(last_real(last, raw.to(tail.dtype), here if attention_mask is None else here & attention_mask))
         columns = (folded[:, None] + place[: log.shape[1]]).clamp(max=raw.shape[1] - 1)
         log.copy_(new.gather(1, columns[..., None].expand(-1, -1, new.shape[2])))
 
@@ -229,7 +229,7 @@ class States:
             ValueError: If the padding of a long call has not been removed.
         """
         if self.padded:
-            raise ValueError("cache: its rows end in padding (see counted); rewind it first")
+            raise ValueError("cache: its rows end in padding (see token_mask); rewind it first")
         if tokens > WHOLE:
             counts = torch.full_like(lengths, tokens) if ends is None else ends
             folded = (counts - BACK).clamp(min=0)
@@ -244,10 +244,10 @@ class States:
         shift = (lengths - self.gone - held).clamp(min=0)
         new = self._like(max(columns(self.slots), held + tokens))
         for i, log in enumerate(self.logs):
-            real, raw, written = self.sizes.split(log[:, : self.columns])
+            attention_mask, raw, written = self.sizes.split(log[:, : self.columns])
             here = torch.arange(self.columns, device=shift.device) < shift[:, None]
             new.matrices[i].copy_(fold(self.matrices[i], written_where(written, here)))
-            new.tails[i].copy_(last_real(self.tails[i], raw, here & real))
+            new.tails[i].copy_(last_real(self.tails[i], raw, here & attention_mask))
             if held:
                 column = shift[:, None] + torch.arange(held, device=shift.device)
                 new.logs[i][:, :held] = log.gather(1, column[..., None].expand(-1, -1, log.shape[2]))

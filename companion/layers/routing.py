@@ -35,8 +35,8 @@ class RoutingStats(NamedTuple):
         logits: The router's score of each expert, (batch, token, expert), including the training noise if there is any.
         experts: The experts that each token visits, best first, (batch, token, top_k).
         weights: The weight of each of these experts, (batch, token, top_k); see `route` for their sum.
-        real: Which tokens are not padding, (batch, token); `None` means all. The statistics below count only these
-            tokens.
+        attention_mask: Which tokens are not padding, (batch, token); `None` means all. The statistics below count only
+            these tokens.
         kept: Which visits take place, (batch, token, top_k); the others are dropped because their expert is full.
             `None` means all.
     """
@@ -44,13 +44,17 @@ class RoutingStats(NamedTuple):
     logits: Float[Tensor, "*batch expert"]
     experts: Int[Tensor, "*batch top_k"]
     weights: Float[Tensor, "*batch top_k"]
-    real: Bool[Tensor, "*batch"] | None = None
+    attention_mask: Bool[Tensor, "*batch"] | None = None
     kept: Bool[Tensor, "*batch top_k"] | None = None
 
     @property
     def counts(self) -> Int[Tensor, "expert"]:
         """Number of tokens that chose each expert, including those that were dropped because the expert was full."""
-        chosen = torch.ones_like(self.experts) if self.real is None else self.real[..., None].expand_as(self.experts)
+        chosen = (
+            torch.ones_like(self.experts)
+            if self.attention_mask is None
+            else self.attention_mask[..., None].expand_as(self.experts)
+        )
         # Do not use bincount, which waits for the device to learn the length of its result.
         zeros = torch.zeros(self.logits.shape[-1], dtype=torch.long, device=self.experts.device)
         return zeros.scatter_add(0, self.experts.flatten(), chosen.flatten().long())
@@ -193,10 +197,10 @@ def within_capacity(routing: RoutingStats, capacity: float) -> Bool[Tensor, "*ba
     top_k, experts = routing.experts.shape[-1], routing.logits.shape[-1]
     chosen = routing.experts.flatten()
     visits: int | Tensor = chosen.numel()
-    if routing.real is not None:
-        real = routing.real[..., None].expand_as(routing.experts).flatten()
-        chosen = chosen.masked_fill(~real, experts)  # an index after the last expert
-        visits = routing.real.sum() * top_k
+    if routing.attention_mask is not None:
+        attention_mask = routing.attention_mask[..., None].expand_as(routing.experts).flatten()
+        chosen = chosen.masked_fill(~attention_mask, experts)  # an index after the last expert
+        visits = routing.attention_mask.sum() * top_k
     # A fraction is exact: 1.1 * 10 tokens make a capacity of 11, not 12. A capacity of `experts` or more has room for
     # all tokens, and one below a billionth has room for one token, so these bounds keep the products within 64 bits.
     share = Fraction(str(min(max(capacity, 1e-9), experts))).limit_denominator(10**9)

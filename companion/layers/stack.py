@@ -24,12 +24,12 @@ class Memory(NamedTuple):
 
     Attributes:
         layers: Keys and values of the encoder's output, for each decoder layer.
-        real: Which source tokens are not padding, (batch, key); `None` means all.
+        attention_mask: Which source tokens are not padding, (batch, key); `None` means all.
         routing: Routing of the encoder's layers.
     """
 
     layers: tuple[CrossCache, ...]
-    real: Bool[Tensor, "#batch key"] | None
+    attention_mask: Bool[Tensor, "#batch key"] | None
     routing: tuple[RoutingStats, ...]
 
     def select(self, rows: Int[Tensor, "row"]) -> Memory:
@@ -38,8 +38,10 @@ class Memory(NamedTuple):
         `routing` is dropped, because its statistics are for whole batches.
         """
         layers = tuple(layer.select(rows) for layer in self.layers)
-        real = None if self.real is None else self.real.expand(len(self.layers[0].keys), -1)[rows]
-        return Memory(layers, real, ())
+        attention_mask = (
+            None if self.attention_mask is None else self.attention_mask.expand(len(self.layers[0].keys), -1)[rows]
+        )
+        return Memory(layers, attention_mask, ())
 
 
 class Stack(nn.Module):
@@ -67,12 +69,12 @@ class Stack(nn.Module):
         x: Float[Tensor, "batch token d_model"],
         *,
         positions: Int[Tensor, "*batch token"],
-        real: Bool[Tensor, "#batch key"] | None = None,
-        counted: Bool[Tensor, "batch token"] | None = None,
+        attention_mask: Bool[Tensor, "#batch key"] | None = None,
+        token_mask: Bool[Tensor, "batch token"] | None = None,
         mask: Mask | None = None,
         cache: list[LayerCache | StateCache] | None = None,
         memory: Memory | None = None,
-        document: Int[Tensor, "batch token"] | None = None,
+        document_ids: Int[Tensor, "batch token"] | None = None,
     ) -> tuple[Float[Tensor, "batch token d_model"], tuple[RoutingStats, ...]]:
         """Apply all blocks in order, then the final norm if the configuration has one.
 
@@ -80,31 +82,31 @@ class Stack(nn.Module):
             x: The stream, (batch, token, d_model).
             positions: Position of each token. Rotary angles are computed from the positions once for all blocks that
                 rotate in the same way. With a cache, distances are measured between slots.
-            real: Which keys are not padding: no query attends to padding, and the routing statistics do not count it.
-                `None` means all.
-            counted: Which tokens the routing statistics count, if `real` is not given.
+            attention_mask: Which keys are not padding: no query attends to padding, and the routing statistics do not
+                count it. `None` means all.
+            token_mask: Which tokens the routing statistics count, if `attention_mask` is not given.
             mask: Which tokens may attend to which.
             cache: Each block's part of a cache, which this call updates.
             memory: Input of cross-attention.
-            document: Document of each token in a packed row; no information passes between documents.
+            document_ids: Document of each token in a packed row; no information passes between documents.
 
         Returns:
             The stream after the last block, (batch, token, d_model), and the routing of each block that has experts.
         """
         written = None
-        if document is not None:
-            batch, tokens = document.shape
-            mask = joined(mask, materialize(documents(document), batch, tokens, tokens, device=x.device))
-        if real is not None:
-            mask = joined(mask, real[:, None, None, :])  # padding hides keys for every head and query
-            real = real.expand(len(x), -1)
-            counted = written = real if cache is None else real.gather(1, cache[0].slots)
+        if document_ids is not None:
+            batch, tokens = document_ids.shape
+            mask = joined(mask, materialize(documents(document_ids), batch, tokens, tokens, device=x.device))
+        if attention_mask is not None:
+            mask = joined(mask, attention_mask[:, None, None, :])  # padding hides keys for every head and query
+            attention_mask = attention_mask.expand(len(x), -1)
+            token_mask = written = attention_mask if cache is None else attention_mask.gather(1, cache[0].slots)
         if self.relative is not None:
             mask = joined(self._distances(self.relative, positions, cache), mask)
         masks = self._masks(x, mask, cache)
         source_mask = None
-        if memory is not None and memory.real is not None:
-            source_mask = AttentionMask.from_table(memory.real[:, None, None, :])
+        if memory is not None and memory.attention_mask is not None:
+            source_mask = AttentionMask.from_table(memory.attention_mask[:, None, None, :])
         rotations = [rotary.at(positions, x.dtype) for rotary in self.rotaries]
         routing = []
         # Blocks may have been removed from the end.
@@ -117,8 +119,8 @@ class Stack(nn.Module):
                 cache=None if cache is None else cache[i],
                 source=None if memory is None else memory.layers[i],
                 source_mask=source_mask,
-                real=counted,
-                **({"written": written, "document": document} if linear else {}),
+                attention_mask=token_mask,
+                **({"written": written, "document_ids": document_ids} if linear else {}),
             )
             if where is not None:
                 routing.append(where)

@@ -87,7 +87,7 @@ class Product(nn.Module):
         return self.part(x)
 
     def part(self, x: Float[Tensor, "*axes d_in"], place: int = 0) -> Float[Tensor, "*axes out"]:
-        """Return the product for the single layer. `Together` has the same method for several layers."""
+        """Return the product for the single layer. `FusedProduct` has the same method for several layers."""
         if not torch.compiler.is_compiling():
             if self.numbers is not None and x.dtype == torch.float32:
                 return self.compute(x)

@@ -62,7 +62,7 @@ PAYS_FROM_WEIGHTS = 2**20
 """Minimum number of weights for a copy to pay off; in smaller models, products take less time than all other work."""
 
 
-class Formed(nn.Module):
+class PackedLinear(nn.Module):
     """Quantized or repacked replacement of a linear layer. The replacement shares the weight, the bias and the hooks of
     that layer.
 
@@ -73,7 +73,7 @@ class Formed(nn.Module):
 
     bias: Tensor | None
 
-    def __init__(self, weight: Tensor, product: Product | Together, place: int = 0, layer: nn.Linear | None = None):
+    def __init__(self, weight: Tensor, product: Product | FusedProduct, place: int = 0, layer: nn.Linear | None = None):
         super().__init__()
         if layer is not None:
             _share_hooks(layer, self)
@@ -95,7 +95,7 @@ class Formed(nn.Module):
         return out if self.bias is None else out + self.bias
 
 
-class Together:
+class FusedProduct:
     """Fused linear: one product for several layers that read the same x.
 
     The product is computed when the first of these layers needs its part.
@@ -240,11 +240,11 @@ def four_bit_layers(model: Transformer) -> list[list[nn.Linear]]:
     return [group for group in groups if group and group[0].in_features % GROUP == 0]
 
 
-def _forms(model: Transformer, form: str, together: bool) -> dict[nn.Module, Formed]:
+def _forms(model: Transformer, form: str, together: bool) -> dict[nn.Module, PackedLinear]:
     """Return the replacement of each linear layer, and of the table of a tied head."""
     kept = _kept.setdefault(model, {})
     before, now = kept.get((form, together), {}), {}
-    found: dict[nn.Module, Formed] = {}
+    found: dict[nn.Module, PackedLinear] = {}
     with torch.no_grad(), torch.inference_mode(False):
         for group in counted(list(_alike(model)), unit="matrix", what=f"weights in {form}"):
             for layers in [group] if together else [[layer] for layer in group]:
@@ -255,9 +255,9 @@ def _forms(model: Transformer, form: str, together: bool) -> dict[nn.Module, For
                     head = form == "int4" and layers[0] in (model.embedding, model.unembedding)
                     product = Product(weights, "int8" if head else form, rounded=rounded_of(layers))
                 now[key] = product
-                parts = product if len(layers) == 1 else Together(product, [len(weight) for weight in weights])
+                parts = product if len(layers) == 1 else FusedProduct(product, [len(weight) for weight in weights])
                 for place, (layer, weight) in enumerate(zip(layers, weights, strict=True)):
-                    found[layer] = Formed(weight, parts, place, layer if isinstance(layer, nn.Linear) else None)
+                    found[layer] = PackedLinear(weight, parts, place, layer if isinstance(layer, nn.Linear) else None)
     kept[form, together] = now
     return found
 
@@ -371,10 +371,10 @@ def step_bytes(model: Transformer) -> int:
 
 def products_of(model: Transformer) -> dict[Product, int]:
     """Return the matrix products of a `prepared` model, each with the width of the rows that it takes."""
-    formed = (module for module in model.modules() if isinstance(module, Formed))
+    packed = (module for module in model.modules() if isinstance(module, PackedLinear))
     return {
         layer.product if isinstance(layer.product, Product) else layer.product.product: layer.in_features
-        for layer in formed
+        for layer in packed
     }
 
 

@@ -15,7 +15,7 @@ schedule                   the learning rate; mup: scaling it with a model's wid
 precision                  the precision of matrix products; seeds: a separate seed for each purpose
 run_loop                   the loop from the last checkpoint to the end of a run
 interrupts                 Ctrl-C and SIGTERM: the update in progress is finished and saved
-run_folder                 the files of a run; checkpoints: its checkpoints; sealed_records: checksummed files
+run_folder                 the files of a run; checkpoints: its checkpoints; checksummed_records: checksummed files
 activation_checkpointing   recomputing activations to save memory; prefetch: batches prepared in the background
 report, plot, tensorboard  output for the user
 distributed/               training in several processes

@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from companion.layers.block import Block
 
 
-def recompute(model: nn.Module) -> None:
+def checkpoint_blocks(model: nn.Module) -> None:
     """Make every block of `model` run a second time in the backward pass, with the same dropout."""
     for module in model.modules():
         if isinstance(module, Block):

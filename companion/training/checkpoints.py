@@ -34,7 +34,7 @@ from companion.files.models import CONFIG, WEIGHTS, load_model, load_tensors, re
 from companion.ground.atomic import sync_folder, write_atomic, writing
 from companion.ground.fields import shown
 from companion.layers.low_rank import low_rank_layers
-from companion.training.sealed_records import read_sealed, seal_of, sealed
+from companion.training.checksummed_records import checksum_of, checksummed, read_checksummed
 from companion.transformer import Transformer
 
 OPTIMIZER, STATE = "optimizer.safetensors", "state.json"
@@ -54,7 +54,7 @@ class Saved(NamedTuple):
 
 
 class Seals(NamedTuple):
-    """Digests of run.json and of the log so far, which a checkpoint stores for its run. See `sealed_records`."""
+    """Digests of run.json and of the log so far, which a checkpoint stores for its run. See `checksummed_records`."""
 
     run: str = ""
     log: str | None = None
@@ -149,7 +149,7 @@ class Checkpoints:
                     if seals.log is not None:
                         state["log"] = seals.log
                     if seals.run:
-                        state = sealed(state, seals.run)
+                        state = checksummed(state, seals.run)
                     write_atomic(draft / STATE, json.dumps(state, indent=2) + "\n")
                     draft.rename(final)
                 finally:
@@ -265,8 +265,8 @@ def _state(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: the checkpoint is damaged (the file is missing)")
     try:
         run = folder.parent.parent / "run.json"
-        digest = seal_of(read_sealed(run, "restore it from a backup")) if run.is_file() else None
-        state = read_sealed(path, "the checkpoint is damaged", digest)
+        digest = checksum_of(read_checksummed(run, "restore it from a backup")) if run.is_file() else None
+        state = read_checksummed(path, "the checkpoint is damaged", digest)
         done, best = state["done"], state.get("best")  # earlier versions stored neither this nor checksums
         if type(done) is not int or _name(done) != folder.name:
             raise ValueError(f"done={shown(done)}: expected the number in the name {folder.name}")

@@ -103,9 +103,9 @@ class TrainingConfig(Learning):
         optimizer: `"adamw"`, or `"muon"` for the hidden matrices (see `optimizer.MuonWithAdamW`).
         learning_rate: the peak learning rate, reached after `warmup` updates.
         warmup: number of updates until the peak.
-        schedule: how the rate falls after the peak. `"cosine"` (half a cosine) and `"linear"` fall to `last_share` of
+        schedule: how the rate falls after the peak. `"cosine"` (half a cosine) and `"linear"` fall to `min_lr_ratio` of
             the peak at the last update; `"inverse_sqrt"` falls with the inverse square root of the update; `"wsd"`
-            stays at the peak, and falls to `last_share` of it only in the last updates.
+            stays at the peak, and falls to `min_lr_ratio` of it only in the last updates.
         decay_share: for `"wsd"`, fraction of the updates in which the rate falls.
         decay_shape: for `"wsd"`, how the rate falls: `"linear"` or `"1-sqrt"`.
         width_base: d_model of a narrower model for which the rate was tuned; the rate of hidden matrices is then scaled
@@ -114,7 +114,7 @@ class TrainingConfig(Learning):
         beta1, beta2: decay per update of AdamW's two moving averages.
         clip: maximum norm of the whole gradient.
         seed: seed of dropout and of a router's noise.
-        last_share: final learning rate as a fraction of the peak.
+        min_lr_ratio: final learning rate as a fraction of the peak.
         balance_loss: weight of the Switch loss of each mixture of experts, which encourages an even load.
         z_loss: weight of each router's z-loss, which keeps its logits small.
         bias_rate: step size of the selection bias of `balanced` experts, which changes after each update.
@@ -125,7 +125,7 @@ class TrainingConfig(Learning):
 
     updates: Count
     _: KW_ONLY
-    last_share: Probability = 0.05
+    min_lr_ratio: Probability = 0.05
     beta1: Decay = 0.9
     balance_loss: NonNegative = 0.0
 

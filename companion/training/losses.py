@@ -249,7 +249,7 @@ class _ThroughHead(torch.autograd.Function):
                 logits = model.head(some)
             z = logits.detach()
             # The gradient overwrites the logits, unless the head's backward pass needs them.
-            found = None if not keep else z if model.config.embedding.logit_cap is None else torch.empty_like(z)
+            found = None if not keep else z if model.config.embedding.logit_softcap is None else torch.empty_like(z)
             nats += _nats(z, right, smoothing, found)
             if found is not None:
                 state, *more = torch.autograd.grad(logits, (some, *weights), found, allow_unused=True)
@@ -349,7 +349,7 @@ def _of_a_decoder(
     heads = model.later if model.training else None
     if heads is None:
         return Scored(*scored, routing)
-    document, beside = inputs.get("document"), stream.new_zeros((), dtype=scored[0].dtype)
+    document, beside = inputs.get("document_ids"), stream.new_zeros((), dtype=scored[0].dtype)
     for away, state in enumerate(heads(stream), 1):
         right = F.pad(targets[:, away:], (0, min(away, targets.shape[1])), value=IGNORE)
         if document is not None:  # targets in another document are not scored
@@ -386,9 +386,13 @@ def packed_next_token_loss(
     if hide == "documents":
         # Padding is treated as a separate document, so that its contents and its experts do not depend on the texts.
         number = (places == 0).cumsum(-1).masked_fill(~real, 0)
-        inputs: dict[str, Tensor | None] = {"positions": places.clamp(min=0), "document": number, "counted": real}
+        inputs: dict[str, Tensor | None] = {
+            "positions": places.clamp(min=0),
+            "document_ids": number,
+            "token_mask": real,
+        }
     else:
-        inputs = {"counted": real if hide == "padding" else None}
+        inputs = {"token_mask": real if hide == "padding" else None}
     return _of_a_decoder(model, tokens, targets, smoothing, later, **inputs)
 
 
@@ -413,6 +417,6 @@ def translation_loss(
         padding: the id that pads source and inputs; these positions are masked.
         smoothing: as in `cross_entropy_sum`.
     """
-    memory = model.encode(source, real=source != padding)
-    stream, routing, _ = model.features(inputs, source=memory, counted=inputs != padding)
+    memory = model.encode(source, attention_mask=source != padding)
+    stream, routing, _ = model.features(inputs, source=memory, token_mask=inputs != padding)
     return Scored(*head_cross_entropy_sum(model, stream, targets, smoothing=smoothing), routing)

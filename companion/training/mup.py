@@ -89,7 +89,7 @@ def wide_model(config: ModelConfig, width_base: int) -> Transformer:
     return model
 
 
-def rate_shares(model: Transformer, config: TrainingConfig) -> dict[str, float]:
+def lr_scales(model: Transformer, config: TrainingConfig) -> dict[str, float]:
     """Return the learning-rate multipliers of the hidden matrices by name; the result is empty without `width_base`."""
     if config.width_base is None:
         return {}

@@ -67,7 +67,7 @@ def adamw(
     weight_decay: float,
     betas: tuple[float, float] = (0.9, 0.95),
     fused: bool = False,
-    shares: Mapping[str, float] | None = None,
+    lr_scales: Mapping[str, float] | None = None,
     without: Collection[str] = (),
 ) -> torch.optim.AdamW:
     """Make an AdamW optimizer for `model`, with parameters grouped by decay. Set the learning rate before each update.
@@ -80,20 +80,20 @@ def adamw(
         weight_decay: decay of the parameters named by `decayed`.
         betas: decay of the two moving averages.
         fused: whether to use the fused implementation.
-        shares: learning-rate multipliers by parameter name, stored in the group as `"share"`. The decay of these
+        lr_scales: learning-rate multipliers by parameter name, stored in the group as `"lr_scale"`. The decay of these
             parameters is divided by the multiplier, so that an update shrinks them by the same factor as all others.
         without: names of parameters to leave out because they belong to another optimizer.
     """
-    names, shares = decayed(model), shares or {}
+    names, lr_scales = decayed(model), lr_scales or {}
     groups: dict[tuple[bool, type, float], list[Tensor]] = {}
     for name, p in model.named_parameters():
         if name not in without:
-            groups.setdefault((name in names, type(p), shares.get(name, 1.0)), []).append(p)
+            groups.setdefault((name in names, type(p), lr_scales.get(name, 1.0)), []).append(p)
     decays = {True: weight_decay, False: 0.0}
     return _AdamW(
         [
-            {"params": members, "weight_decay": decays[decay] / share, "share": share}
-            for (decay, _, share), members in groups.items()
+            {"params": members, "weight_decay": decays[decay] / lr_scale, "lr_scale": lr_scale}
+            for (decay, _, lr_scale), members in groups.items()
         ],
         lr=0.0,
         betas=betas,
@@ -117,7 +117,7 @@ class MuonWithAdamW:
     (expert, d_in, d_out). Matrices with a single row or column are vectors, so AdamW updates them.
 
     Args:
-        model, weight_decay, betas, fused, shares: as in `adamw`.
+        model, weight_decay, betas, fused, lr_scales: as in `adamw`.
 
     Raises:
         ValueError: if the model is sharded (FSDP), because singular values depend on the whole matrix, or if the model
@@ -131,9 +131,9 @@ class MuonWithAdamW:
         weight_decay: float,
         betas: tuple[float, float] = (0.9, 0.95),
         fused: bool = False,
-        shares: Mapping[str, float] | None = None,
+        lr_scales: Mapping[str, float] | None = None,
     ) -> None:
-        names, shares = hidden_matrices(model), shares or {}
+        names, lr_scales = hidden_matrices(model), lr_scales or {}
         self.pieces: dict[Tensor, list[Tensor]] = {}
         """For each parameter that Muon updates, its matrices: the parameter itself, or views of its slices."""
         groups: dict[float, list[Tensor]] = {}
@@ -149,19 +149,21 @@ class MuonWithAdamW:
             mine.add(name)
             stack = p.detach()
             self.pieces[p] = [p] if p.ndim == 2 else [part.requires_grad_() for part in stack.unbind()]
-            groups.setdefault(shares.get(name, 1.0), []).extend(self.pieces[p])
+            groups.setdefault(lr_scales.get(name, 1.0), []).extend(self.pieces[p])
         if not mine:
             raise ValueError("optimizer='muon': expected a model with hidden matrices")
         self.muon = _Muon(
             [
-                {"params": parts, "weight_decay": weight_decay / share, "share": share}
-                for share, parts in groups.items()
+                {"params": parts, "weight_decay": weight_decay / lr_scale, "lr_scale": lr_scale}
+                for lr_scale, parts in groups.items()
             ],
             lr=0.0,
             momentum=0.95,
             adjust_lr_fn="match_rms_adamw",
         )
-        self.adamw = adamw(model, weight_decay=weight_decay, betas=betas, fused=fused, shares=shares, without=mine)
+        self.adamw = adamw(
+            model, weight_decay=weight_decay, betas=betas, fused=fused, lr_scales=lr_scales, without=mine
+        )
         self.defaults = self.adamw.defaults
 
     @property

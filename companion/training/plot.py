@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def plot_loss(
-    entries: Sequence[Mapping[str, Any]], path: str | Path, *, bytes_per_token: float, yardsticks: Mapping[str, float]
+    entries: Sequence[Mapping[str, Any]], path: str | Path, *, bytes_per_token: float, baselines: Mapping[str, float]
 ) -> bool:
     """Plot training and held-out bits per byte against updates.
 
@@ -26,7 +26,7 @@ def plot_loss(
         entries: the lines of a run's log.
         path: file of the PNG.
         bytes_per_token: converts nats per token to bits per byte.
-        yardsticks: bits per byte of the baselines, keyed by name.
+        baselines: bits per byte of the baselines, keyed by name.
 
     Returns:
         False if matplotlib is not installed.
@@ -41,10 +41,10 @@ def plot_loss(
     measured = [(entry["update"], entry["bits_per_byte"]) for entry in entries if "bits_per_byte" in entry]
     axes.plot(*_columns(trained), color="#999999", linewidth=0.8, label="training text, each batch")
     axes.plot(*_columns(measured), color="#0072B2", marker="o", linewidth=1.8, label="held-out text")
-    for (name, value), style in zip(yardsticks.items(), ("--", "-.", ":", (0, (5, 1)), (0, (1, 2))), strict=False):
+    for (name, value), style in zip(baselines.items(), ("--", "-.", ":", (0, (5, 1)), (0, (1, 2))), strict=False):
         axes.axhline(value, color="#D55E00", linestyle=style, linewidth=1.1, label=f"{name}: {value:.2f}")
     if measured:
-        low = min([value for _, value in measured] + list(yardsticks.values()))
+        low = min([value for _, value in measured] + list(baselines.values()))
         axes.set_ylim(max(0, low - 0.5), max(low + 2.5, measured[-1][1] + 0.5))
     axes.set_ylabel("bits per byte (lower is better)")
     if experts:

@@ -43,7 +43,7 @@ def _device_name(trainer: Trainer) -> str:
     return name if trainer.parallel.world == 1 else f"{trainer.parallel}, each on {name}"
 
 
-def yardstick_table(marks: Mapping[str, float], own: float | None = None) -> str:
+def baseline_table(marks: Mapping[str, float], own: float | None = None) -> str:
     """Format the baselines as a table, followed by the model's own bits per byte if they are known."""
     rows = list(marks.items()) + ([("this model", own)] if own is not None else [])
     best = min(value for _, value in rows)
@@ -58,11 +58,11 @@ def text_verdict(marks: Mapping[str, float], result: Mapping[str, Any]) -> str:
     """
     perplexity = f"Perplexity {result['perplexity']:.1f} per token over {result['tokens']:,} tokens."
     if not marks:
-        return f"{yardstick_table(marks, result['bits_per_byte'])}\n{perplexity}"
+        return f"{baseline_table(marks, result['bits_per_byte'])}\n{perplexity}"
     name, best = min(marks.items(), key=lambda item: item[1])
     own = result["bits_per_byte"]
     if own < best:
         verdict = f"The model needs {1 - own / best:.1%} fewer bits than the best baseline ({name})."
     else:
         verdict = f"{name} needs {1 - best / own:.1%} fewer bits than the model: give the model more text or updates."
-    return f"{yardstick_table(marks, own)}\n{verdict}\n{perplexity}"
+    return f"{baseline_table(marks, own)}\n{verdict}\n{perplexity}"

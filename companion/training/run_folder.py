@@ -46,16 +46,16 @@ from companion.ground.fields import parse_json, plain
 from companion.ground.lock import locked
 from companion.ground.reading import read_file
 from companion.training.checkpoints import Checkpoints, Saved, Seals, config_of
-from companion.training.sealed_records import (
+from companion.training.checksummed_records import (
     DIGEST,
     SEAL,
     Record,
     check_record,
     check_result,
+    checksum_of,
+    checksummed,
     digest_of,
-    read_sealed,
-    seal_of,
-    sealed,
+    read_checksummed,
 )
 from companion.training.settings import NumberWordsSettings, RunSettings, TextSettings, TuneSettings
 from companion.training.trainer import Trainer
@@ -116,7 +116,7 @@ class RunFolder:
         if self.exists:
             raise ValueError(f"{self.path}: another process has just started a run here; the same command resumes it")
         digests = {name: _digest(text.encode()) for name, text in files.items()}
-        whole = {**files, "run.json": json.dumps(sealed({**record, "sha256": digests}), indent=2) + "\n"}
+        whole = {**files, "run.json": json.dumps(checksummed({**record, "sha256": digests}), indent=2) + "\n"}
         new = not self.path.exists()
         try:
             for name, text in whole.items():
@@ -136,10 +136,10 @@ class RunFolder:
         that they were written with.
         """
         record = dict(self.record())
-        record |= {"settings": settings.what_matters(), "updates": settings.steps, SEAL: seal_of(record)}
+        record |= {"settings": settings.what_matters(), "updates": settings.steps, SEAL: checksum_of(record)}
         del record[DIGEST]
         (self.path / "result.json").unlink(missing_ok=True)
-        write_atomic(self.path / "run.json", json.dumps(sealed(record), indent=2) + "\n")
+        write_atomic(self.path / "run.json", json.dumps(checksummed(record), indent=2) + "\n")
 
     def record(self) -> Record:
         """Return the record that was given to `create`, including the checksums of the files.
@@ -150,7 +150,7 @@ class RunFolder:
         if not self.exists:
             raise ValueError(f"{self.path}: expected the folder of a run, but it has no run.json; train a model first")
         remedy = "restore it from a backup, or start a new run with another --out"
-        record = read_sealed(self.path / "run.json", remedy)
+        record = read_checksummed(self.path / "run.json", remedy)
         check_record(record, remedy)
         return record
 
@@ -199,7 +199,7 @@ class RunFolder:
                 run.
         """
         remedy = "remove it, and the command that trained the run measures it again"
-        result = read_sealed(self.path / "result.json", remedy, self._digest())
+        result = read_checksummed(self.path / "result.json", remedy, self._digest())
         check_result(result, remedy)
         return result
 
@@ -209,11 +209,11 @@ class RunFolder:
         Raises:
             NotWritten: if the disk is full; no partial file remains.
         """
-        write_atomic(self.path / "result.json", json.dumps(sealed(result, self._digest() or ""), indent=2) + "\n")
+        write_atomic(self.path / "result.json", json.dumps(checksummed(result, self._digest() or ""), indent=2) + "\n")
 
     def _digest(self) -> str | None:
         """Return the digest of the run that its other files include."""
-        return seal_of(self.record()) if self.exists else None
+        return checksum_of(self.record()) if self.exists else None
 
     # Checkpoints
 

@@ -50,8 +50,18 @@ if TYPE_CHECKING:
 _OF_EXPERTS = ("experts_per_token", "gating", "shared_experts", "capacity", "router_noise", "balanced")
 _SIZES = ("vocab", "d_model", "layers", "heads", "kv_heads", "d_ff", "context", "experts", "shared_experts")
 _OF_THE_MACHINE = (
-    *("out", "device", "compile", "recompute", "keep", "save_seconds", "tensorboard", "shard", "expert_parallel"),
-    *("yardsticks", "start"),
+    *(
+        "out",
+        "device",
+        "compile",
+        "activation_checkpointing",
+        "keep",
+        "save_seconds",
+        "tensorboard",
+        "shard",
+        "expert_parallel",
+    ),
+    *("baselines", "start"),
 )
 """Settings that may change when a run is resumed. A starting point may be moved, but not replaced."""
 TASK, MODEL, MACHINE = "what is learned", "the model", "the machine and the run"
@@ -101,7 +111,7 @@ class RunSettings(Learning, ABC):
         "(GPU only): fp32 with 10-bit mantissas",
     )
     compile: bool = setting(MACHINE, False, "use torch.compile, which takes about a minute and is worthwhile on a GPU")
-    recompute: bool = setting(
+    activation_checkpointing: bool = setting(
         MACHINE,
         False,
         "activation checkpointing: compute each block again in the backward pass instead of storing "
@@ -419,7 +429,7 @@ class TextSettings(Settings):
     sinks: bool = setting(
         MODEL, False, "add a learned sink logit to each head, which takes attention weight and has no value"
     )
-    later_heads: CountFromZero = setting(
+    medusa_heads: CountFromZero = setting(
         MODEL, 0, "number of multi-token-prediction heads; companion generate --draft own uses them"
     )
     gate: Literal["head", "width"] | None = setting(
@@ -435,7 +445,7 @@ class TextSettings(Settings):
         "folder of a run or of a published model whose configuration, tokenizer and weights the new "
         "run starts from (default: random weights)",
     )
-    yardsticks: bool = setting(
+    baselines: bool = setting(
         TASK,
         True,
         "measure the baselines, a compressor and n-gram models, on the held-out text (from 4 MB on, "
@@ -478,20 +488,20 @@ class TextSettings(Settings):
         if self.init_from is not None:
             return self._begun(Path(self.init_from).expanduser()).with_(dropout=float(self.dropout))
         config = super().model_config(vocab)
-        return config.with_(later_heads=self.later_heads) if self.later_heads else config
+        return config.with_(medusa_heads=self.medusa_heads) if self.medusa_heads else config
 
     @staticmethod
     def _begun(folder: Path) -> ModelConfig:
         """Return the configuration of the run or published model in a folder."""
         from companion.families.pretrained import family_of, load_pretrained  # imported here, because this loads torch
-        from companion.training.sealed_records import read_sealed
+        from companion.training.checksummed_records import read_checksummed
 
         if not folder.is_dir():
             raise ValueError(
                 f"--init-from {plain(str(folder))}: expected the folder of a run or of a published model, found none"
             )
         if (record := folder / "run.json").is_file():
-            config = ModelConfig.from_json(json.dumps(read_sealed(record, "restore it from a backup")["model"]))
+            config = ModelConfig.from_json(json.dumps(read_checksummed(record, "restore it from a backup")["model"]))
         else:
             family = family_of(folder)
             config = (load_pretrained(folder) if family is None else family.read(folder, headers=True)).config

@@ -20,12 +20,12 @@ from companion.ground.fields import shown
 from companion.layers.balance import update_bias
 from companion.layers.moe import MoE
 from companion.layers.routing import RoutingStats, load_entropy
-from companion.training.activation_checkpointing import recompute as run_blocks_again
+from companion.training.activation_checkpointing import checkpoint_blocks
 from companion.training.distributed.parallel import Parallel
 from companion.training.evaluation import Evaluation, evaluate
 from companion.training.hyperparameters import TrainingConfig
 from companion.training.losses import IGNORE, Batch, Loss, Scored, next_token_loss, routing_loss
-from companion.training.mup import rate_shares
+from companion.training.mup import lr_scales
 from companion.training.optimizer import MuonWithAdamW, adamw, load_optimizer_state, optimizer_state
 from companion.training.precision import PRECISIONS, autocast, tf32
 from companion.training.prefetch import Ahead
@@ -83,8 +83,8 @@ class Trainer:
         precision: `"fp32"`, `"tf32"` (on a GPU, matrix products with 10-bit mantissas), or `"bf16"` (matrix products in
             bfloat16 under autocast). Weights and optimizer stay in fp32.
         compile: whether to compile the forward pass, which takes a minute and pays off on a GPU.
-        recompute: whether to use activation checkpointing, which stores little of each block and runs the block again
-            in the backward pass (see `training.activation_checkpointing`).
+        activation_checkpointing: whether to use activation checkpointing, which stores little of each block and runs
+            the block again in the backward pass (see `training.activation_checkpointing`).
         parallel: the processes that train together; each makes a trainer with the same arguments. `model` is
             distributed over them, in place. From then on, `whole` returns the model that can be evaluated or used to
             generate text.
@@ -103,7 +103,7 @@ class Trainer:
         loss: Loss = next_token_loss,
         precision: str = "fp32",
         compile: bool = False,
-        recompute: bool = False,
+        activation_checkpointing: bool = False,
         parallel: Parallel | None = None,
     ) -> None:
         check_kind("model", model, Transformer, "a Transformer")
@@ -111,7 +111,7 @@ class Trainer:
         for name, function in (("batches", batches), ("loss", loss)):
             if not callable(function):
                 raise ValueError(f"{name}={described(function)}: expected a function")
-        for name, flag in (("compile", compile), ("recompute", recompute)):
+        for name, flag in (("compile", compile), ("activation_checkpointing", activation_checkpointing)):
             check_kind(name, flag, bool, "True or False")
         if precision not in PRECISIONS:
             raise ValueError(f"precision={shown(precision)}: expected one of {', '.join(map(repr, PRECISIONS))}")
@@ -120,8 +120,8 @@ class Trainer:
         self.parameters = sum(p.numel() for p in model.parameters())  # count these before the model is distributed
         self.precision = precision
         self.done = 0
-        if recompute:
-            run_blocks_again(model)
+        if activation_checkpointing:
+            checkpoint_blocks(model)
         self._objective = self.parallel.prepare(model, lambda *batch: self.loss(*batch), compile)
         self.device = next(model.parameters()).device
         alone = self.parallel.world == 1
@@ -135,8 +135,10 @@ class Trainer:
         self._steered = bool(self._experts) and (config.balance_loss > 0 or config.z_loss > 0 or any(self._biased))
         fused = on_gpu or (alone and self.device.type == "cpu" and self.parameters >= LARGE)
         make = MuonWithAdamW if config.optimizer == "muon" else adamw
-        shares = rate_shares(model, config)
-        self.optimizer = make(model, weight_decay=config.weight_decay, betas=config.betas, fused=fused, shares=shares)
+        scales = lr_scales(model, config)
+        self.optimizer = make(
+            model, weight_decay=config.weight_decay, betas=config.betas, fused=fused, lr_scales=scales
+        )
 
     def update(self) -> Update:
         """Make one optimizer step from the gradients of `accumulate` micro-batches.
@@ -184,7 +186,7 @@ class Trainer:
             raise Diverged(f"{what} at update {number}; a lower learning rate, or more warm-up, usually helps")
         rate = self.learning_rate(number)
         for group in self.optimizer.param_groups:
-            group["lr"] = rate * group["share"]
+            group["lr"] = rate * group["lr_scale"]
         self.optimizer.step()
         if self._steered:
             for moe, counts, moves in zip(self._experts, load.counts, self._biased, strict=True):
@@ -203,7 +205,7 @@ class Trainer:
             updates=config.updates,
             warmup=config.warmup,
             peak=config.learning_rate,
-            last=config.learning_rate * config.last_share,
+            last=config.learning_rate * config.min_lr_ratio,
             decay_share=config.decay_share,
             decay_shape=config.decay_shape,
         )

@@ -21,9 +21,9 @@ from unittest.mock import patch
 
 import torch
 
+from companion.data.baselines import Baseline, baselines
 from companion.data.corpora import Document
 from companion.data.stories import stories
-from companion.data.yardsticks import Yardstick, yardsticks
 from companion.ground.atomic import write_atomic
 from companion.ground.display import table
 from companion.ground.processor import processor
@@ -207,7 +207,7 @@ def race(
     runs += new
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / BOARD, json.dumps([asdict(one) for one in runs], indent=1))
-    marks = yardsticks(*texts())
+    marks = baselines(*texts())
     draw(folder / PICTURE, runs, marks)
     best = min(made, key=lambda one: one.bits)
     return (
@@ -286,7 +286,7 @@ def read_board(file: Path) -> list[Result]:
         raise ValueError(f"{file}: expected the results of your races; move it away to start over") from None
 
 
-def board(runs: Sequence[Result], marks: Sequence[Yardstick], new: Sequence[Result] = ()) -> str:
+def board(runs: Sequence[Result], marks: Sequence[Baseline], new: Sequence[Result] = ()) -> str:
     """Format all results as a table, best first, marking the results in `new` as the latest."""
     rows = [(one.bits_per_byte, one.name, one.time, one.machine, "<- now" if one in new else one.on) for one in runs]
     rows += [(mark.bits_per_byte, mark.name, "", "", "") for mark in marks]
@@ -294,7 +294,7 @@ def board(runs: Sequence[Result], marks: Sequence[Yardstick], new: Sequence[Resu
     return "bits per byte of held-out text, best first\n\n" + table(lines, left=(1, 2, 3, 4), width=None)
 
 
-def draw(file: Path, runs: Sequence[Result], marks: Sequence[Yardstick]) -> Any:
+def draw(file: Path, runs: Sequence[Result], marks: Sequence[Baseline]) -> Any:
     """Plot scores against training minutes, with the names in a column beside the plot; save and return the figure.
 
     Args:

@@ -293,16 +293,14 @@ def _of_attention(name: str, q: Tensor, k: Tensor, v: Tensor, said: Mapping[str,
 
     In a decoder's self-attention, row i contains only the i + 1 keys up to the query's position.
     """
-    options = {
-        key: said[key] for key in ("mask", "causal", "window", "score_cap", "sinks") if said.get(key) is not None
-    }
+    options = {key: said[key] for key in ("mask", "causal", "window", "softcap", "sinks") if said.get(key) is not None}
     if isinstance(mask := options.get("mask"), Tensor):  # a mask from your own model may have fewer axes
         options["mask"] = mask[(None,) * (4 - mask.ndim)]
     width = said.get("score_width")
     weights = attention_weights(q, k, score_width=width, **options)
     k_each, v_each = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     scores = q @ k_each.mT / math.sqrt(q.shape[-1] if width is None else width)
-    if (cap := said.get("score_cap")) is not None:
+    if (cap := said.get("softcap")) is not None:
         scores = cap * torch.tanh(scores / cap)
     causal = name.startswith("decoder") and not name.endswith("cross")
     ends = [i + 1 if causal else k.shape[2] for i in range(q.shape[2])]

@@ -72,8 +72,8 @@ class Published:
         def note(layer: nn.Module, given: tuple[Tensor], named: dict[str, Tensor]) -> None:
             assert isinstance(layer, Attention)
             q, k, _ = layer.project(given[0], named["positions"])
-            width, cap = layer.score_width, layer.score_cap
-            weights = attention_weights(q, k, causal=True, window=layer.window, score_width=width, score_cap=cap)
+            width, cap = layer.score_width, layer.softcap
+            weights = attention_weights(q, k, causal=True, window=layer.window, score_width=width, softcap=cap)
             seen.append(weights[0])
 
         layers = [block.attention for block in self.model.decoder.blocks]

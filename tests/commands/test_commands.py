@@ -108,7 +108,7 @@ def test_training_says_what_it_does_and_how_it_compares(books: Path, capsys) -> 
     made = {path.name for path in run.iterdir()}
     assert made >= {"run.json", "tokenizer.json", "log.jsonl", "result.json", "loss.png"}
     record, result = json.loads((run / "run.json").read_text()), json.loads((run / "result.json").read_text())
-    assert record["updates"] == 12 and len(record["yardsticks"]) == 5
+    assert record["updates"] == 12 and len(record["baselines"]) == 5
     assert 0 < result["bits_per_byte"] < 8 and result["bytes"] == record["text"]["held_out_bytes"]
     log = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     losses = [entry["loss"] for entry in log if "loss" in entry]
@@ -437,7 +437,7 @@ def test_evaluation_agrees_with_the_run_and_measures_other_text(at_home: Path, c
     told = json.loads(capsys.readouterr().out)
     assert all(told[name] == pytest.approx(result[name]) for name in ("bits_per_byte", "perplexity", "tokens", "bytes"))
     assert told["run"] == "runs/books" and told["task"] == "text" and told["measured_on"].startswith("held out of ")
-    assert set(told["yardsticks"]) and told["weights_bits_per_byte"] == pytest.approx(told["bits_per_byte"], rel=0.01)
+    assert set(told["baselines"]) and told["weights_bits_per_byte"] == pytest.approx(told["bits_per_byte"], rel=0.01)
     (at_home / "letter.txt").write_text("Dear reader,\n\n" + story("Ada") + "\n" + story("Blaise"), "utf-8")
     try:
         assert main(["evaluate", "--data", "letter.txt"]) == 0

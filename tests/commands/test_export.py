@@ -121,7 +121,7 @@ def test_a_checkpoint_is_measured_as_transformers_measures_it(home: Path, capsys
     assert found["bits_per_byte"] == pytest.approx(nats / math.log(2) / len(text.encode()), rel=1e-5)
     assert found["perplexity"] == pytest.approx(math.exp(nats / len(losses)), rel=1e-5)
     assert found["weights_bits_per_byte"] == pytest.approx(found["bits_per_byte"], rel=1e-5)
-    assert set(found["yardsticks"]) == {"xz -9, held-out text alone"}
+    assert set(found["baselines"]) == {"xz -9, held-out text alone"}
     assert "Perplexity" in said(capsys, *measured[:-1])
     for flags, message in (
         ([], "--data: expected text to measure the --checkpoint on, got none"),

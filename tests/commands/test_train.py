@@ -370,7 +370,7 @@ def test_a_run_is_made_longer_by_more_steps_only_and_only_when_all_else_fits(hom
 
 def test_only_the_folder_that_is_chosen_must_be_writable(home, monkeypatch, capsys):
     """The usual folder holds a run with other settings and is protected, as an archive may be."""
-    flags = [*TRAIN[:3], *TRAIN[5:], "--yardsticks", "false", "--steps", "1"]  # without --out
+    flags = [*TRAIN[:3], *TRAIN[5:], "--baselines", "false", "--steps", "1"]  # without --out
     settings = vars(command_parser(wanted=["train"]).parse_args(flags).train)
     usual = TextSettings.of_flags(settings).folder()
     shutil.copytree("runs/whole", usual)
@@ -387,7 +387,7 @@ def test_only_the_folder_that_is_chosen_must_be_writable(home, monkeypatch, caps
 
 
 def test_a_new_run_begins_with_the_weights_and_the_tokenizer_of_another(home, capsys):
-    begin = ["train", "--data", "books", "--yardsticks", "false", "--steps", "1", "--learning-rate", "1e-30"]
+    begin = ["train", "--data", "books", "--baselines", "false", "--steps", "1", "--learning-rate", "1e-30"]
     assert main([*begin, "--init-from", "runs/whole", "--out", "runs/next"]) == 0
     old, new = RunFolder("runs/whole"), RunFolder("runs/next")
     assert new.tokenizer().to_json() == old.tokenizer().to_json()
@@ -410,7 +410,7 @@ def test_a_new_run_begins_with_a_published_model(home, capsys):
     theirs = GPT2LMHeadModel(GPT2Config(vocab_size=size, n_embd=16, n_layer=2, n_head=2, n_positions=40))
     theirs.save_pretrained("gpt2")
     shutil.move("tokenizer.json", "gpt2/tokenizer.json")
-    begin = ["train", "--data", "books", "--yardsticks", "false", "--steps", "1", "--learning-rate", "1e-30"]
+    begin = ["train", "--data", "books", "--baselines", "false", "--steps", "1", "--learning-rate", "1e-30"]
     assert main([*begin, "--init-from", "gpt2", "--out", "runs/next"]) == 0
     run, ids = RunFolder("runs/next"), torch.tensor([[5, 300, 17, 2]])
     with torch.no_grad():

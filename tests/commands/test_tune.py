@@ -20,7 +20,7 @@ from companion.training.run_folder import MACHINE_FIELDS, RunFolder
 
 TRAIN = [
     "train", "--data", "books", "--out", "runs/books", "--d-model", "16", "--layers", "1", "--heads", "2", "--context",
-    "96", "--vocab", "280", "--batch", "2", "--steps", "2", "--yardsticks", "false",
+    "96", "--vocab", "280", "--batch", "2", "--steps", "2", "--baselines", "false",
 ]  # fmt: skip
 TALKS = [
     {"messages": [{"role": "user", "content": f"Who walked to the {place}?"}, {"role": "assistant", "content": name}]}

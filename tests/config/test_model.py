@@ -46,23 +46,24 @@ LONG = ModelConfig(
         output_bias=False,
         qk_norm="width",
         score_width=3.0,
-        score_cap=50.0,
+        softcap=50.0,
         window=WindowConfig(5, (True, True, False), base=100.0),
         sinks=True,
         gate="width",
     ),
     feed_forward=FeedForwardConfig(13, "geglu_tanh"),
     positions=PositionConfig(
-        share=0.5,
+        partial_rotary_factor=0.5,
         scaling=RotaryScaling("yarn", 4.0, 16, slow=0.5, magnitude=1.5, whole=False),
         pattern=(True, True, True, False),
     ),
     norm=NormConfig("rms", "both", unit_offset=True),
-    embedding=EmbeddingConfig(scaled=True, rounded=True, logit_cap=30.0),
+    embedding=EmbeddingConfig(scaled=True, rounded=True, logit_softcap=30.0),
 )
 MULTIPLIED = LONG.with_(
     positions=PositionConfig(
-        share=0.5, scaling=RotaryScaling("longrope", 4.0, 16, short=(1.0, 1.5), long=(2, 7.5), magnitude=1.2)
+        partial_rotary_factor=0.5,
+        scaling=RotaryScaling("longrope", 4.0, 16, short=(1.0, 1.5), long=(2, 7.5), magnitude=1.2),
     ),
     embedding=EmbeddingConfig(multiplier=12, logit_divisor=16.0),
     residual=0.22,
@@ -111,7 +112,7 @@ def test_sizes_are_filled_in():
         (lambda: EmbeddingConfig(classes=2), "classes=2: expected 0 unless pooled=True"),
         (lambda: small(embedding=EmbeddingConfig(segments=2)), "segments=2: expected 0; only an encoder has segments"),
         (lambda: AttentionConfig(2, qk_norm="row"), "qk_norm='row': expected one of 'head', 'width'"),
-        (lambda: AttentionConfig(2, score_cap=0.0), "score_cap=0.0: expected a number > 0, or None"),
+        (lambda: AttentionConfig(2, softcap=0.0), "softcap=0.0: expected a number > 0, or None"),
         (lambda: AttentionConfig(2, score_width=-1), "score_width=-1: expected a number > 0, or None"),
         (lambda: AttentionConfig(2, window=8), "window=8: expected a WindowConfig"),
         (lambda: WindowConfig(0), "width=0: expected a whole number >= 1"),
@@ -146,17 +147,23 @@ def test_sizes_are_filled_in():
             "placement='parallel': expected one without 'parallel' in an encoder_decoder",
         ),
         (lambda: EmbeddingConfig(rounded=True), "rounded=True: expected False unless scaled=True"),
-        (lambda: EmbeddingConfig(logit_cap=-3), "logit_cap=-3: expected a number > 0, or None"),
+        (lambda: EmbeddingConfig(logit_softcap=-3), "logit_softcap=-3: expected a number > 0, or None"),
         (lambda: EmbeddingConfig(multiplier=0), "multiplier=0: expected a number > 0"),
         (lambda: EmbeddingConfig(multiplier=2.0, scaled=True), "multiplier=2.0: expected 1.0 with scaled=True"),
         (lambda: EmbeddingConfig(logit_divisor=-1), "logit_divisor=-1: expected a number > 0"),
         (lambda: small(residual=0), "residual=0: expected a number > 0"),
-        (lambda: PositionConfig(share=0.0), "share=0.0: expected a number above 0 and at most 1"),
         (
-            lambda: small(positions=PositionConfig(share=0.25)),
-            "share=0.25: expected a share of d_head=4 that is an even",
+            lambda: PositionConfig(partial_rotary_factor=0.0),
+            "partial_rotary_factor=0.0: expected a number above 0 and at most 1",
         ),
-        (lambda: PositionConfig("learned", share=0.5), "share=0.5: expected 1.0 for kind='learned'"),
+        (
+            lambda: small(positions=PositionConfig(partial_rotary_factor=0.25)),
+            "partial_rotary_factor=0.25: expected a share of d_head=4 that is an even",
+        ),
+        (
+            lambda: PositionConfig("learned", partial_rotary_factor=0.5),
+            "partial_rotary_factor=0.5: expected 1.0 for kind='learned'",
+        ),
         (
             lambda: PositionConfig("none", scaling=RotaryScaling("linear", 2)),
             "scaling=.*: expected None for kind='none'",
@@ -209,8 +216,8 @@ def test_patterns_begin_anew_and_say_what_each_layer_is():
     assert [attention.window is not None for attention, _ in layers] == [True, True, False, True, True, False, True]
     assert [positions.kind for _, positions in layers] == ["rotary"] * 3 + ["none"] + ["rotary"] * 3
     local, whole = layers[0][1], layers[2][1]
-    assert (local.base, local.scaling, local.share) == (100.0, None, 0.5)
-    assert (whole.base, whole.scaling, whole.share) == (10000.0, LONG.positions.scaling, 0.5)
+    assert (local.base, local.scaling, local.partial_rotary_factor) == (100.0, None, 0.5)
+    assert (whole.base, whole.scaling, whole.partial_rotary_factor) == (10000.0, LONG.positions.scaling, 0.5)
     assert FULL.layer(2) == (FULL.attention, FULL.positions) and not FULL.local(2)
 
 

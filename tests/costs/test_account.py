@@ -66,7 +66,7 @@ def configs(draw, stacks=("decoder", "encoder", "encoder_decoder")):
     moe = draw(st.none() | mixtures)
     windows = st.builds(WindowConfig, st.integers(1, 6), st.sampled_from([(True,), (True, False)]))
     vectors = st.builds(
-        LatentConfig, st.integers(1, 9), st.sampled_from([2, 4]), query_rank=st.none() | st.integers(1, 9)
+        LatentConfig, st.integers(1, 9), st.sampled_from([2, 4]), q_lora_rank=st.none() | st.integers(1, 9)
     )
     latent = draw(st.none() | vectors) if stack == "decoder" else None
     memories = st.builds(
@@ -92,7 +92,7 @@ def configs(draw, stacks=("decoder", "encoder", "encoder_decoder")):
             output_bias=draw(st.none() | st.booleans()),
             qk_norm=draw(st.none() | st.sampled_from(["head", "width"])) if latent is None else None,
             latent=latent,
-            score_cap=draw(st.none() | st.just(5.0)),
+            softcap=draw(st.none() | st.just(5.0)),
             gate=draw(st.none() | st.sampled_from(["head", "width"])),
             window=draw(st.none() | windows) if stack == "decoder" else None,
             linear=draw(st.none() | memories) if stack == "decoder" else None,

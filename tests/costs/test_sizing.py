@@ -70,7 +70,7 @@ KINDS = {
         ),
         feed_forward=FeedForwardConfig(d_ff=128, activation="geglu_tanh"),
         norm=NormConfig("rms", "both", unit_offset=True),
-        embedding=EmbeddingConfig(scaled=True, rounded=True, logit_cap=30.0),
+        embedding=EmbeddingConfig(scaled=True, rounded=True, logit_softcap=30.0),
     ),
 }
 
@@ -133,8 +133,8 @@ def test_with_recomputation_only_what_enters_the_layers_is_kept(monkeypatch):
     # What remains: the layers' inputs, the tensors outside the layers, and the copies of the weights there
     expected = 5 * (SMALL.layers * here.entry + here.rest) + here.rest_copies
     assert recomputed == pytest.approx(expected, rel=0.02) and recomputed < plain / 2
-    assert here.activations(5, recompute=True) == 5 * (3 * here.entry + here.layer + here.rest)
-    assert here.copies(recompute=True) == here.layer_copies + here.rest_copies
+    assert here.activations(5, activation_checkpointing=True) == 5 * (3 * here.entry + here.layer + here.rest)
+    assert here.copies(activation_checkpointing=True) == here.layer_copies + here.rest_copies
 
 
 def test_sixteen_bytes_a_parameter_divided_by_the_devices():
@@ -185,19 +185,19 @@ def test_experts_cannot_be_spread_where_there_are_none(name):
 def test_the_fewest_devices_are_enough_and_fewer_are_not(name, way):
     config, memory = preset(name), 141e9
     step = 8 if way == "experts+shard" else 1
-    found = fewest_devices(config, way, memory, recompute=True)
+    found = fewest_devices(config, way, memory, activation_checkpointing=True)
     assert found is not None and found % step == 0
-    assert device_bytes(config, way, found, recompute=True).total <= 0.9 * memory
+    assert device_bytes(config, way, found, activation_checkpointing=True).total <= 0.9 * memory
     fewer = found - step
-    assert fewer == 0 or device_bytes(config, way, fewer, recompute=True).total > 0.9 * memory
-    assert fewest_devices(config, way, memory, recompute=True, usable=1) <= found
+    assert fewer == 0 or device_bytes(config, way, fewer, activation_checkpointing=True).total > 0.9 * memory
+    assert fewest_devices(config, way, memory, activation_checkpointing=True, usable=1) <= found
 
 
 def test_where_no_number_of_devices_is_enough():
     assert fewest_devices(preset("gpt2"), "data", 24e9) == 1
     assert fewest_devices(preset("llama-7b"), "data", 80e9) is None  # more devices do not help
     assert fewest_devices(preset("llama-2-70b"), "shard", 80e9) is None  # the weights' copies take 138 GB
-    assert fewest_devices(preset("llama-2-70b"), "shard", 80e9, recompute=True) is not None
+    assert fewest_devices(preset("llama-2-70b"), "shard", 80e9, activation_checkpointing=True) is not None
 
 
 def test_the_cost_of_training():

@@ -36,7 +36,7 @@ def test_json_gives_the_figures_of_the_library(capsys):
     found = llama["fewest_devices"]["a100-80gb"]["shard"]
     assert found == {
         "kept": fewest_devices(config, "shard", 80e9, rows=2),
-        "recomputed": fewest_devices(config, "shard", 80e9, rows=2, recompute=True),
+        "recomputed": fewest_devices(config, "shard", 80e9, rows=2, activation_checkpointing=True),
     }
     assert set(mixtral["fewest_devices"]["a100-80gb"]) == {"data", "shard", "experts", "experts+shard"}
     assert mixtral["active_parameters"] < mixtral["parameters"] / 3

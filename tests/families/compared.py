@@ -227,7 +227,7 @@ def same_logits_whole_cached_and_padded(theirs, folder):
 
     lengths = torch.tensor([5, 17, 9])
     padded = tokens.masked_fill(torch.arange(17) >= lengths[:, None], 0)
-    logits = ours(padded, real=torch.arange(17) < lengths[:, None]).logits
+    logits = ours(padded, attention_mask=torch.arange(17) < lengths[:, None]).logits
     for row, length in enumerate(lengths.tolist()):
         alone = theirs(tokens[row : row + 1, :length]).logits[0]
         torch.testing.assert_close(logits[row, :length], alone, rtol=1e-5, atol=1e-5)

@@ -24,12 +24,14 @@ def test_logits_and_pooled_vector_equal_with_segments_and_padding(head, tmp_path
     ours = load_pretrained(tmp_path)
     assert sum(p.numel() for p in ours.parameters()) == sum(p.numel() for p in theirs.parameters())
     tokens, segments = torch.randint(0, 57, (3, 17)), torch.randint(0, 3, (3, 17))
-    real = torch.arange(17) < torch.tensor([5, 17, 9])[:, None]
-    for given in ({}, {"segments": segments}, {"segments": segments, "real": real}):
-        names = {"segments": "token_type_ids", "real": "attention_mask"}
+    attention_mask = torch.arange(17) < torch.tensor([5, 17, 9])[:, None]
+    for given in ({}, {"segments": segments}, {"segments": segments, "attention_mask": attention_mask}):
+        names = {"segments": "token_type_ids", "attention_mask": "attention_mask"}
         expected = theirs(tokens, **{names[name]: value for name, value in given.items()})
         features = ours.features(tokens, **given)
-        seen = real if "real" in given else torch.ones_like(real)  # outputs at padding do not matter
+        seen = (
+            attention_mask if "attention_mask" in given else torch.ones_like(attention_mask)
+        )  # outputs at padding do not matter
         if head is transformers.BertModel:
             torch.testing.assert_close(features.stream[seen], expected[0][seen], rtol=1e-5, atol=1e-5)
             torch.testing.assert_close(ours.pool(features.stream), expected.pooler_output, rtol=1e-5, atol=1e-5)

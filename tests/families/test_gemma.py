@@ -5,7 +5,7 @@ from families.compared import refused, seen_in_the_logits
 
 
 def test_capped_scores_are_seen_in_the_logits(tmp_path):
-    seen_in_the_logits("gemma-2-2b", "attention", {"score_cap": None}, tmp_path)
+    seen_in_the_logits("gemma-2-2b", "attention", {"softcap": None}, tmp_path)
 
 
 @pytest.mark.parametrize(

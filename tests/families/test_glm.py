@@ -13,7 +13,7 @@ from companion.families.pretrained import load_pretrained
     ("name", "group", "fields"),
     [
         ("glm-4-9b-chat", "positions", {"layout": "half"}),
-        ("glm-4-9b-chat", "positions", {"share": 1.0}),
+        ("glm-4-9b-chat", "positions", {"partial_rotary_factor": 1.0}),
         ("glm-4-9b-chat", "attention", {"bias": False}),
         ("glm-4-9b-0414", "norm", {"placement": "pre"}),
     ],

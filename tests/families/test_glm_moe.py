@@ -21,7 +21,7 @@ def test_the_texts_are_those_of_transformers(name, tmp_path):
     ("group", "fields"),
     [
         ("attention", {"qk_norm": None}),
-        ("positions", {"share": 1.0}),
+        ("positions", {"partial_rotary_factor": 1.0}),
         ("moe", {"scale": 1.0}),
         ("moe", {"balanced": False}),
         ("moe", {"gating": "sigmoid_topk"}),

@@ -12,7 +12,9 @@ from companion.families.pretrained import load_pretrained
 (PATH,) = [path for path in PUBLISHED if path.stem == "pythia-70m"]
 
 
-@pytest.mark.parametrize(("group", "change"), [("norm", {"placement": "pre"}), ("positions", {"share": 0.5})])
+@pytest.mark.parametrize(
+    ("group", "change"), [("norm", {"placement": "pre"}), ("positions", {"partial_rotary_factor": 0.5})]
+)
 def test_what_it_does_otherwise_is_seen_in_the_logits(group, change, tmp_path):
     seen_in_the_logits("pythia-70m", group, change, tmp_path)
 

@@ -25,7 +25,7 @@ def test_logits_equal_whole_and_cached_with_padded_sources(changes, tmp_path):
     real = torch.arange(13) < torch.tensor([13, 4, 7])[:, None]
     expected = theirs(source, attention_mask=real, decoder_input_ids=target).logits
     assert expected.std() > 0.5
-    memory = ours.encode(source, real=real)
+    memory = ours.encode(source, attention_mask=real)
     torch.testing.assert_close(ours(target, source=memory).logits, expected, rtol=1e-5, atol=1e-5)
     unpadded = theirs(source, decoder_input_ids=target).logits
     torch.testing.assert_close(ours(target, source=source).logits, unpadded, rtol=1e-5, atol=1e-5)

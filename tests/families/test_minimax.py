@@ -9,7 +9,8 @@ from companion.families.pretrained import load_pretrained
 
 
 @pytest.mark.parametrize(
-    ("group", "change"), [("attention", {"qk_norm": None}), ("positions", {"share": 1.0}), ("moe", {"balanced": False})]
+    ("group", "change"),
+    [("attention", {"qk_norm": None}), ("positions", {"partial_rotary_factor": 1.0}), ("moe", {"balanced": False})],
 )
 def test_what_it_adds_is_seen_in_the_logits(group, change, tmp_path):
     seen_in_the_logits("minimax-m2", group, change, tmp_path)

@@ -20,7 +20,7 @@ import transformers
 
 from companion.families.pretrained import load_pretrained
 from companion.families.registry import families
-from companion.files.published import misfit
+from companion.files.published import mismatch
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
@@ -183,7 +183,7 @@ class Made(dict):
 @pytest.fixture(scope="module", autouse=True)
 def shapes_made_once():
     """Cache the shapes of models with other field values, which explain why tensors do not match, for all folders."""
-    made, make = {}, misfit._shapes
+    made, make = {}, mismatch._shapes
 
     def shapes(family, config):
         if (key := (family.kind, config)) not in made:

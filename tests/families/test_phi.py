@@ -29,7 +29,7 @@ def with_lists(folder, seed=0, **changes):
 @pytest.mark.parametrize(
     ("name", "group", "fields"),
     [
-        ("phi-4-mini", "positions", {"share": 1.0, "scaling": None}),
+        ("phi-4-mini", "positions", {"partial_rotary_factor": 1.0, "scaling": None}),
         ("phi-4-mini", "positions", {"scaling": None}),  # the scaling factor of attention, for short texts
         ("phi-3-mini-4k", "attention", {"window": None}),
     ],

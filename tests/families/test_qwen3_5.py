@@ -13,7 +13,7 @@ from companion.families.pretrained import load_pretrained
 @pytest.mark.parametrize("name", ["qwen3.5-9b", "qwen3.5-35b-a3b"])
 @pytest.mark.parametrize(
     ("group", "change"),
-    [("positions", {"share": 1.0}), ("attention", {"gate": None}), ("norm", {"unit_offset": False})],
+    [("positions", {"partial_rotary_factor": 1.0}), ("attention", {"gate": None}), ("norm", {"unit_offset": False})],
 )
 def test_what_it_does_otherwise_is_seen_in_the_logits(name, group, change, tmp_path):
     seen_in_the_logits(name, group, change, tmp_path)

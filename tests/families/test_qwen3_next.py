@@ -22,7 +22,7 @@ def test_what_it_adds_is_seen_in_the_logits(tmp_path):
         ("attention", {"gate": None}),
         ("attention", {"qk_norm": None}),
         ("norm", {"unit_offset": False}),
-        ("positions", {"share": 1.0}),
+        ("positions", {"partial_rotary_factor": 1.0}),
         ("moe", {"shared_gate": False}),
     ):
         seen_in_the_logits(PATH.stem, group, fields, tmp_path)

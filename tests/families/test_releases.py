@@ -90,12 +90,12 @@ def test_a_release_gives_the_logits_of_transformers(path, tmp_path, monkeypatch)
         wanted = theirs(tokens, **({"token_type_ids": segments} if several else {})).logits
         close(ours(tokens, segments=segments).logits, wanted, ours.config)
         wanted = theirs(tokens, attention_mask=real.long()).logits
-        close(ours(tokens, real=real).logits[real], wanted[real], ours.config)
+        close(ours(tokens, attention_mask=real).logits[real], wanted[real], ours.config)
         return
     extra, theirs_extra = {}, {}
     if kind == "encoder_decoder":
         source = ids(3, TOKENS, seed + 9)
-        extra, theirs_extra = {"source": ours.encode(source, real=real)}, {"attention_mask": real.long()}
+        extra, theirs_extra = {"source": ours.encode(source, attention_mask=real)}, {"attention_mask": real.long()}
         wanted = theirs(source, decoder_input_ids=tokens, **theirs_extra).logits
     else:
         wanted = theirs(tokens).logits

@@ -226,7 +226,7 @@ def translators(tmp_path_factory):
     start = torch.full((4, 1), 36)
     with torch.no_grad():  # both compute the same function, so their choices can be compared
         expected = theirs(input_ids=ids, attention_mask=real, decoder_input_ids=start).logits
-        torch.testing.assert_close(ours(start, source=ours.encode(ids, real=real == 1)).logits, expected)
+        torch.testing.assert_close(ours(start, source=ours.encode(ids, attention_mask=real == 1)).logits, expected)
     return theirs, ours, {"input_ids": ids, "attention_mask": real, "pad_token_id": 36, "decoder_start_token_id": 36}
 
 

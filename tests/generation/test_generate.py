@@ -85,14 +85,14 @@ def attentions(draw, backwards):
         "heads": kv_heads * draw(st.integers(1, 3)),
         "d_head": 2 * draw(st.integers(1, 3)),
         "d_v": draw(st.integers(1, 7)),
-        "score_cap": draw(st.sampled_from([None, None, 2.0])),
+        "softcap": draw(st.sampled_from([None, None, 2.0])),
         "gate": draw(st.none() | st.sampled_from(["head", "width"])),
         "window": draw(st.none() | windows) if backwards else None,
         "linear": draw(st.none() | linears()) if backwards else None,
     }
     if latents:
         ranks = st.integers(1, 9)
-        vectors = st.builds(LatentConfig, ranks, st.sampled_from([2, 4]), query_rank=st.none() | ranks)
+        vectors = st.builds(LatentConfig, ranks, st.sampled_from([2, 4]), q_lora_rank=st.none() | ranks)
         return AttentionConfig(**shared, latent=draw(vectors))
     return AttentionConfig(
         **shared,
@@ -569,7 +569,7 @@ def test_an_encoder_decoder_cached_equals_uncached_for_any_split_of_any_ragged_b
     expected = [model(t[None], source=s[None]).logits[0] for s, t in zip(sources, targets, strict=True)]
     ids = torch.nn.utils.rnn.pad_sequence(sources, batch_first=True, padding_value=3)
     real = torch.arange(ids.shape[1]) < torch.tensor([a for a, _ in lengths])[:, None]
-    memory = model.encode(ids, real=real)
+    memory = model.encode(ids, attention_mask=real)
     tokens = torch.nn.utils.rnn.pad_sequence(targets, batch_first=True, padding_value=5)
     cache = KVCache.create(config, len(lengths), tokens.shape[1], dtype=dtype)
     logits = []

@@ -135,7 +135,7 @@ TEXTS = 1800
 
 
 def unusual(sampling, ahead, own=False):
-    model, small = drawn(SMALL.with_(later_heads=2 * own), seed=1), drawn(SMALL.with_(layers=1), seed=5)
+    model, small = drawn(SMALL.with_(medusa_heads=2 * own), seed=1), drawn(SMALL.with_(layers=1), seed=5)
     draft = Draft("own" if own else small, ahead)
     texts = complete(model, [[1, 2]] * TEXTS, max_new_tokens=3, sampling=sampling, draft=draft, seed=11)
     return chi_squared(expected_counts(model, [1, 2], sampling, 3, TEXTS), texts), draft.rate

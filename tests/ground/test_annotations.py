@@ -104,8 +104,12 @@ def test_a_model_looks_at_its_arguments_once_however_many_layers_it_has(monkeypa
     model = drawn(config(layers))
     looked, at = [], annotations._Looks.at
     monkeypatch.setattr(annotations._Looks, "at", lambda self, given: looked.append(sorted(given)) or at(self, given))
-    model(torch.zeros(2, 5, dtype=torch.long), real=torch.ones(2, 5), mask=torch.ones(1, 1, 5, 5, dtype=torch.long))
-    assert looked == [["mask", "real", "self", "tokens"]]
+    model(
+        torch.zeros(2, 5, dtype=torch.long),
+        attention_mask=torch.ones(2, 5),
+        mask=torch.ones(1, 1, 5, 5, dtype=torch.long),
+    )
+    assert looked == [["attention_mask", "mask", "self", "tokens"]]
     model.decoder.blocks[0](torch.zeros(2, 5, 12))
     assert len(looked) == 2
 
@@ -183,9 +187,9 @@ def test_a_model_is_called_with_keywords_alone_and_positions_first():
 def test_a_source_and_the_target_have_keys_of_their_own():
     net = drawn(config(stack="encoder_decoder"))
     tokens, source = torch.zeros(2, 5, dtype=torch.long), torch.ones(2, 7, dtype=torch.long)
-    real, mask = torch.ones(2, 5, dtype=torch.long), torch.ones(1, 1, 5, 5, dtype=torch.long)
+    attention_mask, mask = torch.ones(2, 5, dtype=torch.long), torch.ones(1, 1, 5, 5, dtype=torch.long)
     torch.testing.assert_close(
-        net(tokens, source=source, real=real, mask=mask).logits, net(tokens, source=source).logits
+        net(tokens, source=source, attention_mask=attention_mask, mask=mask).logits, net(tokens, source=source).logits
     )
     block, x = net.decoder.blocks[0], torch.rand(2, 5, 12)
     both = {"mask": mask, "source_mask": torch.ones(2, 1, 1, 7, dtype=torch.long)}

@@ -163,23 +163,29 @@ MISUSES = {
     ),
     "a complex mask": (lambda: forward(mask=torch.ones(1, 1, 5, 5, dtype=torch.complex64)), "mask is complex64"),
     "whole numbers of padding": (
-        lambda: forward(real=torch.tensor([[1, 1, 2, 0, 0]])),
-        "real is int64 of shape (1, 5) with values from 0 to 2: expected 1 for tokens that are not padding",
+        lambda: forward(attention_mask=torch.tensor([[1, 1, 2, 0, 0]])),
+        "attention_mask is int64 of shape (1, 5) with values from 0 to 2: expected 1 for tokens that are not padding",
     ),
     "padding to add": (
-        lambda: forward("encoder", real=torch.tensor([[0.0, 0.0, 0.0, -1e9, -1e9]])),
-        "real is float32 of shape (1, 5) with values from -1e+09 to 0: expected 1",
+        lambda: forward("encoder", attention_mask=torch.tensor([[0.0, 0.0, 0.0, -1e9, -1e9]])),
+        "attention_mask is float32 of shape (1, 5) with values from -1e+09 to 0: expected 1",
     ),
-    "padding to add, and none": (lambda: forward("encoder", real=torch.zeros(2, 5)), "and all zero: expected True"),
+    "padding to add, and none": (
+        lambda: forward("encoder", attention_mask=torch.zeros(2, 5)),
+        "and all zero: expected True",
+    ),
     "padding that is no number": (
-        lambda: forward("encoder", real=torch.full((2, 5), math.nan)),
+        lambda: forward("encoder", attention_mask=torch.full((2, 5), math.nan)),
         "with values from nan to nan: expected 1",
     ),
     "padding of a source to add": (
-        lambda: MODELS["both"].encode(IDS, real=torch.full((2, 5), -1.0)),
+        lambda: MODELS["both"].encode(IDS, attention_mask=torch.full((2, 5), -1.0)),
         "with values from -1 to -1: expected 1",
     ),
-    "padding in a list": (lambda: forward(real=[[1, 1, 0]]), "real=[[1, 1, 0]]: expected a tensor, (batch, key)"),
+    "padding in a list": (
+        lambda: forward(attention_mask=[[1, 1, 0]]),
+        "attention_mask=[[1, 1, 0]]: expected a tensor, (batch, key)",
+    ),
     "a cache that is none": (lambda: forward(cache=[]), "cache=[]: expected a KVCache"),
     "a cache of a deeper model": (lambda: forward(cache=empty(layers=3)), "cache has layers=3"),
     "a cache of other heads": (
@@ -415,7 +421,7 @@ def test_numbers_to_add_may_be_more_precise_than_what_they_are_added_to(dtype):
 
 @pytest.mark.parametrize("cap", [1e20, 10**30, 1e300])
 def test_a_cap_that_nothing_reaches_caps_nothing(cap):
-    capped = attend(Q, K, V, score_cap=cap)
+    capped = attend(Q, K, V, softcap=cap)
     torch.testing.assert_close(capped, attend(Q, K, V))
 
 
@@ -429,11 +435,11 @@ def test_a_cache_may_be_emptied_and_given_to_another_model():
 @pytest.mark.parametrize("capacity", [1e-300, 1e-30, 1e-9, 1.1, 1e9, 1e300, 0.12345678901234567])
 def test_any_finite_capacity_can_be_counted(capacity):
     routing = route(torch.rand(2, 7, 3, generator=torch.Generator().manual_seed(0)), 2)._replace(
-        real=torch.tensor([[True] * 7, [True] * 4 + [False] * 3])
+        attention_mask=torch.tensor([[True] * 7, [True] * 4 + [False] * 3])
     )
-    kept = within_capacity(routing, capacity)[routing.real]
+    kept = within_capacity(routing, capacity)[routing.attention_mask]
     places = min(22, max(1, math.ceil(capacity * 22 / 3)))
-    chosen = routing.experts[routing.real]
+    chosen = routing.experts[routing.attention_mask]
     assert [int(kept[chosen == e].sum()) for e in range(3)] == [min(places, int((chosen == e).sum())) for e in range(3)]
 
 
@@ -451,12 +457,12 @@ DTYPES = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("kind", ["decoder", "encoder"])
 def test_padding_said_by_ones_and_zeros_is_padding(kind, dtype):
-    real = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
-    expected = MODELS[kind](IDS, real=real.bool()).logits
-    assert torch.equal(MODELS[kind](IDS, real=real.to(dtype)).logits, expected)
+    attention_mask = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
+    expected = MODELS[kind](IDS, attention_mask=attention_mask.bool()).logits
+    assert torch.equal(MODELS[kind](IDS, attention_mask=attention_mask.to(dtype)).logits, expected)
     assert not torch.equal(MODELS[kind](IDS).logits[0], expected[0]) or kind == "decoder"
-    memory = MODELS["both"].encode(IDS, real=real.to(dtype))
-    assert memory.real is not None and torch.equal(memory.real, real.bool())
+    memory = MODELS["both"].encode(IDS, attention_mask=attention_mask.to(dtype))
+    assert memory.attention_mask is not None and torch.equal(memory.attention_mask, attention_mask.bool())
 
 
 @pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if not dtype.is_floating_point], ids=str)

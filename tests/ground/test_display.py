@@ -36,8 +36,8 @@ def test_a_table_of_one_column_and_of_none():
 
 
 def test_a_noun_is_in_its_number():
-    counted = [count(number, "point") for number in (0, 1, 2.5, 1234, 1234567)]
-    assert counted == ["0 points", "1 point", "2.5 points", "1,234 points", "1,234,567 points"]
+    token_mask = [count(number, "point") for number in (0, 1, 2.5, 1234, 1234567)]
+    assert token_mask == ["0 points", "1 point", "2.5 points", "1,234 points", "1,234,567 points"]
 
 
 def test_bytes_have_decimal_units():

@@ -22,7 +22,7 @@ TALK = json.dumps({"messages": [{"role": "user", "content": "a"}, {"role": "assi
 TEXT = "The sea is wide, and nobody swims it twice.\n" * 40
 
 READ = {
-    "letter.txt": (TEXT, lambda path: [document.text for document in read_corpus([path]).documents]),
+    "letter.txt": (TEXT, lambda path: [document_ids.text for document_ids in read_corpus([path]).documents]),
     "prompts.txt": ("The sea\nand nobody\n", lambda path: read_prompts(str(path))),
     "prompts.jsonl": ('{"prompt": "a"}\n{"prompt": "b"}\n', lambda path: read_prompts(str(path))),
     "talks.jsonl": (TALK + "\n" + TALK, lambda path: read_conversations([path])),

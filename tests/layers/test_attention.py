@@ -182,15 +182,15 @@ def test_the_layer_equals_nn_multihead_attention(kind):
     x = torch.randn(2, 5, 12, dtype=torch.float64, requires_grad=True)
     source = torch.randn(2, 7, 12, dtype=torch.float64) if kind == "cross" else None
     looked_at = x if source is None else source
-    real = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
+    attention_mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
     expected, _ = theirs(
         x,
         looked_at,
         looked_at,
         attn_mask=torch.ones(5, 5).triu(1).bool() if kind == "causal" else None,
-        key_padding_mask=~real if kind == "padded" else None,
+        key_padding_mask=~attention_mask if kind == "padded" else None,
     )
-    out = ours(x, source=source, mask=real[:, None, None] if kind == "padded" else None)
+    out = ours(x, source=source, mask=attention_mask[:, None, None] if kind == "padded" else None)
     torch.testing.assert_close(out, expected, atol=1e-12, rtol=0)
     for a, b in zip(
         torch.autograd.grad(out.square().sum(), [x, *ours.parameters()]),
@@ -266,9 +266,9 @@ def test_a_second_chunk_makes_no_mask_of_all_pairs_and_gives_the_same(monkeypatc
     towards = torch.randn_like(found)
     ours, theirs = (torch.autograd.grad((out * towards).sum(), q)[0] for out in (found, expected))
     torch.testing.assert_close(ours, theirs)
-    capped = attend(q, k, v, causal=True, score_cap=0.5, backend="reference")
+    capped = attend(q, k, v, causal=True, softcap=0.5, backend="reference")
     with Largest() as largest:
-        torch.testing.assert_close(attend(q, k, v, causal=True, score_cap=0.5), capped)
+        torch.testing.assert_close(attend(q, k, v, causal=True, softcap=0.5), capped)
     assert largest.numbers < 2 * 3 * 2100
 
 

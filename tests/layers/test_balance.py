@@ -9,10 +9,10 @@ from torch.utils.checkpoint import checkpoint
 from companion import FeedForwardConfig, MoE, MoEConfig, route, switch_loss, update_bias, z_loss
 
 
-def routed(top_k=2, experts=5, shape=(3, 7), seed=0, real=None, gating="topk_softmax"):
+def routed(top_k=2, experts=5, shape=(3, 7), seed=0, attention_mask=None, gating="topk_softmax"):
     torch.manual_seed(seed)
     logits = torch.randn(*shape, experts, dtype=torch.float64, requires_grad=True)
-    return logits, route(logits, top_k, gating)._replace(real=real)
+    return logits, route(logits, top_k, gating)._replace(attention_mask=attention_mask)
 
 
 def test_the_switch_loss_is_its_formula():
@@ -65,10 +65,12 @@ def test_the_z_loss_is_the_mean_square_of_the_log_of_the_partition_function():
 @pytest.mark.parametrize("loss", [switch_loss, z_loss])
 def test_padding_is_left_out_whatever_it_holds(loss):
     torch.manual_seed(0)
-    real = torch.rand(3, 7) < 0.6
+    attention_mask = torch.rand(3, 7) < 0.6
     logits = torch.randn(3, 7, 5)
-    padded = route(logits.masked_fill(~real[..., None], 1e4).requires_grad_(), 2)._replace(real=real)
-    torch.testing.assert_close(loss(padded), loss(route(logits[real], 2)))
+    padded = route(logits.masked_fill(~attention_mask[..., None], 1e4).requires_grad_(), 2)._replace(
+        attention_mask=attention_mask
+    )
+    torch.testing.assert_close(loss(padded), loss(route(logits[attention_mask], 2)))
     assert loss(route(torch.zeros(2, 0, 5), 2)).item() == 0
 
 

@@ -84,7 +84,7 @@ def test_norms_on_both_sides_caps_and_a_gelu_gate_as_in_gemma2():
     names = MLP | HEADS
     names |= {"input_layernorm": "attention_norm", "post_attention_layernorm": "attention_out_norm"}
     names |= {"pre_feedforward_layernorm": "feed_forward_norm", "post_feedforward_layernorm": "feed_forward_out_norm"}
-    attention = AttentionConfig(4, 2, d_head=6, score_width=9.0, score_cap=2.0, window=WindowConfig(4))
+    attention = AttentionConfig(4, 2, d_head=6, score_width=9.0, softcap=2.0, window=WindowConfig(4))
     block, missing = ours(
         names,
         theirs,
@@ -96,7 +96,7 @@ def test_norms_on_both_sides_caps_and_a_gelu_gate_as_in_gemma2():
     x = 2 * torch.randn(3, 9, 12)
     wanted = theirs(x, position_embeddings=at(9), attention_mask=mask_of(9, 4))
     torch.testing.assert_close(block(x)[0], wanted, atol=2e-5, rtol=1e-5)
-    block.attention.score_cap = None
+    block.attention.softcap = None
     assert not torch.allclose(block(x)[0], wanted, atol=1e-2)
 
 
@@ -214,16 +214,16 @@ def test_caps_and_widths_of_scores_are_the_formulas(kv_heads):
     q, k, v = (torch.randn(3, h, 5, 6, dtype=torch.float64, requires_grad=True) for h in (4, kv_heads, kv_heads))
     scores = q @ k.repeat_interleave(4 // kv_heads, 1).mT / 7.0**0.5
     capped = 0.5 * torch.tanh(scores / 0.5)
-    weights = attention_weights(q, k, causal=True, score_width=7.0, score_cap=0.5)
+    weights = attention_weights(q, k, causal=True, score_width=7.0, softcap=0.5)
     triangle = torch.ones(5, 5, dtype=torch.bool).tril()
     torch.testing.assert_close(weights, capped.masked_fill(~triangle, -torch.inf).softmax(-1))
     for backend in ("sdpa", "reference"):
         out = attend(q, k, v, causal=True, score_width=7.0, backend=backend)
         wanted = scores.masked_fill(~triangle, -torch.inf).softmax(-1) @ v.repeat_interleave(4 // kv_heads, 1)
         torch.testing.assert_close(out, wanted)
-        out = attend(q, k, v, causal=True, score_width=7.0, score_cap=0.5, backend=backend)
+        out = attend(q, k, v, causal=True, score_width=7.0, softcap=0.5, backend=backend)
         torch.testing.assert_close(out, weights @ v.repeat_interleave(4 // kv_heads, 1))
-    for name in ("score_width", "score_cap"):
+    for name in ("score_width", "softcap"):
         with pytest.raises(ValueError, match=f"{name}=0.0: expected a number > 0, or None"):
             attend(q, k, v, **{name: 0.0})
 

@@ -167,27 +167,29 @@ def test_filler_touches_nothing_wherever_it_stands(linear):
     config = CONFIG.with_(attention=AttentionConfig(3, linear=linear))
     model = drawn(config).double().eval()
     tokens = torch.randint(17, (3, 90), generator=torch.Generator().manual_seed(1))
-    real = torch.rand(3, 90, generator=torch.Generator().manual_seed(2)) > 0.3
-    real[0, :30], real[1, 60:] = False, False
-    places = (real.cumsum(1) - 1).clamp(min=0)
-    together = model(tokens, real=real, positions=places).logits
+    attention_mask = torch.rand(3, 90, generator=torch.Generator().manual_seed(2)) > 0.3
+    attention_mask[0, :30], attention_mask[1, 60:] = False, False
+    places = (attention_mask.cumsum(1) - 1).clamp(min=0)
+    together = model(tokens, attention_mask=attention_mask, positions=places).logits
     cache, outs = KVCache.create(model.config, 3, 90, dtype=torch.float64), []
     for start, end in ((0, 10), (10, 11), (11, 80), (80, 90)):
-        out = model(tokens[:, start:end], real=real[:, :end], positions=places[:, start:end], cache=cache)
+        out = model(
+            tokens[:, start:end], attention_mask=attention_mask[:, :end], positions=places[:, start:end], cache=cache
+        )
         cache = out.cache
         outs.append(out.logits)
     for row in range(3):
-        alone = model(tokens[row][real[row]][None]).logits[0]
-        close(together[row][real[row]], alone)
-        close(torch.cat(outs, 1)[row][real[row]], alone)
+        alone = model(tokens[row][attention_mask[row]][None]).logits[0]
+        close(together[row][attention_mask[row]], alone)
+        close(torch.cat(outs, 1)[row][attention_mask[row]], alone)
 
 
 def test_documents_of_one_row_are_read_as_if_alone(linear):
     model = drawn(config_of(linear)).double()
     lengths, tokens = [70, 1, 2, 60], torch.randint(17, (2, 133))
-    document = torch.repeat_interleave(torch.arange(4), torch.tensor(lengths)).expand(2, -1)
+    document_ids = torch.repeat_interleave(torch.arange(4), torch.tensor(lengths)).expand(2, -1)
     places = torch.cat([torch.arange(n) for n in lengths]).expand(2, -1)
-    logits = model(tokens, document=document, positions=places).logits
+    logits = model(tokens, document_ids=document_ids, positions=places).logits
     for part, ours in zip(tokens.split(lengths, 1), logits.split(lengths, 1), strict=True):
         close(ours, model(part).logits)
 
@@ -213,13 +215,13 @@ def test_a_cache_takes_back_what_it_says_and_refuses_the_rest():
 
 
 @torch.no_grad()
-def test_long_prompts_of_unequal_lengths_are_told_by_counted():
+def test_long_prompts_of_unequal_lengths_are_told_by_a_token_mask():
     model = drawn(CONFIG).double().eval()
     tokens, lengths = torch.randint(17, (3, 130)), torch.tensor([130, 3, 90])
-    counted = torch.arange(110) < lengths[:, None]
+    token_mask = torch.arange(110) < lengths[:, None]
     empty = KVCache.create(CONFIG, 3, 130, dtype=torch.float64)
-    seen = model(tokens[:, :110], counted=counted, cache=empty).cache
-    with pytest.raises(ValueError, match="its rows end in padding .see counted."):
+    seen = model(tokens[:, :110], token_mask=token_mask, cache=empty).cache
+    with pytest.raises(ValueError, match="its rows end in padding .see token_mask."):
         model(tokens[:, :1], cache=seen)
     held = lengths.clamp(max=110)
     seen = seen.rewind(held)
@@ -297,8 +299,8 @@ def test_what_makes_no_sense_is_refused_by_name():
     model, tokens = drawn(CONFIG), torch.zeros(1, 4, dtype=torch.long)
     with pytest.raises(ValueError, match="^mask=.*linear layers have no pairs"):
         model(tokens, mask=torch.ones(4, 4, dtype=torch.bool)[None, None])
-    with pytest.raises(ValueError, match="^document=.*without a cache"), torch.no_grad():
-        model(tokens, document=tokens, cache=KVCache.create(CONFIG, 1, 4))
+    with pytest.raises(ValueError, match="^document_ids=.*without a cache"), torch.no_grad():
+        model(tokens, document_ids=tokens, cache=KVCache.create(CONFIG, 1, 4))
     with pytest.raises(ValueError, match="in-place writes would break the gradient"):
         model(tokens, cache=KVCache.create(CONFIG, 1, 4))
     with pytest.raises(ValueError, match="cache stores None of linear layers: expected"):
@@ -325,12 +327,12 @@ def test_kernels_of_the_library_are_asked_in_its_layout(decay, monkeypatch):
 
     layer = LinearAttention(12, replace(CONFIG.attention, linear=replace(LINEAR, decay=decay))).double()
     x = torch.randn(2, 9, 12, dtype=torch.float64)
-    real = torch.rand(2, 9) > 0.3
-    expected = layer(x), layer(x, real=real)
+    attention_mask = torch.rand(2, 9) > 0.3
+    expected = layer(x), layer(x, attention_mask=attention_mask)
     monkeypatch.setattr(fla, "serves", lambda x: True)
     monkeypatch.setattr(fla, "kernels", lambda: (kernel, kernel))
     close(layer(x), expected[0])
-    close(layer(x, real=real), expected[1])
+    close(layer(x, attention_mask=attention_mask), expected[1])
     assert asked == [3 if decay == "head" else 4] * 2
 
 

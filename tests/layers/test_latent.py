@@ -24,7 +24,7 @@ from companion import (
 from companion.costs.account import cache_bytes, counted_flops
 from companion.layers.latent import absorbs
 
-HEADS = AttentionConfig(3, d_head=6, d_v=5, latent=LatentConfig(rank=7, d_rope=4, query_rank=9))
+HEADS = AttentionConfig(3, d_head=6, d_v=5, latent=LatentConfig(kv_lora_rank=7, d_rope=4, q_lora_rank=9))
 PAIRS = PositionConfig("rotary", base=100.0, layout="interleaved")
 CONFIG = ModelConfig(31, 14, 2, 40, HEADS, FeedForwardConfig(10), positions=PAIRS)
 
@@ -75,7 +75,7 @@ KINDS = {
     "a shared key that is not turned": {"positions": PositionConfig("none")},
     "a window": {"window": WindowConfig(3)},
     "a gate": {"gate": "width"},
-    "scores of another width, capped": {"score_width": 3.3, "score_cap": 0.8},
+    "scores of another width, capped": {"score_width": 3.3, "softcap": 0.8},
     "wider than its latent": {"d_head": 12, "d_v": 16, "latent": LatentConfig(2, 6)},
 }
 
@@ -193,7 +193,7 @@ def test_what_is_put_in_the_place_of_the_matrix_is_asked(edit):
 
 
 def test_keys_and_values_begin_as_wide_as_without_a_latent():
-    heads = AttentionConfig(8, d_head=32, latent=LatentConfig(rank=24, d_rope=16, query_rank=40))
+    heads = AttentionConfig(8, d_head=32, latent=LatentConfig(kv_lora_rank=24, d_rope=16, q_lora_rank=40))
     config = ModelConfig(31, 256, 1, 40, heads, FeedForwardConfig(10))
     torch.manual_seed(0)
     latent, plain = (Transformer(config.with_(attention=replace(heads, latent=one))) for one in (heads.latent, None))
@@ -215,12 +215,16 @@ def test_what_makes_no_sense_is_refused_by_name():
     ):
         with pytest.raises(ValueError, match=rf"^{name}=.*with latent"):
             replace(HEADS, **change)
-    for name, change in (("rank", {"rank": 0}), ("d_rope", {"d_rope": -1}), ("query_rank", {"query_rank": 0})):
+    for name, change in (
+        ("kv_lora_rank", {"kv_lora_rank": 0}),
+        ("d_rope", {"d_rope": -1}),
+        ("q_lora_rank", {"q_lora_rank": 0}),
+    ):
         with pytest.raises(ValueError, match=rf"^{name}=.*expected a whole number"):
             replace(HEADS.latent, **change)
     for name, change in (
         ("latent", {"stack": "encoder"}),
-        ("share", {"positions": replace(PAIRS, share=0.5)}),
+        ("partial_rotary_factor", {"positions": replace(PAIRS, partial_rotary_factor=0.5)}),
         ("d_rope", {"attention": replace(HEADS, latent=LatentConfig(7, 3))}),
         ("d_rope", {"attention": replace(HEADS, latent=LatentConfig(7, 0))}),
     ):

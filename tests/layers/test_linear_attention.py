@@ -12,14 +12,14 @@ from companion.costs.account import counted_flops
 from companion.layers.linear_attention import linear_attention, linear_attention_step, positive_features
 
 
-def quadratic(q, k, v, *, is_causal, real=None):
+def quadratic(q, k, v, *, is_causal, attention_mask=None):
     """Compute the formula with its query-by-key matrix."""
     k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
     weights = (F.elu(q) + 1) @ (F.elu(k) + 1).transpose(-2, -1)
     if is_causal:
         weights = weights.tril()
-    if real is not None:
-        weights = weights * real[:, None, None]
+    if attention_mask is not None:
+        weights = weights * attention_mask[:, None, None]
     return (weights / weights.sum(-1, keepdim=True)) @ v
 
 
@@ -28,9 +28,9 @@ def quadratic(q, k, v, *, is_causal, real=None):
 @pytest.mark.parametrize("padded", [False, True])
 def test_linear_attention_is_its_quadratic_formula(kv_head, is_causal, padded):
     q, k, v = heads(11, 11 if is_causal else 7, kv_head, grad=True)
-    real = torch.arange(k.shape[2]) < torch.tensor([k.shape[2], 5, 1])[:, None] if padded else None
-    ours = linear_attention(q, k, v, causal=is_causal, real=real, chunk=4)
-    assert_same(ours, quadratic(q, k, v, is_causal=is_causal, real=real), (q, k, v))
+    attention_mask = torch.arange(k.shape[2]) < torch.tensor([k.shape[2], 5, 1])[:, None] if padded else None
+    ours = linear_attention(q, k, v, causal=is_causal, attention_mask=attention_mask, chunk=4)
+    assert_same(ours, quadratic(q, k, v, is_causal=is_causal, attention_mask=attention_mask), (q, k, v))
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 11, 64])
@@ -73,11 +73,11 @@ def test_linear_attention_costs_what_its_docstring_says():
         q, k, v = heads(n, n)
         state = 6 * (8 + 1)
         assert counted_flops(lambda x=(q, k, v): linear_attention(*x)) == 3 * 2 * n * state * (4 + 2)
-        counted = counted_flops(lambda x=(q, k, v): linear_attention(*x, causal=True, chunk=16))
+        token_mask = counted_flops(lambda x=(q, k, v): linear_attention(*x, causal=True, chunk=16))
         among_themselves = 3 * 4 * 2 * n * 16 * (6 + 8 + 1)
         unread = 3 * 4 * 2 * 16 * state  # the first chunk has no state to read,
         unwritten = 3 * 2 * 2 * 16 * state  # and the state after the last chunk is not read
-        assert counted == 3 * 2 * n * state * (4 + 2) - unread - unwritten + among_themselves
+        assert token_mask == 3 * 2 * n * state * (4 + 2) - unread - unwritten + among_themselves
 
 
 def test_positive_features_are_elu_plus_one_and_stay_positive():
@@ -91,8 +91,8 @@ def test_positive_features_are_elu_plus_one_and_stay_positive():
 
 def test_linear_attention_over_padding_alone_is_zero_and_has_no_gradient():
     q, k, v = heads(grad=True)
-    real = torch.tensor([True, False, True])[:, None].expand(3, 7)
-    out = linear_attention(q, k, v, real=real)
+    attention_mask = torch.tensor([True, False, True])[:, None].expand(3, 7)
+    out = linear_attention(q, k, v, attention_mask=attention_mask)
     out.sum().backward()
     assert (out[1] == 0).all() and (out[0] != 0).all()
     assert all((x.grad[1] == 0).all() and x.grad.isfinite().all() for x in (q, k, v))

@@ -52,8 +52,8 @@ def test_a_window_of_an_encoder_is_open_to_both_sides(width):
     torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=0)
     gradients = (torch.autograd.grad((out * direction).sum(), x)[0] for out in (ours, theirs))
     torch.testing.assert_close(*gradients, atol=1e-12, rtol=0)
-    real = (at < torch.tensor([[9], [6]]))[:, None, None]
-    torch.testing.assert_close(layer(x, mask=real), plain(x, mask=near & real), atol=1e-12, rtol=0)
+    attention_mask = (at < torch.tensor([[9], [6]]))[:, None, None]
+    torch.testing.assert_close(layer(x, mask=attention_mask), plain(x, mask=near & attention_mask), atol=1e-12, rtol=0)
     added = torch.randn(2, 3, 9, 9, dtype=torch.float64)
     hidden = added.masked_fill(~near, -torch.inf)
     torch.testing.assert_close(layer(x, mask=added), plain(x, mask=hidden), atol=1e-12, rtol=0)
@@ -67,9 +67,9 @@ def test_an_encoder_with_local_layers_sees_no_padding_and_only_what_is_near():
         ModelConfig(31, 12, 1, 16, AttentionConfig(3, window=window), FeedForwardConfig(10), stack="encoder")
     ).eval()
     text = torch.randint(0, 31, (2, 9))
-    real = torch.arange(9) < torch.tensor([[9], [5]])
+    attention_mask = torch.arange(9) < torch.tensor([[9], [5]])
     torch.testing.assert_close(
-        model(text, real=real).logits[1, :5], model(text[1:, :5]).logits[0], atol=1e-5, rtol=1e-5
+        model(text, attention_mask=attention_mask).logits[1, :5], model(text[1:, :5]).logits[0], atol=1e-5, rtol=1e-5
     )
     usual, text[:, 4] = model(text).logits, (text[:, 4] + 1) % 31
     changed = (model(text).logits - usual).abs().amax((0, 2)) > 0

@@ -28,9 +28,9 @@ from companion.training.hyperparameters import TrainingConfig
 from companion.training.losses import next_token_loss, packed_next_token_loss
 from companion.training.trainer import Trainer
 
-CONFIG = ModelConfig(7, 8, 2, 24, AttentionConfig(2, 1, d_head=4), FeedForwardConfig(10), later_heads=2)
+CONFIG = ModelConfig(7, 8, 2, 24, AttentionConfig(2, 1, d_head=4), FeedForwardConfig(10), medusa_heads=2)
 LAYOUTS = [
-    CONFIG.with_(later_heads=3, attention=replace(CONFIG.attention, window=WindowConfig(5, (True, False)))),
+    CONFIG.with_(medusa_heads=3, attention=replace(CONFIG.attention, window=WindowConfig(5, (True, False)))),
     CONFIG.with_(attention=AttentionConfig(2, d_head=4, linear=LinearConfig((True, False)))),
 ]
 
@@ -82,7 +82,7 @@ def test_what_they_learned_is_accepted_and_kept(tmp_path):
     texts = complete(model, [[1, 2, 3], [2]], sampling=Sampling(0.0), draft=draft, **asked)
     assert texts == [[(first + i) % 7 for i in range(13)] for first in (4, 3)]
     assert draft.rate == 1 and draft.per_pass == 3
-    with pytest.raises(ValueError, match="later_heads=2: expected 0"):
+    with pytest.raises(ValueError, match="medusa_heads=2: expected 0"):
         export_model(tmp_path / "llama", model, kind="llama")
 
 
@@ -113,8 +113,8 @@ def test_the_text_is_the_models_own_and_heads_guess_from_what_its_last_token_com
 
 
 def test_they_are_counted_where_they_take_part():
-    plain = CONFIG.with_(later_heads=0)
-    assert parameters(CONFIG).later_heads == 2 * (8 * 8 + 8)
+    plain = CONFIG.with_(medusa_heads=0)
+    assert parameters(CONFIG).medusa_heads == 2 * (8 * 8 + 8)
     assert parameters(CONFIG).total == sum(p.numel() for p in Transformer(CONFIG).parameters())
     assert parameters(CONFIG).active == parameters(plain).total
     assert forward_flops(CONFIG, 9) == forward_flops(plain, 9)
@@ -132,9 +132,12 @@ def test_they_are_counted_where_they_take_part():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: CONFIG.with_(later_heads=-1), "later_heads=-1: expected a whole number >= 0"),
-        (lambda: CONFIG.with_(stack="encoder_decoder"), "later_heads=2: expected 0; only a decoder has such heads"),
-        (lambda: generate(drawn(CONFIG.with_(later_heads=0)), [[1]], draft="own"), "expected a model with later_heads"),
+        (lambda: CONFIG.with_(medusa_heads=-1), "medusa_heads=-1: expected a whole number >= 0"),
+        (lambda: CONFIG.with_(stack="encoder_decoder"), "medusa_heads=2: expected 0; only a decoder has such heads"),
+        (
+            lambda: generate(drawn(CONFIG.with_(medusa_heads=0)), [[1]], draft="own"),
+            "expected a model with medusa_heads",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(call, message):

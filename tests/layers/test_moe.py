@@ -275,11 +275,11 @@ def test_load_entropy_and_effective_experts_at_both_ends():
 @pytest.mark.parametrize("way", ["loop", "gather"])
 def test_padding_is_computed_but_not_counted(way):
     layer, x = moe(experts=9).eval(), torch.randn(2, 2, 6, dtype=torch.float64)
-    real = torch.tensor([[True, False], [True, True]])
-    out, routing = layer(x, real=real, experts=way)
+    attention_mask = torch.tensor([[True, False], [True, True]])
+    out, routing = layer(x, attention_mask=attention_mask, experts=way)
     plain, everything = layer(x, experts=way)
     assert torch.equal(out, plain)
-    assert torch.equal(routing.counts, torch.bincount(routing.experts[real].flatten(), minlength=9))
+    assert torch.equal(routing.counts, torch.bincount(routing.experts[attention_mask].flatten(), minlength=9))
     assert routing.counts.sum() == 6 and everything.counts.sum() == 8
 
 
@@ -337,9 +337,9 @@ def test_all_ways_agree_with_the_formula_and_with_each_other_forward_and_backwar
         x = x.abs()
         with torch.no_grad():
             layer.router.weight[0] = 3.0
-    real = torch.rand(shape[:2]) < 0.7 if padded else None
+    attention_mask = torch.rand(shape[:2]) < 0.7 if padded else None
 
-    out, routing, grads = results(layer, x, real=real, experts="loop")
+    out, routing, grads = results(layer, x, attention_mask=attention_mask, experts="loop")
     leaf = x.clone().requires_grad_()
     logits = layer.router(leaf)
     again = route(logits, case["top_k"], case["gating"], bias=layer.bias, scale=case["scale"])
@@ -352,17 +352,17 @@ def test_all_ways_agree_with_the_formula_and_with_each_other_forward_and_backwar
         torch.testing.assert_close(a, b)
 
     layer, x = layer.float(), x.float()
-    out, routing, grads = results(layer, x, real=real, experts="loop")
-    grouped, where, others = results(layer, x, real=real, experts="grouped")
+    out, routing, grads = results(layer, x, attention_mask=attention_mask, experts="loop")
+    grouped, where, others = results(layer, x, attention_mask=attention_mask, experts="grouped")
     assert torch.equal(where.experts, routing.experts)
     for a, b in zip([grouped, *others], [out, *grads], strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)  # the same products, with operands at other addresses
     if routing.experts.numel() <= case["experts"]:
-        gathered, _, others = results(layer, x, real=real, experts="gather")
+        gathered, _, others = results(layer, x, attention_mask=attention_mask, experts="gather")
         torch.testing.assert_close(gathered, out, rtol=1e-5, atol=1e-6)
         for a, b in zip(others, grads, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(results(layer, x, real=real)[0], out, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(results(layer, x, attention_mask=attention_mask)[0], out, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -412,7 +412,7 @@ def test_fast_ways_never_wait_for_the_device(way, capacity, half_precision):
             config = MoEConfig(16, 2, capacity=capacity, balanced=True, noise=0.1, shared=1)
             layer = MoE(8, FeedForwardConfig(24), config)
             x = torch.randn(2, 4, 8, requires_grad=True)
-            out, routing = layer(x, real=torch.ones(2, 4, dtype=torch.bool), experts=way)
+            out, routing = layer(x, attention_mask=torch.ones(2, 4, dtype=torch.bool), experts=way)
             out.sum().backward()
             return routing.load, routing.effective_experts, routing.dropped
 
@@ -495,8 +495,8 @@ def test_padding_takes_nobodys_place():
     with torch.no_grad():
         layer.router.weight.zero_()[0] = 1.0
     x = torch.rand(1, 7, 6, dtype=torch.float64)
-    real = torch.tensor([[False, False, True, True, True, True, False]])
-    out, routing = layer(x, real=real)
+    attention_mask = torch.tensor([[False, False, True, True, True, True, False]])
+    out, routing = layer(x, attention_mask=attention_mask)
     # Two of four tokens that are not padding
     assert routing.kept[..., 0].tolist() == [[True, True, True, True, False, False, True]]
     alone, where = layer(x[:, 2:6])
@@ -620,31 +620,37 @@ def test_a_layer_computes_in_its_own_way_unless_the_call_says_otherwise():
 
 
 def test_padding_that_the_model_is_told_of_is_not_counted_in_any_layer():
-    tokens, real = torch.randint(13, (2, 5)), torch.tensor([[True] * 5, [False, False, True, True, True]])
+    tokens, attention_mask = torch.randint(13, (2, 5)), torch.tensor([[True] * 5, [False, False, True, True, True]])
     for net in (model(), model(stack="encoder")):
-        assert [layer.counts.sum().item() for layer in net(tokens, real=real).routing] == [8 * 2] * 2
+        assert [layer.counts.sum().item() for layer in net(tokens, attention_mask=attention_mask).routing] == [
+            8 * 2
+        ] * 2
     both = model(stack="encoder_decoder")
-    memory = both.encode(tokens, real=real)
+    memory = both.encode(tokens, attention_mask=attention_mask)
     assert [layer.counts.sum().item() for layer in both(tokens, source=memory).routing] == [8 * 2] * 2 + [10 * 2] * 2
     full = torch.ones(2, 1, 5, 5, dtype=torch.bool).tril()  # a causal mask says nothing about padding
     assert [layer.counts.sum().item() for layer in model()(tokens, mask=full).routing] == [10 * 2] * 2
-    apart = full & real[:, None, :, None]  # neither does a mask in which a token sees nothing; only `real` does
+    apart = (
+        full & attention_mask[:, None, :, None]
+    )  # neither does a mask in which a token sees nothing; only `attention_mask` does
     assert [layer.counts.sum().item() for layer in model()(tokens, mask=apart).routing] == [10 * 2] * 2
-    assert [layer.counts.sum().item() for layer in model()(tokens, mask=apart, real=real).routing] == [8 * 2] * 2
+    assert [
+        layer.counts.sum().item() for layer in model()(tokens, mask=apart, attention_mask=attention_mask).routing
+    ] == [8 * 2] * 2
 
 
 @torch.no_grad()
 def test_with_a_cache_each_token_finds_its_own_place_in_the_mask():
     net, tokens = model(), torch.randint(13, (2, 5))
-    real = torch.tensor([[True] * 5, [False, False, True, True, True]])
-    whole = net(tokens, real=real)
+    attention_mask = torch.tensor([[True] * 5, [False, False, True, True, True]])
+    whole = net(tokens, attention_mask=attention_mask)
     cache, counts, logits = KVCache.create(net.config, 2, 8), 0, []
     for start, stop in ((0, 1), (1, 4), (4, 5)):
-        out = net(tokens[:, start:stop], real=real[:, :stop], cache=cache)
+        out = net(tokens[:, start:stop], attention_mask=attention_mask[:, :stop], cache=cache)
         cache, counts = out.cache, counts + out.routing[1].counts
         logits.append(out.logits)
     assert torch.equal(counts, whole.routing[1].counts) and counts.sum() == 8 * 2
-    torch.testing.assert_close(torch.cat(logits, 1)[real], whole.logits[real], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(torch.cat(logits, 1)[attention_mask], whole.logits[attention_mask], rtol=1e-4, atol=1e-5)
 
 
 def test_shared_experts_start_as_small_as_all_that_writes_to_the_stream():

@@ -82,7 +82,7 @@ def test_recomputing_and_tf32_train_and_batches_come_from_pinned_memory():
     config = ModelConfig(37, 32, 2, 40, AttentionConfig(4, 2), FeedForwardConfig(48, "swiglu"), dropout=0.1)
     ids = torch.arange(2 * 20).view(2, 20) % 37
     losses = []
-    for options in ({}, {"recompute": True}, {"precision": "tf32"}):
+    for options in ({}, {"activation_checkpointing": True}, {"precision": "tf32"}):
         torch.manual_seed(0)
         trainer = Trainer(
             Transformer(config).cuda(), lambda _: (ids, ids), TrainingConfig(updates=5, warmup=0), **options

@@ -105,8 +105,8 @@ def test_relative_positions_are_the_same_from_every_cache_in_packed_rows_and_in_
         cache = out.cache
         steps.append(out.logits)
     torch.testing.assert_close(torch.cat(steps, 1), wanted, atol=1e-5, rtol=1e-5)
-    document = torch.tensor([[0] * 4 + [1] * 7])
-    packed = model(torch.cat([text[:1, :4], text[1:, :7]], 1), document=document).logits
+    document_ids = torch.tensor([[0] * 4 + [1] * 7])
+    packed = model(torch.cat([text[:1, :4], text[1:, :7]], 1), document_ids=document_ids).logits
     torch.testing.assert_close(packed[0, 4:], wanted[1, :7], atol=1e-5, rtol=1e-5)
     prompts = [text[0, :7].tolist(), [5], text[1, :3].tolist()]
     greedy = {"max_new_tokens": 6, "sampling": Sampling(temperature=0)}

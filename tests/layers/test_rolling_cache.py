@@ -117,15 +117,19 @@ def test_rows_of_unequal_length_padded_together_go_on_as_each_would_alone(model,
 
 @torch.no_grad()
 def test_padding_and_masks_count_slots_however_few_columns_there_are(model):
-    """Left padding is hidden by `real` in every call, together with a mask of pairs."""
+    """Left padding is hidden by `attention_mask` in every call, together with a mask of pairs."""
     tokens, pad = tokens_of(2, 30), torch.tensor([0, 4])
-    real = torch.arange(30) >= pad[:, None]
+    attention_mask = torch.arange(30) >= pad[:, None]
     allowed = torch.rand(2, 1, 30, 30, generator=torch.Generator().manual_seed(2)) > 0.2
-    whole = model(tokens, real=real, mask=allowed & torch.ones(30, 30, dtype=torch.bool).tril()).logits
+    whole = model(
+        tokens, attention_mask=attention_mask, mask=allowed & torch.ones(30, 30, dtype=torch.bool).tril()
+    ).logits
     cache, steps = KVCache.create(model.config, 2, 30, dtype=torch.float64), []
     for at, count in ((0, 9), (9, 1), (10, 1), (11, 12), (23, 1), (24, 6)):
         end = at + count
-        out = model(tokens[:, at:end], real=real[:, :end], mask=allowed[:, :, at:end, :end], cache=cache)
+        out = model(
+            tokens[:, at:end], attention_mask=attention_mask[:, :end], mask=allowed[:, :, at:end, :end], cache=cache
+        )
         cache, steps = out.cache, [*steps, out.logits]
     steps = torch.cat(steps, 1)
     for row in range(2):
@@ -217,7 +221,7 @@ def test_positions_of_their_own_do_not_move_the_window():
 
 @pytest.mark.parametrize("cap", [None, 0.5])
 def test_a_long_text_makes_no_mask_of_all_pairs_with_a_cache_or_without(monkeypatch, cap):
-    config = CONFIG.with_(context=900, attention=AttentionConfig(4, 2, d_head=6, window=WindowConfig(5), score_cap=cap))
+    config = CONFIG.with_(context=900, attention=AttentionConfig(4, 2, d_head=6, window=WindowConfig(5), softcap=cap))
     net, tokens = drawn(config).double().eval(), tokens_of(2, 700)
     hidden = torch.ones(1, 1, 1, 700, dtype=torch.bool)
     hidden[..., 690:695] = False

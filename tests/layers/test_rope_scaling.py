@@ -144,7 +144,7 @@ def _angles(rotary):
 
 
 def test_a_part_of_each_head_is_turned_and_the_rest_passes():
-    rotary = Rotary.of(PositionConfig(share=0.75), 8)
+    rotary = Rotary.of(PositionConfig(partial_rotary_factor=0.75), 8)
     x, y = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 5, 8)
     by = rotary.at(torch.arange(5), torch.float32)
     angles = rotary_angles(torch.arange(5), 6)  # frequencies for the width that is rotated
@@ -156,7 +156,7 @@ def test_a_part_of_each_head_is_turned_and_the_rest_passes():
 
 
 def test_a_part_that_is_turned_slower():
-    rotary = Rotary.of(PositionConfig(share=0.75, scaling=RotaryScaling("linear", 4.0)), 8)
+    rotary = Rotary.of(PositionConfig(partial_rotary_factor=0.75, scaling=RotaryScaling("linear", 4.0)), 8)
     x = torch.randn(2, 3, 5, 8)
     turned = rotary.turn(x, rotary.at(torch.arange(5), x.dtype))
     slower = rotate(x[..., :6], rotary_angles(torch.arange(5), 6) / 4)  # frequencies for the width that is rotated

@@ -42,20 +42,23 @@ LAYOUTS = {
     "encoder-decoder": GROUPED.with_(stack="encoder_decoder"),
     "norms of heads, caps and a window": GROUPED.with_(
         attention=AttentionConfig(
-            4, 2, qk_norm="head", score_width=5, score_cap=2.0, window=WindowConfig(6, (True, False))
+            4, 2, qk_norm="head", score_width=5, softcap=2.0, window=WindowConfig(6, (True, False))
         ),
         norm=NormConfig(placement="both", unit_offset=True),
-        embedding=EmbeddingConfig(scaled=True, rounded=True, logit_cap=3.0),
-        positions=PositionConfig(share=0.5, scaling=RotaryScaling("linear", 2.0), pattern=(True, False)),
+        embedding=EmbeddingConfig(scaled=True, rounded=True, logit_softcap=3.0),
+        positions=PositionConfig(
+            partial_rotary_factor=0.5, scaling=RotaryScaling("linear", 2.0), pattern=(True, False)
+        ),
     ),
     "linear layers": GROUPED.with_(attention=AttentionConfig(4, linear=LinearConfig((True, False), d_v=12))),
-    "latents": GROUPED.with_(attention=AttentionConfig(4, latent=LatentConfig(32, 8, query_rank=64))),
+    "latents": GROUPED.with_(attention=AttentionConfig(4, latent=LatentConfig(32, 8, q_lora_rank=64))),
     "latents, queries of the stream": GROUPED.with_(attention=AttentionConfig(4, latent=LatentConfig(24, 8))),
     "multipliers and lists of divisors": GROUPED.with_(
         attention=AttentionConfig(4, 2, score_width=100.0),
         embedding=EmbeddingConfig(multiplier=12.0, logit_divisor=0.5),
         positions=PositionConfig(
-            share=0.5, scaling=RotaryScaling("longrope", 2.0, 64, short=(1.0, 1.1, 1.2, 1.3), long=(1.0, 2.0, 3.0, 4.0))
+            partial_rotary_factor=0.5,
+            scaling=RotaryScaling("longrope", 2.0, 64, short=(1.0, 1.1, 1.2, 1.3), long=(1.0, 2.0, 3.0, 4.0)),
         ),
         residual=0.22,
     ),

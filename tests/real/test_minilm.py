@@ -24,7 +24,7 @@ def test_sentence_vectors_are_those_of_transformers_and_near_where_meanings_are(
     mask = given.attention_mask.bool()
     with torch.no_grad():
         theirs = vectors(minilm.theirs(**given).last_hidden_state, mask)
-        ours = vectors(minilm.ours.features(given.input_ids, real=mask)[0], mask)
+        ours = vectors(minilm.ours.features(given.input_ids, attention_mask=mask)[0], mask)
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
     near = ours @ ours.T
     assert near[0, 1] > 0.5 and near[2, 3] > 0.5

@@ -5,7 +5,7 @@ import torch
 
 from companion.config.model import AttentionConfig, FeedForwardConfig, ModelConfig, MoEConfig, PositionConfig
 from companion.ground.device import find_precision
-from companion.training.activation_checkpointing import recompute
+from companion.training.activation_checkpointing import checkpoint_blocks
 from companion.training.distributed.data_parallel import _WholeDraws
 from companion.training.losses import next_token_loss
 from companion.training.precision import autocast, tf32
@@ -31,7 +31,7 @@ def test_the_updates_are_the_same_bit_for_bit_and_less_is_kept(config):
             Transformer(config),
             lambda number: tuple(torch.arange(3 * 19).view(3, 19).add(number) % 11 for _ in range(2)),
             TrainingConfig(updates=5, accumulate=2, warmup=1, balance_loss=0.0 if config.moe is None else 0.01),
-            recompute=again,
+            activation_checkpointing=again,
         )
         numbers = 0
 
@@ -60,7 +60,7 @@ def test_rows_of_several_processes_have_the_dropout_of_the_whole_batch_again():
         torch.manual_seed(1)
         model = Transformer(SMALL)
         if again:
-            recompute(model)
+            checkpoint_blocks(model)
         torch.manual_seed(2)
         with _WholeDraws(1, 3, 5):
             nats = next_token_loss(model, tokens, tokens).nats
@@ -75,7 +75,7 @@ def test_measuring_and_writing_need_no_second_pass():
     tokens = torch.arange(8)[None]
     with torch.no_grad():
         expected = model(tokens).logits
-        recompute(model)
+        checkpoint_blocks(model)
         passes = []
         model.decoder.blocks[0].attention.register_forward_hook(lambda *given: passes.append(1))
         assert torch.equal(model(tokens).logits, expected) and len(passes) == 1

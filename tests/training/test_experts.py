@@ -20,7 +20,7 @@ MODEL = ModelConfig(13, 8, 2, 6, AttentionConfig(2), FeedForwardConfig(12), moe=
 
 
 def padded_loss(model, tokens, targets):
-    out = model(tokens, real=tokens > 0)
+    out = model(tokens, attention_mask=tokens > 0)
     return Scored(*cross_entropy_sum(out.logits, targets), out.routing)
 
 

@@ -170,14 +170,14 @@ def small(vocab: int = 13, **ends) -> Transformer:
     sizes = {"attention": AttentionConfig(2), "feed_forward": FeedForwardConfig(16)}
     later = ends.pop("later", 0)
     config = ModelConfig(vocab=vocab, d_model=8, layers=1, context=9, embedding=EmbeddingConfig(**ends), **sizes)
-    model = Transformer(config.with_(later_heads=later))
+    model = Transformer(config.with_(medusa_heads=later))
     if model.head_bias is not None:
         torch.nn.init.normal_(model.head_bias)
     return model
 
 
 HEADS = [{"tied": True}, {"tied": False}, {"tied": True, "head": "biased"}, {"tied": False, "head": "biased"}]
-HEADS += [{"tied": True, "logit_divisor": 3.0}, {"tied": True, "logit_cap": 2.0}]
+HEADS += [{"tied": True, "logit_divisor": 3.0}, {"tied": True, "logit_softcap": 2.0}]
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -307,9 +307,9 @@ def test_counted_is_for_a_decoder_and_in_place_of_real() -> None:
     config = ModelConfig(vocab=11, d_model=8, layers=1, context=9, moe=MoEConfig(3, 2), **sizes)
     tokens, ones = torch.ones(2, 5, dtype=torch.long), torch.ones(2, 5, dtype=torch.long)
     for model, given, message in (
-        (Transformer(config), {"counted": ones, "real": ones}, "instead of real"),
-        (Transformer(config.with_(stack="encoder")), {"counted": ones}, "only for a decoder"),
-        (Transformer(config), {"counted": ones[:1]}, r"expected \(2, 5\), one for each token"),
+        (Transformer(config), {"token_mask": ones, "attention_mask": ones}, "instead of attention_mask"),
+        (Transformer(config.with_(stack="encoder")), {"token_mask": ones}, "only for a decoder"),
+        (Transformer(config), {"token_mask": ones[:1]}, r"expected \(2, 5\), one for each token"),
     ):
         with pytest.raises(ValueError, match=message):
             model(tokens, **given)

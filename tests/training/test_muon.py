@@ -121,7 +121,7 @@ def test_a_step_is_that_of_the_formula() -> None:
     momenta = [torch.zeros_like(p) for p in chosen]
     for rate in (0.05, 0.02):
         for group in optimizer.param_groups:
-            group["lr"] = rate * group["share"]
+            group["lr"] = rate * group["lr_scale"]
         for p in model.parameters():
             p.grad = torch.randn_like(p)
         for place, p in enumerate(chosen):

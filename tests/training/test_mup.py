@@ -12,7 +12,7 @@ from companion.config.model import (
     MoEConfig,
     PositionConfig,
 )
-from companion.training.mup import rate_shares, wide_config, wide_model
+from companion.training.mup import lr_scales, wide_config, wide_model
 from companion.training.settings import NumberWordsSettings, TextSettings
 from companion.training.trainer import Trainer, TrainingConfig
 from companion.transformer import Transformer
@@ -109,7 +109,7 @@ def test_the_forward_pass_is_that_of_the_table() -> None:
     assert float(moe.inner.detach().std()) == pytest.approx((2 / (5 * 48)) ** 0.5, rel=0.05)
     for optimizer, share in (("adamw", 1 / 3), ("muon", 3**-0.5)):
         settings = TrainingConfig(3, width_base=16, optimizer=optimizer)
-        shares = rate_shares(model, settings)
+        shares = lr_scales(model, settings)
         assert set(shares.values()) == {share} and len(shares) == 2 * (4 + 1 + 2 + model.config.feed_forward.gated)
         trainer = Trainer(model, batches, settings)
         rate = trainer.update().learning_rate

@@ -249,7 +249,7 @@ def test_the_picture_of_a_run_shows_the_load_of_its_experts(tmp_path) -> None:
     loaded = [{**entry, "effective_experts": 3.5, "dropped": 0.1} if "loss" in entry else entry for entry in entries]
     heights = {}
     for name, log in (("plain", entries), ("experts", loaded), ("one line", entries[:1])):
-        for draw in (partial(plot_loss, bytes_per_token=2.0, yardsticks={"xz": 1.5}), plot_exact_match):
+        for draw in (partial(plot_loss, bytes_per_token=2.0, baselines={"xz": 1.5}), plot_exact_match):
             path = tmp_path / f"{name}.png"
             assert draw(log, path)
             heights[name, draw is plot_exact_match] = struct.unpack(">II", path.read_bytes()[16:24])[1]

@@ -75,7 +75,7 @@ def test_the_gradient_is_clipped_to_its_norm_over_all_parameters(make_trainer) -
 
 
 def test_the_learning_rate_ends_with_the_last_update_however_many_micro_batches(make_trainer) -> None:
-    trainer = make_trainer(updates=11, accumulate=4, last_share=0.05)
+    trainer = make_trainer(updates=11, accumulate=4, min_lr_ratio=0.05)
     updates = [trainer.update() for _ in range(11)]
     assert [u.number for u in updates] == list(range(1, 12))
     assert updates[-1].learning_rate == pytest.approx(0.02 * 0.05)
@@ -182,7 +182,7 @@ def test_weight_decay_shrinks_exactly_the_decayed(make_trainer) -> None:
         ({"updates": 3, "clip": 0.0}, "clip=0.0"),
         ({"updates": 3, "weight_decay": -1.0}, "weight_decay=-1.0"),
         ({"updates": 3, "seed": -1}, "seed=-1"),
-        ({"updates": 3, "last_share": 1.5}, "last_share=1.5"),
+        ({"updates": 3, "min_lr_ratio": 1.5}, "min_lr_ratio=1.5"),
     ],
 )
 def test_a_setting_that_cannot_be_is_named(settings: dict, message: str) -> None:

@@ -16,7 +16,7 @@ from companion.transformer import Transformer
 DENSE = ModelConfig(
     vocab=97, d_model=32, layers=2, context=16, attention=AttentionConfig(4, 2), feed_forward=FeedForwardConfig(64)
 )
-CONFIGS = {"dense": DENSE, "experts": DENSE.with_(moe=MoEConfig(4, 2)), "later": DENSE.with_(later_heads=2)}
+CONFIGS = {"dense": DENSE, "experts": DENSE.with_(moe=MoEConfig(4, 2)), "later": DENSE.with_(medusa_heads=2)}
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])

@@ -430,10 +430,10 @@ def _window_keys(config: ModelConfig) -> dict[str, Any]:
 def _gemma_keys(config: ModelConfig) -> dict[str, Any]:
     window = config.attention.window
     found: dict[str, Any] = _window_keys(config) | _scaling_keys(config)
-    if config.attention.score_cap is not None:
-        found["attn_logit_softcapping"] = float(config.attention.score_cap)
-    if config.embedding.logit_cap is not None:
-        found["final_logit_softcapping"] = float(config.embedding.logit_cap)
+    if config.attention.softcap is not None:
+        found["attn_logit_softcapping"] = float(config.attention.softcap)
+    if config.embedding.logit_softcap is not None:
+        found["final_logit_softcapping"] = float(config.embedding.logit_softcap)
     if window is not None:
         local = [config.local(layer) for layer in range(config.layers)]
         found["attention.sliding_window_pattern"] = local
@@ -446,7 +446,7 @@ def _phi3_keys(config: ModelConfig) -> dict[str, Any]:
     order, window = config.positions, config.attention.window
     if window is not None and window.width < config.context:
         raise ValueError(f"attention.window.width={window.width}: llama.cpp ignores windows for the architecture phi3")
-    found = _window_keys(config) | {"rope.dimension_count": round(config.sizes.d_head * order.share)}
+    found = _window_keys(config) | {"rope.dimension_count": round(config.sizes.d_head * order.partial_rotary_factor)}
     if order.scaling is not None:
         from companion.layers.positions import magnitude_of
 

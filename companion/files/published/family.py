@@ -137,7 +137,7 @@ class Family:
             self.place(places, config)
             model = assemble(config, places.finish(), folder, dtype)
         except ValueError as error:
-            from companion.files.published.misfit import explained
+            from companion.files.published.mismatch import explained
 
             if heads and any(f"missing {name}" in str(error) for name in ("lm_head.weight", "unembedding.weight")):
                 raise ValueError(

@@ -178,12 +178,12 @@ def _part(
         if key not in values:
             raise ValueError(f"{fields.path}: {name}.{key} is missing")
     scaling = None if kind == "default" else _scaling(fields, name, kind, values)
-    return PositionConfig("rotary", base=base, share=share, scaling=scaling)
+    return PositionConfig("rotary", base=base, partial_rotary_factor=share, scaling=scaling)
 
 
 def _share(fields: Fields, name: str, values: dict[str, Any]) -> float:
     """Return the fraction of each head that is rotated, and remove its entry from `values` if there is one."""
-    field = _row(fields.table, "positions.share", _SHARE)
+    field = _row(fields.table, "positions.partial_rotary_factor", _SHARE)
     if field not in fields.table or fields.table[field].kind != "taken":
         if (share := values.pop(_SHARE, 1.0)) != 1.0:
             raise fields.refuse(
@@ -270,8 +270,11 @@ def scaled(config: ModelConfig, table: Mapping[str, Policy], *, parameters: bool
     if not parameters and (order.scaling is None or by_kind):
         return None
     values["rope_theta"] = order.base
-    if any(policy.kind == "taken" and policy.note.startswith("positions.share") for policy in table.values()):
-        values[_SHARE] = order.share
+    if any(
+        policy.kind == "taken" and policy.note.startswith("positions.partial_rotary_factor")
+        for policy in table.values()
+    ):
+        values[_SHARE] = order.partial_rotary_factor
     if not by_kind:
         return values
     local = order.base if window is None or window.base is None else window.base

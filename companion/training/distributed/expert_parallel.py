@@ -32,9 +32,10 @@ class Spread(Dispatch):
         self.rows_of_all, self.own_rows = rows_of_all, own_rows
 
     def within_capacity(self, routing: RoutingStats, capacity: float) -> Bool[Tensor, "*batch top_k"]:
-        all_of, real = self.rows_of_all, routing.real
+        all_of, attention_mask = self.rows_of_all, routing.attention_mask
         everywhere = routing._replace(
-            experts=all_of(routing.experts), real=None if real is None else all_of(real.long()).bool()
+            experts=all_of(routing.experts),
+            attention_mask=None if attention_mask is None else all_of(attention_mask.long()).bool(),
         )
         return self.own_rows(super().within_capacity(everywhere, capacity))
 

@@ -180,6 +180,6 @@ class Task(ABC):
             loss=self.loss,
             precision=precision,
             compile=settings.compile,
-            recompute=settings.recompute,
+            activation_checkpointing=settings.activation_checkpointing,
             parallel=parallel,
         )

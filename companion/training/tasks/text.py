@@ -12,12 +12,12 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor
 
 from companion.config.model import ModelConfig
+from companion.data.baselines import baselines
 from companion.data.batches import EvaluationBatches, TrainingBatches, encode_documents, require_a_window
 from companion.data.corpora import NAMED_TEXTS, Corpus, Document, Split, fingerprint, read_corpus, split
 from companion.data.large_corpora import is_large, read_large
 from companion.data.packing import PackedBatches
 from companion.data.tokenizer import BytePairTokenizer
-from companion.data.yardsticks import yardsticks
 from companion.generation.generate import complete
 from companion.generation.sampling import Sampling
 from companion.ground.display import count
@@ -169,7 +169,7 @@ class TextTask(Task):
     def record(self) -> dict[str, Any]:
         """Return the facts about the text, and the baselines, which are measured here unless they are switched off."""
         split = self.text.split
-        marks = yardsticks(split.train, split.held_out) if self.settings.yardsticks else []
+        marks = baselines(split.train, split.held_out) if self.settings.baselines else []
         return {
             "data": [
                 path if path in NAMED_TEXTS else str(Path(path).expanduser().absolute()) for path in self.settings.data
@@ -181,7 +181,7 @@ class TextTask(Task):
                 "held_out_bytes": total_bytes(split.held_out),
             },
             "bytes_per_token": self.bytes_per_token,
-            "yardsticks": {mark.name: mark.bits_per_byte for mark in marks},
+            "baselines": {mark.name: mark.bits_per_byte for mark in marks},
         }
 
     def facts(self) -> Sequence[tuple[str, str]]:
@@ -218,16 +218,16 @@ class TextTask(Task):
         return "The" + " ".join(self.tokenizer.decode(ids).split(" ")).replace("\n", " ")[:70].rstrip()
 
     def before(self, record: Mapping[str, Any]) -> str:
-        return report.yardstick_table(record["yardsticks"]) if record["yardsticks"] else ""
+        return report.baseline_table(record["baselines"]) if record["baselines"] else ""
 
     def verdict(self, record: Mapping[str, Any], result: Mapping[str, Any]) -> str:
-        return report.text_verdict(record["yardsticks"], result)
+        return report.text_verdict(record["baselines"], result)
 
     def next_command(self, folder: Path) -> str:
         return f'companion generate --run {shlex.quote(str(folder))} --prompt "The "'
 
     def plot(self, entries: Sequence[Mapping[str, Any]], path: Path, record: Mapping[str, Any]) -> bool:
-        return plot_loss(entries, path, bytes_per_token=record["bytes_per_token"], yardsticks=record["yardsticks"])
+        return plot_loss(entries, path, bytes_per_token=record["bytes_per_token"], baselines=record["baselines"])
 
 
 def measure(

@@ -296,7 +296,7 @@ class TuneTask(Task):
             loss=self.loss,
             precision=precision,
             compile=settings.compile,
-            recompute=settings.recompute,
+            activation_checkpointing=settings.activation_checkpointing,
         )
 
     @property
@@ -324,7 +324,7 @@ class TuneTask(Task):
         device = next(model.parameters()).device
         with torch.no_grad(), evaluating(list(model.modules())), autocast(device, precision):
             targets = targets.to(device)
-            logits = model(tokens.to(device), counted=read_for(targets)).logits
+            logits = model(tokens.to(device), token_mask=read_for(targets)).logits
             return target_log_probs(logits, targets)
 
 
@@ -372,7 +372,7 @@ def answer_loss(model: Transformer, tokens: Tensor, targets: Tensor) -> Scored:
 
     The tokens before the answers are read but are never targets. `tokens` and `targets` are (row, token).
     """
-    stream, routing, _ = model.features(tokens, counted=read_for(targets))
+    stream, routing, _ = model.features(tokens, token_mask=read_for(targets))
     return Scored(*head_cross_entropy_sum(model, stream, targets), routing)
 
 
@@ -383,7 +383,7 @@ def _pair_loss(
 
     Shapes: tokens and targets (pair, 2, token), reference (pair, 2).
     """
-    out = model(tokens.flatten(0, 1), counted=read_for(targets.flatten(0, 1)))
+    out = model(tokens.flatten(0, 1), token_mask=read_for(targets.flatten(0, 1)))
     each = target_log_probs(out.logits, targets.flatten(0, 1)).sum(-1).view(-1, 2)
     loss, better, worse = preference_loss(each, reference, beta=beta)
     told = {
@@ -411,7 +411,7 @@ def _sampled_loss(
 
     Each row is an answer, and answers to the same problem are adjacent.
     """
-    out = model(tokens, counted=read_for(targets))
+    out = model(tokens, token_mask=read_for(targets))
     each, scored = target_log_probs(out.logits, targets), targets != IGNORE
     loss, away, clipped = policy_loss(
         each,

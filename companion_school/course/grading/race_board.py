@@ -201,7 +201,7 @@ def _program(sources: Mapping[str, str]) -> str:
 def board(raced: Sequence[Raced]) -> list[list[str]]:
     """Return a table of the races and baselines, sorted by bits per byte. Only races within the limit are ranked."""
     rows = [(one.bits_per_byte, one.told != "", one.student, one.told) for one in raced]
-    rows += [(mark.bits_per_byte, False, mark.name, _BASELINE) for mark in race.yardsticks(*race.texts())]
+    rows += [(mark.bits_per_byte, False, mark.name, _BASELINE) for mark in race.baselines(*race.texts())]
     rows.sort(key=lambda row: (row[0] is None, row[0] or 0.0))
     lines, place = [["place", "who", "bits per byte", "note"]], 0
     for bits, out, who, note in rows:

@@ -6,8 +6,8 @@ import time
 import pytest
 import torch
 
+from companion.data.baselines import Baseline
 from companion.data.corpora import Document
-from companion.data.yardsticks import Yardstick
 from companion.families.pretrained import load_pretrained
 from companion_school.build import race
 from companion_school.build.isolated_modules import World
@@ -82,7 +82,7 @@ def test_tokens_that_lose_text_are_refused():
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """Make a folder with a race of a bigram model, which also replaces the course's race."""
-    monkeypatch.setattr(race, "yardsticks", lambda *_: [Yardstick("byte 5-gram model", 2.0)])
+    monkeypatch.setattr(race, "baselines", lambda *_: [Baseline("byte 5-gram model", 2.0)])
     monkeypatch.setattr(race, "references", lambda stage: {"tokenizer": TOKENIZER, "race": RACE})
     (tmp_path / "race.py").write_text(RACE, "utf-8")
     (tmp_path / "tokenizer.py").write_text(TOKENIZER, "utf-8")
@@ -186,7 +186,7 @@ def test_the_check_tells_the_mistakes_of_a_race_apart(monkeypatch):
 
 
 def test_names_in_the_picture_do_not_lie_over_each_other(tmp_path):
-    marks = [Yardstick(f"byte {n}-gram model", bits) for n, bits in ((3, 2.30), (4, 2.21), (5, 2.20))]
+    marks = [Baseline(f"byte {n}-gram model", bits) for n, bits in ((3, 2.30), (4, 2.21), (5, 2.20))]
     runs = [race.Result(f"a race with a rather long name {n}", 1 + 4 * (n % 2), 2.2 + n / 1000, 60, "", "")
             for n in range(40)]  # fmt: skip
     figure = race.draw(tmp_path / "race.png", runs, marks)
@@ -207,7 +207,7 @@ def test_a_race_that_comes_back_late_is_kept_and_said_to_be_late(folder, monkeyp
 
 
 def test_without_a_race_of_its_own_a_folder_races_with_the_stages_1_to_6(tmp_path, monkeypatch):
-    monkeypatch.setattr(race, "yardsticks", lambda *_: [])
+    monkeypatch.setattr(race, "baselines", lambda *_: [])
     lay_stubs(tmp_path)
     with pytest.raises(ValueError, match="expected stages 1 to 6, .*, to be finished$"):
         race.race(tmp_path, 0.01, alone=True)

@@ -94,7 +94,7 @@ def met(width, experts, shared, hidden, visited):
 
 def in_full_and_latent(layers, rank, turned, heads):
     """Return the ratio of the bytes that two models of the package cache per token."""
-    latent = LatentConfig(rank=int(rank), d_rope=int(turned))
+    latent = LatentConfig(kv_lora_rank=int(rank), d_rope=int(turned))
     sizes = AttentionConfig(int(heads), d_head=128, d_v=128, latent=latent)
     full = AttentionConfig(int(heads), d_head=128 + int(turned), d_v=128)
     kept = [

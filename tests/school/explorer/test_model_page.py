@@ -37,7 +37,7 @@ NETWORK = FeedForwardConfig(36)
 KINDS = {
     "window, cap, sinks, learned places": ModelConfig(
         **BASE,
-        attention=AttentionConfig(4, 2, score_cap=20.0, window=WindowConfig(3, (True, False)), sinks=True),
+        attention=AttentionConfig(4, 2, softcap=20.0, window=WindowConfig(3, (True, False)), sinks=True),
         feed_forward=FeedForwardConfig(36, "gelu"),
         positions=PositionConfig("learned"),
         embedding=EmbeddingConfig(tied=False),

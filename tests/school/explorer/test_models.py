@@ -82,7 +82,7 @@ def test_the_site_has_a_page_with_each_model_as_a_script_and_its_loss():
     ("change", "named"),
     [
         ({"norm": NormConfig(placement="post")}, "norm"),
-        ({"positions": PositionConfig("rotary", share=0.5)}, "positions"),
+        ({"positions": PositionConfig("rotary", partial_rotary_factor=0.5)}, "positions"),
         ({"embedding": EmbeddingConfig(tied=False)}, "embedding"),
         ({"attention": AttentionConfig(4, window=WindowConfig(8))}, "attention"),
         ({"feed_forward": FeedForwardConfig(64, "gelu")}, "activation"),

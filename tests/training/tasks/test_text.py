@@ -100,9 +100,9 @@ def test_text_from_templates_keeps_its_repeats_if_asked(tmp_path):
 
 
 def test_without_yardsticks_none_is_measured_and_the_run_is_the_same():
-    one, other = task(yardsticks=False), task()
-    assert one.record()["yardsticks"] == {} and len(other.record()["yardsticks"]) == 5
-    assert one.before({"yardsticks": {}}) == ""
+    one, other = task(baselines=False), task()
+    assert one.record()["baselines"] == {} and len(other.record()["baselines"]) == 5
+    assert one.before({"baselines": {}}) == ""
     result = {"bits_per_byte": 2.5, "perplexity": 7.0, "tokens": 300}
-    assert "2.500" in one.verdict({"yardsticks": {}}, result) and "than" not in one.verdict({"yardsticks": {}}, result)
+    assert "2.500" in one.verdict({"baselines": {}}, result) and "than" not in one.verdict({"baselines": {}}, result)
     assert one.settings.what_matters() == other.settings.what_matters()

@@ -7,8 +7,8 @@ import zipfile
 import pytest
 
 from companion.commands.main import main
+from companion.data.baselines import Baseline
 from companion.data.corpora import Document
-from companion.data.yardsticks import Yardstick
 from companion_school.build.parts import parts
 from companion_school.build.stages import STAGES
 from companion_school.build.stubs import is_untouched, reference
@@ -261,7 +261,7 @@ def forged(trick):
 def test_the_races_of_a_class_become_a_table_and_nobody_forges_a_figure(course, monkeypatch):
     texts = (Document("a", "the cat sat on the mat. " * 40),), (Document("b", "the mat sat on the cat. " * 3),)
     monkeypatch.setattr(race_board.race, "texts", lambda: texts)
-    monkeypatch.setattr(race_board.race, "yardsticks", lambda *_: [Yardstick("byte 5-gram model", 3.0)])
+    monkeypatch.setattr(race_board.race, "baselines", lambda *_: [Baseline("byte 5-gram model", 3.0)])
     monkeypatch.setattr(race_board.race, "_SECONDS", 0.3)
     tokens = {"tokenizer": TOKENIZER}
     hand_in(course, "ada", **tokens, race=RACE)

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from companion.data import yardsticks as yardsticks_module
+from companion.data import baselines as yardsticks_module
+from companion.data.baselines import NgramModel, baselines, xz_bits_per_byte
 from companion.data.corpora import Document
-from companion.data.yardsticks import NgramModel, xz_bits_per_byte, yardsticks
 
 
 def plain_witten_bell(train: list[bytes], order: int, context: bytes, byte: int) -> float:
@@ -108,7 +108,7 @@ def test_all_five_on_half_a_megabyte_take_seconds() -> None:
     words = np.random.default_rng(1).choice(["alpha ", "beta ", "gamma\n", "delta, ", "omega. "], 90_000)
     documents = [Document(str(i), "".join(words[i::10])) for i in range(10)]
     began = time.process_time()
-    marks = yardsticks(documents[1:], documents[:1])
+    marks = baselines(documents[1:], documents[:1])
     assert time.process_time() - began < 20
     names = [mark.name.split(",")[0] for mark in marks]
     assert names == ["xz -9", "xz -9", *(f"byte {n}-gram model" for n in (3, 4, 5))]
@@ -118,12 +118,12 @@ def test_all_five_on_half_a_megabyte_take_seconds() -> None:
 
 def test_of_much_text_a_part_is_read_and_the_names_say_so(monkeypatch) -> None:
     documents = [Document(str(i), f"sentence number {i}, and some more of it\n" * 3) for i in range(40)]
-    whole = yardsticks(documents[1:], documents[:1])
+    whole = baselines(documents[1:], documents[:1])
     monkeypatch.setattr(yardsticks_module, "MOST_READ", 1000)
     fitted: list[int] = []
     fit = NgramModel.fit
     monkeypatch.setattr(NgramModel, "fit", lambda self, texts: fit(self, (fitted.append(len(t)) or t for t in texts)))
-    bounded = yardsticks(documents[1:], documents[:1])
+    bounded = baselines(documents[1:], documents[:1])
     assert 500 < sum(fitted) <= 1000
     assert [mark.name for mark in whole][:3:2] == ["xz -9, held-out text alone", "byte 3-gram model"]
     assert bounded[0] == whole[0]

@@ -25,14 +25,14 @@ MOST_READ = 4 * 2**20
 
 
 @dataclass(frozen=True)
-class Yardstick:
+class Baseline:
     """One baseline."""
 
     name: str
     bits_per_byte: float
 
 
-def yardsticks(train: Sequence[Document], held_out: Sequence[Document]) -> list[Yardstick]:
+def baselines(train: Sequence[Document], held_out: Sequence[Document]) -> list[Baseline]:
     """Measure the baselines on `held_out`.
 
     The baselines are `xz -9`, by itself and primed with the training text, and n-grams of order 3, 4 and 5.
@@ -46,15 +46,15 @@ def yardsticks(train: Sequence[Document], held_out: Sequence[Document]) -> list[
     train = sample(train, MOST_READ)
     read = _bytes(train)
     of = "" if read == whole else f"{readable_bytes(read)} of "
-    marks = [Yardstick("xz -9, held-out text alone", xz_bits_per_byte([], held_out))]
+    marks = [Baseline("xz -9, held-out text alone", xz_bits_per_byte([], held_out))]
     if not read:
         return marks
-    marks.append(Yardstick(f"xz -9, primed with {of}the training text", xz_bits_per_byte(train, held_out)))
+    marks.append(Baseline(f"xz -9, primed with {of}the training text", xz_bits_per_byte(train, held_out)))
     model = NgramModel(order=5).fit(document.text.encode() for document in train)
     for order in (3, 4, 5):
         bits = sum(model.bits(document.text.encode(), order=order) for document in held_out)
         name = f"byte {order}-gram model" + (f" of {readable_bytes(read)}" if of else "")
-        marks.append(Yardstick(name, bits / _bytes(held_out)))
+        marks.append(Baseline(name, bits / _bytes(held_out)))
     return marks
 
 

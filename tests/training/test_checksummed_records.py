@@ -10,7 +10,7 @@ from companion.training.trainer import Trainer, TrainingConfig
 from companion.transformer import Transformer
 
 RECORD = {"settings": {"seed": 0}, "updates": 9, "evaluations": 2, "precision": "fp32"}
-RECORD |= {"text": {"title": "a text", "fingerprint": "0123"}, "yardsticks": {"xz": 2.0}}
+RECORD |= {"text": {"title": "a text", "fingerprint": "0123"}, "baselines": {"xz": 2.0}}
 
 
 def begun(path, make_trainer, **changes) -> RunFolder:
@@ -36,7 +36,7 @@ def edit(path, **changes) -> None:
         ({"evaluations": 0, "digest": None}, "evaluations=0: expected a whole number >= 1"),
         ({"text": None, "digest": None}, "text=None: expected an object"),
         ({"sha256": [], "digest": None}, r"sha256=\[\]: expected an object"),
-        ({"yardsticks": {"xz": "2"}, "digest": None}, "yardsticks=.*: expected an object whose values are numbers"),
+        ({"baselines": {"xz": "2"}, "digest": None}, "baselines=.*: expected an object whose values are numbers"),
         ({"precision": "fp8", "digest": None}, "precision='fp8': expected one of 'fp32', 'tf32', 'bf16'"),
     ],
 )

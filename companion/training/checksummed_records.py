@@ -25,10 +25,10 @@ SEAL = "seal"
 """Field in the run.json of an extended run. It holds the digest from before the extension, which the run's other files
 include."""
 _WHOLE = ("updates", "evaluations", "parameters")
-_TABLES = ("settings", "text", "versions", "sha256", "yardsticks", "model")
+_TABLES = ("settings", "text", "versions", "sha256", "baselines", "model")
 
 
-def seal_of(record: Mapping[str, Any]) -> str | None:
+def checksum_of(record: Mapping[str, Any]) -> str | None:
     """Return the digest that a run's other files include, given its run.json, or `None` for a run without digests."""
     found = record.get(SEAL, record.get(DIGEST))
     return None if found is None else str(found)
@@ -47,18 +47,18 @@ class Record(dict[str, Any]):
         raise ValueError(f"{self.path}: the entry {name!r} is missing; the file is damaged")
 
 
-def sealed(fields: Mapping[str, Any], run: str = "") -> dict[str, Any]:
+def checksummed(fields: Mapping[str, Any], run: str = "") -> dict[str, Any]:
     """Return the fields, including their digest. `run` is the digest of the run that the fields belong to."""
     return {**fields, DIGEST: _digest(fields, run)}
 
 
-def read_sealed(path: Path, remedy: str, run: str | None = "") -> Record:
-    """Read the result of `sealed` from `path`.
+def read_checksummed(path: Path, remedy: str, run: str | None = "") -> Record:
+    """Read the result of `checksummed` from `path`.
 
     Args:
         path: path of the file.
         remedy: advice for the error message.
-        run: digest of the run, as in `sealed`, or `None` for a run from before digests were introduced.
+        run: digest of the run, as in `checksummed`, or `None` for a run from before digests were introduced.
 
     Raises:
         ValueError: if the file is missing, is not a JSON object, or was changed since it was written.
@@ -108,7 +108,7 @@ def check_record(record: Record, remedy: str) -> None:
     for name, kind, expected in (
         ("sha256", str, "texts"),
         ("versions", str, "texts"),
-        ("yardsticks", float, "numbers"),
+        ("baselines", float, "numbers"),
     ):
         values = record.get(name, {}).values()
         fits = all(is_number(value) if kind is float else isinstance(value, str) for value in values)

@@ -68,7 +68,7 @@ def explained(
     got = {name: tuple(tensor.shape) for name, tensor in there.items()}
     wrong = [name for name in got if wanted and name in wanted and _sizes(got[name]) != _sizes(wanted[name])]
     if wanted and wrong:
-        told = [(called[name], *others.misfit(name, got[name], wanted)) for name in wrong]
+        told = [(called[name], *others.mismatch(name, got[name], wanted)) for name in wrong]
         return ValueError(f"{places.folder}: the configuration does not match the weights: {_listed(told)}")
     is_spelled = any(name != other for name, other in called.items())
     spelled = {name: family.spelled(name) for name in places.missing} if is_spelled else {}
@@ -89,7 +89,7 @@ class _Others:
         self.family, self.fields, self.there = family, fields, there
         self.deciding: dict[str, Shapes] | None = None
 
-    def misfit(self, name: str, got: tuple[int, ...], wanted: Shapes) -> tuple[str, str]:
+    def mismatch(self, name: str, got: tuple[int, ...], wanted: Shapes) -> tuple[str, str]:
         """Describe a tensor of the wrong shape.
 
         Returns:
