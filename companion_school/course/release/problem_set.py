@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from companion.ground.fields import shown
 from companion_school.checking.exercise import Exercise
@@ -53,7 +54,8 @@ class ProblemSet:
     @property
     def ids(self) -> list[str]:
         """The ids of all exercises, questions and written answers."""
-        return [one.id for one in (*self.exercises, *self.questions, *self.written, *self.numbers)]
+        everything: tuple[Any, ...] = (*self.exercises, *self.questions, *self.written, *self.numbers)
+        return [one.id for one in everything]
 
     def warnings(self) -> list[str]:
         """Return a warning for each question that makes no sense without its lesson."""
