@@ -192,6 +192,7 @@ def test_bad_hand_ins_get_a_sentence_each(course):
 
 
 def test_files_that_canvas_has_renamed_are_those_of_a_project(course):
+    (course / "handed").mkdir()
     for name, text in (("1_model", "old"), ("3_model-1", "new"), ("2_layers", "layers")):
         (course / "handed" / f"lovelaceada_LATE_901_{name}.py").write_text(f"# {text}\n")
     (course / "handed" / "oduyaben_902_7_transfomer.py").write_text("x = 1\n")
