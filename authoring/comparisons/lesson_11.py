@@ -35,7 +35,7 @@ def gated() -> Found:
 def collapse() -> Found:
     """Measure how even the load is with a trained router, a frozen router, top-2 routing, and several remedies.
 
-    Also print how much the experts' inputs have in common, and the bits per unseen letter.
+    Also print how much the experts' inputs have in common, and the bits per letter in the last training batches.
     """
     lesson, found = names_of("11", *CELLS, "alone", "even"), Found()
     learn, build, top = lesson["learn"], lesson["build"], lesson["top"]
@@ -47,12 +47,11 @@ def collapse() -> Found:
                 for block in model.decoder.blocks:
                     block.feed_forward.router.weight.requires_grad_(False)
             remedy = {"balance": 0.02 * (setting == "balancing loss"), "bias": 0.005 * (setting == "bias")}
-            run = learn(model, start, steps=max(BUDGETS), **remedy)
-            for step in (0, 20, 110, 350):
-                found[f"{setting}, start {start}", step] = values = lesson["evenness"](run, step).tolist()
-                print(row(f"{setting}, start {start}", f"{step} updates", "as even as", values), flush=True)
+            run, name = learn(model, start, **remedy), f"{setting}, start {start}"
+            for step in (0, 20, 110):
+                found[name, step] = lesson["evenness"](run, step).tolist()
+                print(row(name, f"{step} updates", "as even as, by layer", found[name, step]), flush=True)
             for step in (0, 20, 120):
-                print(row(f"{setting}, start {start}", f"{step} updates", "common part", run.common[step]), flush=True)
-            bits = [run.unseen[budget] for budget in BUDGETS]
-            print(row(f"{setting}, start {start}", "both budgets", "bits an unseen letter", bits), flush=True)
+                print(row(name, f"{step} updates", "common part, by layer", run.common[step]), flush=True)
+            print(row(name, "120 updates", "training bits", [lesson["last"](run.bits)]), flush=True)
     return found
