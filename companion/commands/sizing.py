@@ -57,7 +57,7 @@ def parser() -> Parser:
     parser.add_argument("--config", metavar="FILE", help="JSON file with a ModelConfig to include")
     parser.add_argument("--devices", type=Count, default=8, help="number of devices to train on")
     parser.add_argument(
-        "--chip", help="chip, such as h100 or a100-80gb (default: all memory sizes, and times on an h100)"
+        "--chip", help="chip, such as h100 or a100-80gb (default: times on an h100, and all sizes of memory)"
     )
     parser.add_argument(
         "--share", type=PartOfOne, default=0.4, help="share of the chip's peak FLOPs that training reaches"

@@ -136,7 +136,7 @@ class Dialect:
             rows[-1].scored.extend([False] * len(new) + [True] * end + [False] * (len(answer) - end))
             done = after
         if not rows:
-            raise ValueError("expected at least one turn of the assistant to learn from, got none")
+            raise ValueError("expected at least one assistant turn to learn from, got none")
         return rows
 
     def _added(self, before: str, text: str) -> list[int]:

@@ -89,7 +89,7 @@ def _conversation(said: Mapping[str, Any], where: str) -> Conversation:
         raise ValueError(f'{where}: expected "messages", got {_keys(said)}{other}')
     messages = _messages(said["messages"], f"{where}: messages")
     if not any(message["role"] == "assistant" for message in messages):
-        raise ValueError(f"{where}: messages: expected at least one turn of the assistant to learn from, got none")
+        raise ValueError(f"{where}: messages: expected at least one assistant turn to learn from, got none")
     if messages[0]["role"] == "assistant":
         raise ValueError(f"{where}: messages[0]: expected a turn of the user or the system first, got the assistant's")
     return Conversation(messages, where)

@@ -145,7 +145,7 @@ NAMED_TEXTS: Mapping[str, Callable[[], Corpus]] = {"course": first_edition, "pyt
 def read_corpus(paths: Sequence[str | Path], *, keep_repeats: bool = False) -> Corpus:
     """Read the text of files, folders, globs and names of `NAMED_TEXTS`.
 
-    Folders are read recursively, without hidden entries; globs may contain `**`.
+    Folders are read recursively, skipping hidden entries; globs may contain `**`.
 
     Files must be UTF-8. Files are read in the order of `paths`, sorted by name within a folder or glob. No file is read
     twice. A file that is named or matched by a glob must be text. Files in a folder that are not text are left out and

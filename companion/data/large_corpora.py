@@ -153,7 +153,7 @@ def _pieces(file: Path, name: str, count: Callable[[int], object]) -> list[tuple
             end = _end(data, start, size)
             text = data[start:end]
             if (nul := text.find(b"\0")) >= 0:
-                raise UnicodeError(f"a NUL byte at byte {start + nul}")
+                raise UnicodeError(f"a NUL byte at offset {start + nul}")
             text.decode()
             own = f"{name} ({len(pieces) + 1})" if pieces or end < size else name
             same = hashlib.sha256(text).digest()

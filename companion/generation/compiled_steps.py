@@ -1,4 +1,4 @@
-"""Decoding steps as programs on disk, compiled once ahead of time and loaded by the next process without tracing.
+"""Decoding steps, compiled ahead of time and saved to disk, so that later processes load them without tracing.
 
 A program is an AOTInductor package, which contains a library of machine code. All of its arguments are tensors: the
 weights, the tensors of the cache and the inputs of a step. Therefore one program works for every checkpoint of the same

@@ -34,7 +34,7 @@ def plain(text: str) -> str:
 
 
 def cut(text: str, most: int = 80) -> str:
-    """Shorten a text to one line of at most `most` characters, for a message."""
+    """Shorten `text` to a single line of at most `most` characters, for use in a message."""
     text = " ".join(text.split())
     return text if len(text) <= most else f"{text[: most - 3]}..."
 

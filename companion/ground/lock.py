@@ -45,7 +45,9 @@ def locked(path: Path, what: str) -> Iterator[None]:
             if error.errno not in (errno.ENOLCK, errno.ENOTSUP):
                 raise
     try:
-        with suppress(OSError):  # the holder's name is only informative, so a full disk does not matter
+        with suppress(
+            OSError
+        ):  # The holder's name only informs people, so failing to write it to a full disk does not matter
             path.write_text(f"{os.getpid()} on {socket.gethostname()}\n", "utf-8")
         yield
     finally:

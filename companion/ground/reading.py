@@ -36,7 +36,7 @@ def text_of(data: bytes) -> str:
         if data.startswith(mark):
             raise UnicodeError(f"it is in {name}; save it in UTF-8")
     if (nul := data.find(b"\0")) >= 0:
-        raise UnicodeError(f"a NUL byte at byte {nul}")
+        raise UnicodeError(f"a NUL byte at offset {nul}")
     return data.decode("utf-8-sig")
 
 

@@ -5,7 +5,7 @@ A predicate takes a batch row, a head, a query position and a key position, and 
 the key. It works on whole index grids, so the same predicate can be used in `materialize` and in PyTorch's
 `flex_attention`, whose `mask_mod` has this signature. True always means *may attend*.
 
-An `AttentionMask` combines the mask, the causality and the window of a call. A model makes one such mask for all layers
+An `AttentionMask` combines a call's mask, its `causal` flag and its window. A model makes one such mask for all layers
 with the same window; `attend` or a layer that is called directly makes its own.
 
 Callers may also pass masks of the integers 1 and 0, as returned by the tokenizers of other libraries; True and 1 mean

@@ -113,7 +113,7 @@ class PagedCache(KVCache):
     """A pool of blocks, and the rows of one call that use it.
 
     `pool` creates a pool, and `rows` adds the rows of a call. Even layers with a window have a slot for every token. A
-    handle is valid for one call, and the next call of `rows` describes what each row then contains.
+    handle is valid for one call only; call `rows` again afterwards to see what each row contains.
 
     Attributes:
         keys: One tensor per layer that is not linear, (block, slot, kv_head, d_head). Block 0 is never assigned and

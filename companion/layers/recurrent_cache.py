@@ -293,7 +293,7 @@ class States:
         return replaced(self, columns=self.columns + tokens)
 
     def rewound(self, wanted: Int[Tensor, "batch"], lengths: Int[Tensor, "batch"]) -> States:
-        """Return the state after rows of these lengths have been shortened to the wanted lengths.
+        """Return the state after shortening each row from its current length to the requested length.
 
         Raises:
             ValueError: If the logs no longer contain a wanted length.

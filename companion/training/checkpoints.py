@@ -9,10 +9,10 @@
             optimizer.safetensors              both moments and the count of every parameter, or its momentum
             state.json                         updates done, its score, which checkpoint is the best, checksums
 
-A checkpoint is written into a hidden folder, flushed to disk, and renamed. Only then are older checkpoints removed,
-after they have been hidden as well. A folder with a visible name is therefore a complete checkpoint. If it is damaged
-later, its checksums (SHA-256) reveal the damage. The last checkpoint records which one is the best. Unlike a link, this
-record survives copying the folder, and a killed process cannot leave it inconsistent.
+A checkpoint is written into a hidden folder, flushed to disk, and renamed. Only then are older checkpoints hidden and
+removed. A folder with a visible name is therefore a complete checkpoint. If it is damaged later, its checksums
+(SHA-256) reveal the damage. The last checkpoint records which one is the best. Unlike a link, this record survives
+copying the folder, and a killed process cannot leave it inconsistent.
 """
 
 from __future__ import annotations
@@ -269,7 +269,7 @@ def _state(folder: Path) -> dict[str, Any]:
         state = read_checksummed(path, "the checkpoint is damaged", digest)
         done, best = state["done"], state.get("best")  # earlier versions stored neither this nor checksums
         if type(done) is not int or _name(done) != folder.name:
-            raise ValueError(f"done={shown(done)}: expected the number in the name {folder.name}")
+            raise ValueError(f"done={shown(done)}: expected it to match the folder's name, {folder.name}")
         if best is not None and not (type(best["update"]) is int and isinstance(best["error"], (int, float))):
             raise ValueError(f"best={shown(dict(best))}: expected the number of an update and its error")
         sums = state.get("sha256", {})

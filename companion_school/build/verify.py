@@ -84,7 +84,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m companion_school.build.verify", description=__doc__)
     parser.add_argument("stages", type=int, nargs="*", metavar="STAGE", help="by default all")
     parser.add_argument(
-        "--mutants", action="store_true", help="try each reference with one change at a time (takes minutes)"
+        "--mutants",
+        action="store_true",
+        help="test each reference solution with one deliberate change at a time (takes minutes)",
     )
     options = parser.parse_args(arguments)
     wrong = 0

@@ -76,8 +76,8 @@ def _plain_parser(description: str) -> Parser:
 def _check_parser() -> Parser:
     parser = Parser(
         description=(
-            "Check stages of your own files. Every part of a stage is tried on many inputs in a separate process. "
-            "If a part fails, the report shows the smallest input that it fails on, the expected result, the "
+            "Check your own files, stage by stage. Every part of a stage is tried on many inputs in a separate "
+            "process. If a part fails, the report shows the smallest input that it fails on, the expected result, the "
             "most likely mistake, and the stage that contains it."
         ),
         epilog="examples:\n  companion build check 5\n  companion build check 2-5\n  companion build check --all",

@@ -154,7 +154,7 @@ def _export_parser() -> Parser:
     parser.add_argument(
         "--into",
         metavar="TABLE",
-        help="exported gradebook of Canvas or grading worksheet of Moodle, to be filled in with the grades",
+        help="gradebook exported from Canvas, or Moodle grading worksheet, to be filled in with the grades",
     )
     parser.add_argument(
         "--columns",
@@ -254,7 +254,9 @@ def _verify_parser() -> Parser:
         ),
     )
     parser.add_argument("exercises", nargs="*", default=[], metavar="ID", help="exercises, such as 5.3 (default: all)")
-    parser.add_argument("--mutants", action="store_true", help="try each reference with one change at a time")
+    parser.add_argument(
+        "--mutants", action="store_true", help="test each reference solution with one deliberate change at a time"
+    )
     parser.add_argument(
         "--seeds", type=Count, metavar="N", help="try right answers on N hidden seeds and on other sizes"
     )
@@ -265,9 +267,7 @@ def _verify_parser() -> Parser:
 
 def _notebooks_parser() -> Parser:
     parser = Parser(
-        description=(
-            "Make the notebooks of the exercises for self-study. The files are identical, byte for byte, on every run."
-        ),
+        description=("Make the exercise notebooks for self-study. Every run writes the same files, byte for byte."),
         epilog=(
             "examples:\n"
             "  companion course notebooks            bring notebooks/exercises/ up to date\n"

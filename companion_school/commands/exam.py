@@ -14,7 +14,7 @@ from companion.ground.number_limits import Count
 def parser() -> Parser:
     made = Parser(
         description=(
-            "Make an exam on paper from a pool of four questions per lesson (numbers, reasons, broken "
+            "Make a paper exam from a pool of four questions per lesson (calculation, reasoning, broken "
             "code). Your seed file determines the questions and their numbers, so the marking key cannot be made "
             "without it. Each version has different numbers and a different order. "
             "release/NAME/ contains a printable page for each version and its text in Markdown. NAME_key.md is "

@@ -11,7 +11,7 @@ from companion.ground.fields import plain
 def parser() -> Parser:
     parser = Parser(
         description=(
-            "Repeat questions of the lessons that you have already answered. A question comes back one day after "
+            "Review lesson questions that you have already answered. A question comes back one day after "
             "the first answer, then after 3, 7 and 21 days if your answers are right. After a wrong answer the "
             "schedule starts again. Press Enter to skip a question and Ctrl-C to end the review. Your answers are "
             "saved in .companion/questions.json in your home folder, or in the folder COMPANION_HOME.\n\n"

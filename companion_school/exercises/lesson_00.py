@@ -32,7 +32,7 @@ def weight_of_hello():
     | **world** |   1   |   0   |  2   |
     | **ai**    |  0.4  |  1.5  |  0.8 |
 
-    The model hides the future. What weight does *world* give to *hello*? Return a `float` that is accurate to at least
+    The model is causal: it masks later tokens. What weight does *world* give to *hello*? Return a `float` that is accurate to at least
     four decimal places.
     """
     ### BEGIN SOLUTION

@@ -365,7 +365,7 @@ def convert_layout(weight, heads):
     """
     ### BEGIN SOLUTION
     if len(weight) % heads or (len(weight) // heads) % 2:
-        raise ValueError(f"{len(weight)} rows and {heads} heads: expected an even number of rows for each head")
+        raise ValueError(f"{len(weight)} rows and {heads} heads: expected the number of rows per head to be even")
     rows = weight.view(heads, len(weight) // heads, -1)  # (head, d_head, d_model)
     return torch.cat([rows[:, 0::2], rows[:, 1::2]], dim=1).flatten(0, 1)
     ### END SOLUTION

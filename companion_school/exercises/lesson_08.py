@@ -25,7 +25,7 @@ from companion_school.checking.exercise import Case, exercise
 def weight_beside_filler():
     """A careless batch appends two padding tokens to the source of the pencil example. Their rows in the memory are all
     zeros, so their keys are zeros too, and no mask hides them. What weight does the slot that reads `one` now give to
-    the source's `<end>`? Without the padding its scores were $(1, 0, 1, 4)$, already divided by $\\sqrt{d_k}$, and the
+    the source's `<end>`? Without the padding, its scores would be $(1, 0, 1, 4)$, already divided by $\\sqrt{d_k}$, and the
     last one belongs to `<end>`. Return a `float` that is accurate to at least four decimal places.
     """
     ### BEGIN SOLUTION
@@ -795,7 +795,7 @@ def _(y, x, W_q, W_k, W_v, g):
 
 @memory_gradient.variant
 def _(y, x, W_q, W_k, W_v, g):
-    # write both bilinear forms as one matrix each, which is multiplied by the source
+    # write each bilinear form as a single matrix that is multiplied by the source
     asks, hears = y @ W_q @ W_k.T / math.sqrt(W_k.shape[1]), g @ W_v.T  # both (target token, d_model)
     z = torch.einsum("id,jd->ij", asks, x)
     e = torch.exp(z - z.amax(1, keepdim=True))

@@ -1312,7 +1312,7 @@ def extend_beams(scores, log_probabilities, width):
     ```
 
     ★
-    - Raise a `ValueError` if `width < 1`, or if there are fewer than `width` continuations, possible or not.
+    - Raise a `ValueError` if `width < 1`, or if there are fewer than `width` continuations, including impossible ones.
     - The indices of texts and tokens are `int64`.
     """
     ### BEGIN SOLUTION

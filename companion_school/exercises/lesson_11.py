@@ -488,9 +488,8 @@ def _(x, logits, inner, outer, k):
 def balance_gradient(logits, real, k):
     """Return $\\partial L_{bal} / \\partial z$ of the balancing loss (11.8) with respect to `logits` (token, expert),
     when each token visits its `k` best experts. The deeper notebook derives this gradient, (D11.10). `real` (token) is
-    a boolean tensor that is False for padding. Padding counts neither in the load $f$, which is each expert's share of
-    all visits by real tokens, nor in $P$, the mean of the router's probabilities, and its gradient is exactly 0. Do not
-    use autograd.
+    a boolean tensor that is False for padding. The load $f$ (each expert's share of all visits by real tokens) and $P$
+    (the mean of the router's probabilities) leave out padding, whose gradient is exactly 0. Do not use autograd.
 
     ```python
     >>> balance_gradient(torch.tensor([[1.0, 0.0], [5.0, 0.0]]).double(), torch.tensor([True, False]), 1)

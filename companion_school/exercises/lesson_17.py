@@ -666,7 +666,7 @@ def faded(decay, text):
     ### BEGIN SOLUTION
     if decay.shape != text.shape:
         raise ValueError(
-            f"decay {tuple(decay.shape)}, text {tuple(text.shape)}: expected one decay and one text number per token"
+            f"decay {tuple(decay.shape)}, text {tuple(text.shape)}: expected one decay and one text index per token"
         )
     rows, row = [], torch.zeros_like(decay)
     for t in range(len(decay)):
@@ -696,7 +696,7 @@ def _(draw):
 
 def _left(decay, text, *, first=1, last=1, across=False, later=False):
     if decay.shape != text.shape:
-        raise ValueError("expected one decay and one text number per token")
+        raise ValueError("expected one decay and one text index per token")
     n = len(decay)
     out = torch.zeros(n, n, dtype=decay.dtype)
     for t in range(n):

@@ -43,7 +43,7 @@ def test_preferences_may_be_written_in_all_forms_of_trl(tmp_path):
         ({"text": "x"}, "line 2: expected \"messages\", got 'text'"),
         (PAIR, "line 2: expected .*a file of preferences is for --method dpo"),
         ({"messages": []}, r"line 2: messages: expected a list of turns, got \[\]"),
-        ({"messages": [USER]}, "line 2: messages: expected at least one turn of the assistant"),
+        ({"messages": [USER]}, "line 2: messages: expected at least one assistant turn"),
         ({"messages": [ANSWER, USER]}, r"line 2: messages\[0\]: expected a turn of the user or the system first"),
         ({"messages": [USER, {"role": "tool", "content": "x"}]}, r"messages\[1\]: role='tool': expected one of system"),
         (

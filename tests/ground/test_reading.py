@@ -56,7 +56,7 @@ def test_a_byte_order_mark_is_no_part_of_the_text_and_utf16_is_called_so(tmp_pat
 def test_a_mark_in_the_middle_is_a_letter_of_the_text_and_a_nul_byte_is_no_text():
     assert text_of("a\ufeffb".encode()) == "a\ufeffb"
     assert text_of(codecs.BOM_UTF16_BE[:1].decode("latin-1").encode()) == "\u00fe"
-    with pytest.raises(UnicodeError, match="a NUL byte at byte 1"):
+    with pytest.raises(UnicodeError, match="a NUL byte at offset 1"):
         text_of(b"a\0b")
 
 

@@ -193,5 +193,5 @@ def _spread(x_j: Tensor, q: Tensor) -> Tensor:
 
 
 def _gather(dx_j: Tensor, x: Tensor) -> Tensor:
-    """Sum the gradients of the query heads that share a key head, as the backward pass of `_spread`."""
+    """Sum the gradients of the query heads that share a key head (the backward pass of `_spread`)."""
     return dx_j.unflatten(1, (x.shape[1], -1)).sum(2)

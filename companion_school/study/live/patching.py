@@ -46,7 +46,7 @@ def travels(
     if not all(np.isfinite(of).all() for of in tables.values()):
         raise ValueError("shares: expected finite numbers; got NaN or infinity")
     if not (0 <= start[0] < shape[0] and 0 <= start[1] < shape[1]):
-        raise ValueError(f"start: expected a layer and a token of {shape}; got {start}")
+        raise ValueError(f"start: expected a layer index and a token index within {shape}, got {start}")
     first = next(iter(tables))
     moving.show(
         "travels",

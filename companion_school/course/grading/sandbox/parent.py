@@ -361,7 +361,7 @@ class Worker:
             said = self._said.read().decode("utf-8", "replace").strip().splitlines()
             self._stop()
             raise OSError(
-                f"the process that runs answers did not start: {said[-1] if said else 'no message'}"
+                f"the process that runs submitted code did not start: {said[-1] if said else 'no message'}"
             ) from None
 
     def _stop(self) -> None:
