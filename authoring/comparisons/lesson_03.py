@@ -49,7 +49,7 @@ def layers() -> dict[tuple[str, int], list[float]]:
     lesson = SimpleNamespace(**names_of("03", "setup", "lines"))
     every = lesson.PERIODS
     of = {"one layer": (1, every, 4), "two layers": (2, every, 4), "one layer, period 9": (1, (9, 9), 4)}
-    of |= {"two layers of one head": (2, every, 1), "two layers of eight heads": (2, every, 8)}
+    of |= {"two layers, one head": (2, every, 1), "two layers, eight heads": (2, every, 8)}
     found: dict[tuple[str, int], list[float]] = {}
     for setting, (depth, periods, heads) in of.items():
         for steps in BUDGETS:
