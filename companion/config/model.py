@@ -752,25 +752,20 @@ class ModelConfig:
             turns = "d_head" if sizes.latent is None else "d_rope"
             some = sizes.d_turned > 0 and sizes.d_turned % 2 == 0
             require(some, turns, sizes.d_turned, "an even width, because rotary positions rotate pairs")
-            factor = self.positions.partial_rotary_factor
-            require(
-                factor == 1 or sizes.latent is None,
-                "partial_rotary_factor",
-                factor,
-                "1 with latent, where d_rope is rotated",
-            )
+            part, factor = "partial_rotary_factor", self.positions.partial_rotary_factor
+            require(factor == 1 or sizes.latent is None, part, factor, "1 with latent, where d_rope is rotated")
             # A factor of 1 is not multiplied, so that a large d_head does not become a float.
             turned = sizes.d_turned if factor == 1 else int(factor * sizes.d_head)
             whole = f"a share of d_head={shown(sizes.d_head)} that is an even number of components, not {shown(turned)}"
-            require(turned > 0 and turned % 2 == 0, "partial_rotary_factor", factor, whole)
+            require(turned > 0 and turned % 2 == 0, part, factor, whole)
             divisors = None if self.positions.scaling is None else self.positions.scaling.short
             for_each = f"a number for each of the {shown(turned // 2)} rotated pairs"
             require(divisors is None or len(divisors) == turned // 2, "short", divisors, for_each)
         self._check_layers()
         if self.positions.kind == "relative":
             for name in ("latent", "linear", "window"):
-                part = getattr(self.attention, name)
-                require(part is None, name, part, "None with relative positions, which need all scores")
+                given = getattr(self.attention, name)
+                require(given is None, name, given, "None with relative positions, which need all scores")
         if self.positions.kind == "sinusoidal":
             require(
                 self.d_model % 2 == 0, "d_model", self.d_model, "an even width, because sines and cosines come in pairs"

@@ -300,10 +300,7 @@ def _release(flags: Namespace) -> int:
     stages, notebooks = _stages(flags)
     asked = flags.exercises, flags.questions, flags.written, flags.numbers
     pset = None if stages else ProblemSet.of(name, *asked)
-    if pset:
-        release.check_free(pset, out)
-    else:
-        project.check_free(name, stages, out)
+    release.check_free(pset, out) if pset else project.check_free(name, stages, out)
     if rule.exists():
         raise ValueError(f"--out {out}: {rule.name} already exists there; move it away or choose another name")
     bundles = _bundles(pset, flags)
