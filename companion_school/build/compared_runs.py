@@ -94,7 +94,8 @@ class Streams:
         return same(a, b)
 
     def mine_like(self, theirs: Value) -> Value | None:
-        """Return a tensor from the learner's run that has the same elements, in any layout, or None."""
+        """Find the tensor of the learner's run that has the same elements, in any layout; return None if there is
+        none."""
         if not isinstance(theirs.content, Tensor) or theirs.content.numel() < 2:
             return None
         return self._pool.like(theirs.content)

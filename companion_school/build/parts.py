@@ -238,7 +238,7 @@ def part(
 
 @cache
 def parts(number: int) -> tuple[Part, ...]:
-    """Return the parts of a stage in the order of its file, or an empty tuple if the stage has no check yet."""
+    """Return the parts of a stage in the order in which its file defines them; the tuple is empty without a check."""
     name = f"companion_school.build.checks.{STAGES[number].module}"
     try:
         module = importlib.import_module(name)

@@ -183,7 +183,8 @@ def _of_double(case: Case) -> bool:
 
 
 def _ones(case: Case) -> Iterator[Case]:
-    """Cut each axis to size one, wherever it occurs. No two axes have the same size, so a size identifies an axis."""
+    """Cut each axis to size one in every tensor that has it. No two axes have the same size, so a size identifies an
+    axis."""
     for size in _sizes(case):
         for zeroed in (False, True):  # 0 is the only valid index into a table with one row
             yield replace(case, arguments=tuple(_cut(value, size, zeroed) for value in case.arguments))

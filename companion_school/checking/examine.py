@@ -122,7 +122,7 @@ class AnswerKey:
 
 @dataclass(frozen=True, eq=False)
 class KnownMistake:
-    """A known mistake, called like an answer. The first call on a case returns the outcome in the key."""
+    """A known mistake, called like an answer. The first call for a case returns the outcome recorded in the key."""
 
     key: AnswerKey
     answer: Answer

@@ -996,8 +996,8 @@ def _(x, gate, inner, outer):
 )
 def careful_layer_norm(x, gain, bias, eps):
     """Return the LayerNorm (6.11) of `x` (..., d_model), a tensor with any number of leading axes, including none. The
-    result has the same shape and dtype. `gain` and `bias` are (d_model), and `eps` is above 0. The difficulty is half
-    precision: if `x` is `float16`, compute in `float32` or wider and round only the result, so that entries of 10,000
+    result has the same shape and dtype. `gain` and `bias` have shape (d_model), and `eps` is positive. The difficulty
+    is half precision: if `x` is `float16`, compute in `float32` or wider and round only the result, so that entries of 10,000
     cause no problem. Do not use PyTorch's own norms.
 
     ```python

@@ -392,7 +392,7 @@ def _(key, value, rank):
 
 @squeeze.variant
 def _(key, value, rank):
-    # Use only the directions of the stream, and project onto the strongest ones
+    # Scale the rows of the stream to length one, and project them onto their strongest directions
     both = _pair(key, value, rank)
     right = torch.linalg.svd(both, full_matrices=False).Vh[:rank]
     return key @ right.T @ right, value @ right.T @ right

@@ -46,7 +46,7 @@ _OWN = ("submission", "file", "also_handed_in", "time_from", "late_days", "chang
 def table(settled: Sequence[Settled], assignment: str, rule: Lateness | None = None) -> str:
     """Return the marks as CSV text: nbgrader's columns, the graded files, and each item's outcome and points.
 
-    A student whose work could not be read gets no score, because the instructor decides the score. A student with an
+    A student whose work could not be read gets no score; the instructor has to decide on one. A student with an
     unmarked written answer gets no score yet, but `raw_score` contains the points earned so far.
     """
     items = {item.id: item for one in settled for item in one.record.items}

@@ -291,7 +291,7 @@ def _known(book: Collection[Exercise]) -> Iterator[tuple[str, str, str, str | No
 
 
 def _helpers() -> list[str]:
-    """Return the imports and helper functions of the lesson's module, which its known answers use."""
+    """Return the imports and helper functions in the lesson's module that its known answers use."""
     made = [
         made for made in vars(lesson_02).values() if inspect.isfunction(made) and made.__module__ == lesson_02.__name__
     ]

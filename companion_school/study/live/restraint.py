@@ -31,7 +31,7 @@ def bounded(
     Args:
         query: The query before it is multiplied by a factor (d_head,).
         keys: The key of each word (key, d_head).
-        words: The 2 to 6 words of the keys.
+        words: The 2 to 6 words that the keys belong to.
         cap: The cap c in c tanh(score / c).
         sink: Score of the sink, a logit that belongs to no key.
         sizes: Factors for query and keys on the slider: integers, at least 1.

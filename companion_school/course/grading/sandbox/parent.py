@@ -144,7 +144,8 @@ class Run:
 
 
 class Worker:
-    """Context manager for a process that runs answers. `behind` is the wall (default: the best on this system)."""
+    """Context manager for a process that runs answers. `behind` is the sandbox to use (default: the best one available
+    on this system)."""
 
     def __init__(self, limits: Limits, behind: wall.Wall | None = None) -> None:
         if not hasattr(os, "fork") or not hasattr(socket, "send_fds"):
