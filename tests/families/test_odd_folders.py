@@ -191,7 +191,7 @@ def shapes_made_once():
         return made[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(misfit, "_shapes", shapes)
+        patch.setattr(mismatch, "_shapes", shapes)
         yield
 
 

@@ -413,7 +413,10 @@ def test_every_token_stands_in_one_queue_at_every_moment(shown):
         (lambda: live.travels({"a": [[0, 1]], "b": [[0]]}, words=["a", "b"]), "shares: expected tables .layer, token."),
         (lambda: live.travels({"a": [[0, 1]]}, words=["a", "b", "c"]), "words: expected one for each of the 2 tokens"),
         (lambda: live.travels({"a": [[0, float("inf")]]}, words=["a", "b"]), "shares: expected finite numbers"),
-        (lambda: live.travels({"a": [[0, 1]]}, words=["a", "b"], start=(1, 0)), "start: expected a layer and a token"),
+        (
+            lambda: live.travels({"a": [[0, 1]]}, words=["a", "b"], start=(1, 0)),
+            "start: expected a layer index and a token index",
+        ),
         (
             lambda: live.pull([0.5, 0.6], {"a": [0, 1]}, words=["x", "y"]),
             "start: expected positive probabilities that sum",
