@@ -239,7 +239,9 @@ def outcome(folder, usual, **how):
     except ValueError as error:
         message = str(error)
         assert str(folder) in message and "\n" not in message and len(message) < 2000, message[:3000]
-        assert any(word in message for word in ("expected", "missing", "does not match", "differ")), message
+        assert any(word in message for word in ("expected", "missing", "unsupported", "does not match", "differ")), (
+            message
+        )
         return "refused"
     finally:
         assert state(folder) == before
