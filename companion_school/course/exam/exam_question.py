@@ -73,8 +73,12 @@ def reason(id: str, text: str, key: str) -> None:
     ASKED[id] = Question(id, "reason", 4, lambda draw: Asked(text, key))
 
 
-def broken(id: str, text: str, code: str, mended: str, proof: str, key: str) -> None:
-    """Register a question about code with one faulty line, which students must find, explain and correct."""
-    code, mended, proof = code.strip(), mended.strip(), proof.strip()
+def broken(id: str, text: str, code: str, wrong: str, right: str, proof: str, key: str) -> None:
+    """Register a question about code with one faulty line, which students must find, explain and correct.
+
+    `wrong` is that line without its indentation, or the first of several equal ones, and `right` replaces it.
+    """
+    code = code.strip()
     ask = f"{text} One line is wrong. Say which one it is and how you would notice, and write the correct line."
-    ASKED[id] = Question(id, "code", 4, lambda draw: Asked(ask, key, None, code, mended, proof))
+    asked = Asked(ask, key, None, code, code.replace(wrong, right, 1), proof.strip())
+    ASKED[id] = Question(id, "code", 4, lambda draw: asked)

@@ -39,7 +39,8 @@ broken(
     "0.next",
     "This function takes logits of shape (token, vocab) and returns the id of the word that follows the text.",
     "def next_word(logits):\n    return logits.argmax(dim=0)[-1]",
-    "def next_word(logits):\n    return logits[-1].argmax()",
+    "return logits.argmax(dim=0)[-1]",
+    "return logits[-1].argmax()",
     "logits = torch.tensor([[5.0, 1.0, 0.0], [0.0, 2.0, 3.0]])\nassert int(next_word(logits)) == 2",
     "The maximum is taken along the tokens, which gives the position where each word is most probable, and then "
     "the entry of the last word in the vocabulary. The id is always smaller than the number of tokens. "
@@ -92,18 +93,8 @@ def merge(ids, a, b, new):
             at += 1
     return out
 """,
-    """
-def merge(ids, a, b, new):
-    out, at = [], 0
-    while at < len(ids):
-        if ids[at : at + 2] == [a, b]:
-            out.append(new)
-            at += 2
-        else:
-            out.append(ids[at])
-            at += 1
-    return out
-""",
+    "at += 1",
+    "at += 2",
     "assert merge([1, 2, 3, 1, 2], 1, 2, 9) == [9, 3, 9] and merge([1, 1, 1], 1, 1, 9) == [9, 1]",
     "After a pair is found, the position must move by two. As it is, the second id of each pair is written again: "
     "the list does not get shorter, and decoding repeats letters.",
@@ -155,11 +146,8 @@ def weights(scores, mask):
     scores = scores.masked_fill(~mask, 0.0)
     return torch.softmax(scores, dim=-1)
 """,
-    """
-def weights(scores, mask):
-    scores = scores.masked_fill(~mask, float("-inf"))
-    return torch.softmax(scores, dim=-1)
-""",
+    "scores = scores.masked_fill(~mask, 0.0)",
+    'scores = scores.masked_fill(~mask, float("-inf"))',
     "made = weights(torch.zeros(2, 4), torch.tensor([[True, True, False, False]]))\n"
     "assert made[:, 2:].abs().max() == 0",
     "A score of 0 is a score like any other. Its exponential is 1, so the hidden key has a weight, often a large "
@@ -217,11 +205,8 @@ def split(x, heads):
     batch, token, width = x.shape
     return x.view(batch, heads, token, width // heads)
 """,
-    """
-def split(x, heads):
-    batch, token, width = x.shape
-    return x.view(batch, token, heads, width // heads).transpose(1, 2)
-""",
+    "return x.view(batch, heads, token, width // heads)",
+    "return x.view(batch, token, heads, width // heads).transpose(1, 2)",
     "x = torch.arange(24).view(1, 3, 8)\nassert split(x, 2)[0, 1, 0].tolist() == [4, 5, 6, 7]",
     "The shape is right but the entries are wrong: a head gets components of other tokens, so a mask no longer hides "
     "what it should. Use `view` to (batch, token, head, d_head), then `transpose(1, 2)`.",
@@ -270,12 +255,8 @@ def angles(tokens, width, base=10000.0):
     speed = base ** (-pair / width)
     return torch.arange(tokens)[:, None] * speed
 """,
-    """
-def angles(tokens, width, base=10000.0):
-    pair = torch.arange(width // 2, dtype=torch.float64)
-    speed = base ** (-2 * pair / width)
-    return torch.arange(tokens)[:, None] * speed
-""",
+    "speed = base ** (-pair / width)",
+    "speed = base ** (-2 * pair / width)",
     "assert abs(angles(2, 4)[1, 1].item() - 0.01) < 1e-9",
     "The exponent is $-2c/d$. As it is, the slowest speed is $1/\\sqrt{\\text{base}}$. Every wave is short, and "
     "positions far apart look alike.",

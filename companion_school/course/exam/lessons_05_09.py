@@ -62,12 +62,8 @@ def turn(x, angle):
     cos, sin = angle.cos(), angle.sin()
     return torch.cat([a * cos - b * sin, a * cos + b * sin], dim=-1)
 """,
-    """
-def turn(x, angle):
-    a, b = x.chunk(2, dim=-1)
-    cos, sin = angle.cos(), angle.sin()
-    return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)
-""",
+    "return torch.cat([a * cos - b * sin, a * cos + b * sin], dim=-1)",
+    "return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)",
     "x = torch.randn(3, 6, dtype=torch.float64)\nangle = torch.randn(3, 3, dtype=torch.float64)\n"
     "assert torch.allclose(turn(x, angle).norm(dim=-1), x.norm(dim=-1))",
     "The second half is $a \\sin + b \\cos$. As it is, this is not a rotation: lengths change with the position, so "
@@ -116,12 +112,8 @@ def layer_norm(x, eps=1e-5):
     spread = x.var(dim=-1, keepdim=True)
     return (x - mean) / torch.sqrt(spread + eps)
 """,
-    """
-def layer_norm(x, eps=1e-5):
-    mean = x.mean(dim=-1, keepdim=True)
-    spread = x.var(dim=-1, keepdim=True, correction=0)
-    return (x - mean) / torch.sqrt(spread + eps)
-""",
+    "spread = x.var(dim=-1, keepdim=True)",
+    "spread = x.var(dim=-1, keepdim=True, correction=0)",
     "x = torch.randn(4, 5, dtype=torch.float64)\n"
     "assert torch.allclose(layer_norm(x), torch.nn.functional.layer_norm(x, (5,)))",
     "By default `var` divides by $n - 1$, but a layer norm divides by $n$. Outputs are too small by the factor "
@@ -170,11 +162,8 @@ def pooled(x, real):
     kept = x * real[..., None]
     return kept.mean(dim=1)
 """,
-    """
-def pooled(x, real):
-    kept = x * real[..., None]
-    return kept.sum(dim=1) / real.sum(dim=1, keepdim=True)
-""",
+    "return kept.mean(dim=1)",
+    "return kept.sum(dim=1) / real.sum(dim=1, keepdim=True)",
     "x = torch.ones(2, 4, 3)\nreal = torch.tensor([[True, True, False, False], [True] * 4])\n"
     "assert torch.equal(pooled(x, real), torch.ones(2, 3))",
     "`mean` divides by the number of positions, including padding. So the vector of a text gets shorter the more "
@@ -220,7 +209,8 @@ broken(
     "8.triangle",
     "This function returns which keys (columns) each query (row) of a decoder may see.",
     "def causal(tokens):\n    return torch.ones(tokens, tokens).tril(-1).bool()",
-    "def causal(tokens):\n    return torch.ones(tokens, tokens).tril().bool()",
+    "return torch.ones(tokens, tokens).tril(-1).bool()",
+    "return torch.ones(tokens, tokens).tril().bool()",
     "assert causal(3).tolist() == [[True, False, False], [True, True, False], [True, True, True]]",
     "A token may see itself, but `tril(-1)` hides the diagonal. The first row sees nothing, so its softmax is NaN or "
     "an even average over all tokens, depending on how the mask is applied. Use `tril()`.",
@@ -269,12 +259,8 @@ def loss(model, ids):
     targets = ids[:, :-1]
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 """,
-    """
-def loss(model, ids):
-    logits = model(ids[:, :-1])
-    targets = ids[:, 1:]
-    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
-""",
+    "targets = ids[:, :-1]",
+    "targets = ids[:, 1:]",
     "ids = torch.tensor([[0, 1, 2, 3]])\n"
     "follow = lambda ids: 50.0 * torch.nn.functional.one_hot((ids + 1) % 4, 4).double()\n"
     "assert loss(follow, ids) < 1e-6",

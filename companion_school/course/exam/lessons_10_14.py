@@ -52,14 +52,8 @@ def nucleus(chances, top_p):
     out[order[kept]] = sorted[kept]
     return out / out.sum()
 """,
-    """
-def nucleus(chances, top_p):
-    sorted, order = chances.sort(descending=True)
-    kept = sorted.cumsum(0) - sorted < top_p
-    out = torch.zeros_like(chances)
-    out[order[kept]] = sorted[kept]
-    return out / out.sum()
-""",
+    "kept = sorted.cumsum(0) < top_p",
+    "kept = sorted.cumsum(0) - sorted < top_p",
     "made = nucleus(torch.tensor([0.25, 0.5, 0.125, 0.125]), 0.6)\n"
     "assert torch.allclose(made, torch.tensor([1 / 3, 2 / 3, 0.0, 0.0]))\n"
     "assert nucleus(torch.tensor([0.9, 0.1]), 0.5).tolist() == [1.0, 0.0]",
@@ -115,12 +109,8 @@ def route(scores, top_k):
     best, expert = chances.topk(top_k, dim=-1)
     return expert, best / best.sum(dim=-1, keepdim=True)
 """,
-    """
-def route(scores, top_k):
-    chances = torch.softmax(scores, dim=-1)
-    best, expert = chances.topk(top_k, dim=-1)
-    return expert, best / best.sum(dim=-1, keepdim=True)
-""",
+    "chances = torch.softmax(scores, dim=0)",
+    "chances = torch.softmax(scores, dim=-1)",
     "scores = torch.tensor([[3.0, 2.0, 0.0], [9.0, 2.0, 8.0]])\n"
     "assert route(scores, 1)[0].flatten().tolist() == [0, 0]",
     "The softmax runs over the tokens of the batch instead of the experts. Shapes and sums are right, but a token's "
@@ -179,15 +169,8 @@ def log_sum_exp(blocks):
         top = new
     return top + total.log()
 """,
-    """
-def log_sum_exp(blocks):
-    top, total = torch.tensor(float("-inf")), torch.tensor(0.0)
-    for block in blocks:
-        new = torch.maximum(top, block.max())
-        total = total * (top - new).exp() + (block - new).exp().sum()
-        top = new
-    return top + total.log()
-""",
+    "total = total + (block - new).exp().sum()",
+    "total = total * (top - new).exp() + (block - new).exp().sum()",
     "x = torch.tensor([1.0, 2.0, 5.0, 4.0])\nassert torch.allclose(log_sum_exp(x.chunk(2)), x.logsumexp(0))",
     "When a larger number comes, the sum so far belongs to the old maximum and must be multiplied by `(top - "
     "new).exp()`. Otherwise the result is too large unless the largest number is in the first block.",
@@ -231,7 +214,8 @@ broken(
     "13.stored",
     "GPT-2 stores its matrices as (in, out). This function copies one into a linear layer of PyTorch.",
     "def load(layer, stored):\n    with torch.no_grad():\n        layer.weight.copy_(stored)",
-    "def load(layer, stored):\n    with torch.no_grad():\n        layer.weight.copy_(stored.T)",
+    "layer.weight.copy_(stored)",
+    "layer.weight.copy_(stored.T)",
     "layer, stored, x = torch.nn.Linear(4, 4, bias=False), torch.randn(4, 4), torch.randn(2, 4)\n"
     "load(layer, stored)\nassert torch.allclose(layer(x), x @ stored, atol=1e-6)",
     "`nn.Linear` holds (out, in) and multiplies by the transpose: copy `stored.T`. PyTorch rejects a matrix that is "
@@ -289,12 +273,8 @@ def accumulate(loss_of, parts):
         loss = loss_of(part)
         loss.backward()
 """,
-    """
-def accumulate(loss_of, parts):
-    for part in parts:
-        loss = loss_of(part) / len(parts)
-        loss.backward()
-""",
+    "loss = loss_of(part)",
+    "loss = loss_of(part) / len(parts)",
     "w, x = torch.ones((), requires_grad=True), torch.tensor([1.0, 2.0, 3.0, 6.0])\n"
     "accumulate(lambda part: (w * part).mean(), x.chunk(2))\nassert w.grad.item() == 3.0",
     "Gradients are added, so they become too large by a factor of the number of parts: divide each part's mean by "
