@@ -94,8 +94,8 @@ class NgramModel:
         if not 1 <= order <= 8:
             raise ValueError(f"order={order!r}: expected a whole number from 1 to 8 (eight bytes fill a 64-bit key)")
         self.order = order
-        # One table for each context length k = 0 ... order-1, sorted by key for binary search: (k+1)-grams with their
-        # The n-gram counts, and the totals n(h) and t(h) of each context h of k bytes.
+        # One table for each context length k = 0 ... order-1, sorted by key for binary search: the (k+1)-grams with
+        # their counts, and the contexts h of k bytes with n(h) and t(h).
         self._tables: list[tuple[npt.NDArray[Any], ...]] = []
 
     def fit(self, texts: Iterable[bytes]) -> NgramModel:

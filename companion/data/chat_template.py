@@ -110,7 +110,7 @@ def load_chat_template(folder: str | Path) -> ChatTemplate | None:
     """
     folder = Path(folder)
     path = folder / SETTINGS
-    settings = _settings(path) if path.is_file() else {}
+    settings = read_object(path)
     known = special_tokens(folder)
     if (folder / TEMPLATE).is_file():
         try:
@@ -152,18 +152,19 @@ def special_tokens(folder: str | Path) -> dict[str, str]:
     special_tokens_map.json takes precedence, as in the released code.
     """
     folder = Path(folder)
-    settings = dict(_settings(folder / SETTINGS)) if (folder / SETTINGS).is_file() else {}
-    if "added_tokens_decoder" not in settings and (folder / SPECIAL_MAP).is_file():
-        settings |= _settings(folder / SPECIAL_MAP)
+    settings = read_object(folder / SETTINGS)
+    if "added_tokens_decoder" not in settings:
+        settings |= read_object(folder / SPECIAL_MAP)
     special = {name: _spelled(settings.get(name)) for name in SPECIAL}
     return {name: text for name, text in special.items() if text is not None}
 
 
-def _settings(path: Path) -> Mapping[str, Any]:
-    settings = read_json(path)
-    if not isinstance(settings, Mapping):
-        raise ValueError(f"{path}: expected an object, got {shown(settings)}")
-    return settings
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the fields of an optional JSON file. Raises `ValueError` if the file is damaged or is not an object."""
+    found = read_json(path) if path.is_file() else {}
+    if not isinstance(found, dict):
+        raise ValueError(f"{path}: expected an object, got {shown(found)}")
+    return found
 
 
 def _spelled(token: object) -> str | None:

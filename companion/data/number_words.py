@@ -17,6 +17,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from companion.data.batches import IGNORE
+from companion.data.near_duplicates import mixed
 from companion.data.number_names import MOST, Language, PieceKind, language
 from companion.ground.fields import require_whole
 from companion.ground.padding import padded
@@ -47,10 +48,8 @@ def is_held_out(number: int) -> bool:
 
 @lru_cache
 def _held_out() -> np.ndarray:
-    x = np.arange(MOST, dtype=np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return (x ^ (x >> np.uint64(31))) % np.uint64(HELD_OUT) == 0
+    numbers = np.arange(MOST, dtype=np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    return mixed(numbers) % np.uint64(HELD_OUT) == 0
 
 
 @lru_cache

@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from companion.data.chat_template import SETTINGS, special_tokens
+from companion.data.chat_template import SETTINGS, read_object, special_tokens
 from companion.data.tokenizer import library_faults
 from companion.files.gguf.tokenizers import UNREADABLE
 from companion.ground.fields import shown, why
@@ -217,7 +217,7 @@ def _from_merges(folder: Path) -> Tokenizer:
     and splits a text differently. The special tokens are those that the other files name.
     """
     _table(folder / "vocab.json")
-    settings = _object(folder / SETTINGS)
+    settings = read_object(folder / SETTINGS)
     kind = str(settings.get("tokenizer_class") or "GPT2Tokenizer").removesuffix("Fast")
     if kind not in ("GPT2Tokenizer", "Qwen2Tokenizer"):
         raise ValueError(
@@ -259,21 +259,13 @@ def _added(folder: Path, settings: Mapping[str, Any]) -> list[AddedToken]:
             return [AddedToken(**token) for _, token in rows]
     names = special_tokens(folder).values()
     special = [AddedToken(name, normalized=False, special=True) for name in dict.fromkeys(("<|endoftext|>", *names))]
-    known = _table(folder / "vocab.json") | (added := _object(folder / "added_tokens.json"))
+    known = _table(folder / "vocab.json") | (added := read_object(folder / "added_tokens.json"))
     others = [
         AddedToken(name, normalized=True)
         for name in sorted(added, key=lambda name: added[name])
         if name not in set(names)
     ]
     return sorted((one for one in [*others, *special] if one.content in known), key=lambda one: known[one.content])
-
-
-def _object(path: Path) -> dict[str, Any]:
-    """Return the fields of an optional JSON file. Raises `ValueError` if the file is damaged or is not an object."""
-    found = read_json(path) if path.is_file() else {}
-    if not isinstance(found, dict):
-        raise ValueError(f"{path}: expected an object, got {shown(found)}")
-    return found
 
 
 def _table(path: Path) -> dict[str, int]:

@@ -18,6 +18,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from inspect import cleandoc
 from itertools import combinations
 
 from companion.data.corpora import Document
@@ -99,6 +100,12 @@ class Plot:
     holds: Mapping[str, str]
 
 
+def _beats(text: str) -> tuple[tuple[str, ...], ...]:
+    """Return the beats in a text: blank lines separate them, a line is a wording, and "-" means "leave it out"."""
+    beats = cleandoc(text).split("\n\n")
+    return tuple(tuple("" if line == "-" else line for line in beat.split("\n")) for beat in beats)
+
+
 _OPEN = (
     "Once there was {hero:a} named {hero}.",
     "Once upon a time there lived {hero:a} named {hero}.",
@@ -123,53 +130,49 @@ PLOTS: Mapping[str, Plot] = {
         (
             _OPEN,
             _OWN,
-            (
-                "One {time} {hero} took the {thing:noun} to the {place}.",
-                "One {time} {hero:he} went to the {place} and played with the {thing:noun}.",
-                "One {time} {hero:the} carried it all the way to the {place}.",
-            ),
-            (
-                "But when {hero:he} came home, the {thing:noun} was gone.",
-                "In the evening {hero} saw that {hero:he} had lost the {thing}.",
-                "When {hero:he} wanted to go home, {hero:he} could not find the {thing:noun}.",
-            ),
-            ("{hero} sat down and cried.", "{hero:The} was very sad.", "{hero} looked and looked, and began to cry."),
+            *_beats("""
+                One {time} {hero} took the {thing:noun} to the {place}.
+                One {time} {hero:he} went to the {place} and played with the {thing:noun}.
+                One {time} {hero:the} carried it all the way to the {place}.
+
+                But when {hero:he} came home, the {thing:noun} was gone.
+                In the evening {hero} saw that {hero:he} had lost the {thing}.
+                When {hero:he} wanted to go home, {hero:he} could not find the {thing:noun}.
+
+                {hero} sat down and cried.
+                {hero:The} was very sad.
+                {hero} looked and looked, and began to cry.
+            """),
             _MEET[:2],
-            (
-                '"Why are you crying, {hero}?" asked {friend}.',
-                '"What is wrong?" asked {friend:the}.',
-                '"You look so sad, {hero}," said {friend:the}.',
-            ),
-            (
-                '"I have lost my {thing}," said {hero}.',
-                '"My {thing:noun} is gone," said {hero:the}.',
-                '"I had my {thing} near the {place}, and now it is gone," said {hero}.',
-            ),
-            (
-                "They went back to the {place} and looked everywhere.",
-                '"Then we will look for it near the {place}," said {friend}.',
-                "So the two went to the {place}.",
-            ),
-            (
-                "Under a big leaf {friend} found the {thing}.",
-                "It was {friend} who saw the {thing:noun} behind a stone.",
-                'After a while {friend:the} called, "Here is your {thing}!"',
-            ),
-            (
-                "{friend} gave the {thing:noun} back to {hero}.",
-                "{friend:He} gave it to {hero}.",
-                "{hero} got {hero:his} {thing:noun} back.",
-            ),
-            (
-                '{hero} was happy again. "Thank you, {friend}!" {hero:he} said.',
-                '"Thank you, {friend}," said {hero}, and {hero:he} laughed.',
-                "{hero:The} was so glad that {hero:he} hugged {friend}.",
-            ),
-            (
-                "",
-                "From that day on {hero} and {friend:the} were friends.",
-                "And {hero} never left the {thing:noun} near the {place} again.",
-            ),
+            *_beats("""
+                "Why are you crying, {hero}?" asked {friend}.
+                "What is wrong?" asked {friend:the}.
+                "You look so sad, {hero}," said {friend:the}.
+
+                "I have lost my {thing}," said {hero}.
+                "My {thing:noun} is gone," said {hero:the}.
+                "I had my {thing} near the {place}, and now it is gone," said {hero}.
+
+                They went back to the {place} and looked everywhere.
+                "Then we will look for it near the {place}," said {friend}.
+                So the two went to the {place}.
+
+                Under a big leaf {friend} found the {thing}.
+                It was {friend} who saw the {thing:noun} behind a stone.
+                After a while {friend:the} called, "Here is your {thing}!"
+
+                {friend} gave the {thing:noun} back to {hero}.
+                {friend:He} gave it to {hero}.
+                {hero} got {hero:his} {thing:noun} back.
+
+                {hero} was happy again. "Thank you, {friend}!" {hero:he} said.
+                "Thank you, {friend}," said {hero}, and {hero:he} laughed.
+                {hero:The} was so glad that {hero:he} hugged {friend}.
+
+                -
+                From that day on {hero} and {friend:the} were friends.
+                And {hero} never left the {thing:noun} near the {place} again.
+            """),
         ),
         {"hero": "thing"},
     ),
@@ -178,41 +181,38 @@ PLOTS: Mapping[str, Plot] = {
         (
             _OPEN,
             _OWN,
-            (
-                "One {time} {hero} let the {thing:noun} fall into the water near the {place}.",
-                "One {time} the wind took the {thing} away, over the {place} and far off.",
-                "One {time} {hero:he} took it to the {place}, and on the way home {hero:he} lost it.",
-            ),
-            ("{hero} was very sad.", "{hero:The} cried all the way home.", "{hero} could not stop crying."),
+            *_beats("""
+                One {time} {hero} let the {thing:noun} fall into the water near the {place}.
+                One {time} the wind took the {thing} away, over the {place} and far off.
+                One {time} {hero:he} took it to the {place}, and on the way home {hero:he} lost it.
+
+                {hero} was very sad.
+                {hero:The} cried all the way home.
+                {hero} could not stop crying.
+            """),
             _MEET[:2],
-            (
-                '"My {thing} is gone," said {hero}.',
-                '"I have lost my {thing:noun}, and I will never get it back," said {hero:the}.',
-            ),
-            (
-                '"We will look for it," said {friend}.',
-                '"Let us go to the {place} and look," said {friend:the}.',
-            ),
-            (
-                "They looked near the {place} until it was dark, but they did not find it.",
-                "They looked everywhere, but the {thing:noun} was not there.",
-            ),
-            (
-                "Then {friend} went home and came back with {other:a}.",
-                '"Wait here," said {friend}, and {friend:he} ran home and came back with {other:a}.',
-            ),
-            (
-                '"I will give you my {other}," said {friend}.',
-                '"This {other:noun} is for you, {hero}," {friend:he} said.',
-            ),
-            (
-                "{hero} took the {other:noun} and smiled.",
-                '"Thank you, {friend}," said {hero}. "You are kind."',
-            ),
-            (
-                "The {thing} never came back, but now {hero} had the {other} and a friend.",
-                "So {hero} lost the {thing:noun}, and {friend} gave {hero:him} the {other:noun}.",
-            ),
+            *_beats("""
+                "My {thing} is gone," said {hero}.
+                "I have lost my {thing:noun}, and I will never get it back," said {hero:the}.
+
+                "We will look for it," said {friend}.
+                "Let us go to the {place} and look," said {friend:the}.
+
+                They looked near the {place} until it was dark, but they did not find it.
+                They looked everywhere, but the {thing:noun} was not there.
+
+                Then {friend} went home and came back with {other:a}.
+                "Wait here," said {friend}, and {friend:he} ran home and came back with {other:a}.
+
+                "I will give you my {other}," said {friend}.
+                "This {other:noun} is for you, {hero}," {friend:he} said.
+
+                {hero} took the {other:noun} and smiled.
+                "Thank you, {friend}," said {hero}. "You are kind."
+
+                The {thing} never came back, but now {hero} had the {other} and a friend.
+                So {hero} lost the {thing:noun}, and {friend} gave {hero:him} the {other:noun}.
+            """),
         ),
         {"hero": "other"},
     ),
@@ -221,48 +221,41 @@ PLOTS: Mapping[str, Plot] = {
         (
             _OPEN,
             _OWN[:2],
-            (
-                "But {hero:he} wished for {other:a}.",
-                "But what {hero:he} wanted most was {other:a}.",
-                "Every night {hero:he} dreamed of {other:a}.",
-            ),
-            (
-                "One {time} {hero} went to the {place}.",
-                "One {time} {hero:the} walked to the {place} with the {thing:noun}.",
-            ),
+            *_beats("""
+                But {hero:he} wished for {other:a}.
+                But what {hero:he} wanted most was {other:a}.
+                Every night {hero:he} dreamed of {other:a}.
+
+                One {time} {hero} went to the {place}.
+                One {time} {hero:the} walked to the {place} with the {thing:noun}.
+            """),
             _MEET[1:],
-            (
-                "{friend} had {other:a}!",
-                "{friend:The} was playing with {other:a}.",
-                "And what did {friend} have? It was {other:a}.",
-            ),
-            (
-                '"What a fine {other:noun}!" said {hero}.',
-                '"I wish I had your {other}," said {hero:the}.',
-            ),
-            (
-                '"And I wish I had your {thing}," said {friend}.',
-                '"I like your {thing:noun} better," said {friend:the}.',
-            ),
-            (
-                '"Then let us swap," said {hero}.',
-                '"Shall we swap, {friend}?" asked {hero:the}.',
-                '"Take my {thing:noun}, and give me your {other:noun}," said {hero}.',
-            ),
-            (
-                "So {hero} gave {friend} the {thing}, and {friend} gave {hero} the {other}.",
-                "{hero} gave away the {thing:noun} and got the {other:noun}.",
-                "{friend} took the {thing:noun}, and {hero} took the {other:noun}.",
-            ),
-            (
-                "",
-                "They played near the {place} until the sun went down.",
-                "{friend:The} laughed, and {hero} laughed too.",
-            ),
-            (
-                "Now {hero} had the {other}, and {friend} had the {thing}.",
-                "{hero} went home with the {other}, and {friend} went home with the {thing}.",
-            ),
+            *_beats("""
+                {friend} had {other:a}!
+                {friend:The} was playing with {other:a}.
+                And what did {friend} have? It was {other:a}.
+
+                "What a fine {other:noun}!" said {hero}.
+                "I wish I had your {other}," said {hero:the}.
+
+                "And I wish I had your {thing}," said {friend}.
+                "I like your {thing:noun} better," said {friend:the}.
+
+                "Then let us swap," said {hero}.
+                "Shall we swap, {friend}?" asked {hero:the}.
+                "Take my {thing:noun}, and give me your {other:noun}," said {hero}.
+
+                So {hero} gave {friend} the {thing}, and {friend} gave {hero} the {other}.
+                {hero} gave away the {thing:noun} and got the {other:noun}.
+                {friend} took the {thing:noun}, and {hero} took the {other:noun}.
+
+                -
+                They played near the {place} until the sun went down.
+                {friend:The} laughed, and {hero} laughed too.
+
+                Now {hero} had the {other}, and {friend} had the {thing}.
+                {hero} went home with the {other}, and {friend} went home with the {thing}.
+            """),
         ),
         {"hero": "other", "friend": "thing"},
     ),
@@ -271,49 +264,41 @@ PLOTS: Mapping[str, Plot] = {
         (
             _OPEN,
             _OWN,
-            (
-                "One {time} {hero} threw the {thing:noun} so high that it stayed in a tree near the {place}.",
-                "One {time} the wind blew the {thing} onto a roof near the {place}.",
-                "One {time} a bird took the {thing:noun} and dropped it on a wall near the {place}.",
-            ),
-            (
-                "{hero:He} jumped and jumped, but {hero:he} was too small.",
-                "{hero} tried to climb up, but {hero:he} fell down again.",
-                "It was much too high for {hero}.",
-            ),
-            (
-                "{friend}, {friend:a}, saw it.",
-                "A little later {friend:a} named {friend} came to the {place}.",
-            ),
-            (
-                '"Can you help me, {friend}?" asked {hero}.',
-                '"My {thing:noun} is up there, and I am too small," said {hero:the}.',
-                '"Please help me to get my {thing}," said {hero}.',
-            ),
-            (
-                '"I can climb," said {friend}.',
-                '"Of course I will help you, {hero}," said {friend:the}.',
-                '"Stand on my back, {hero}," said {friend}.',
-            ),
-            (
-                "{friend} was strong, and soon they had the {thing:noun} down.",
-                "With the help of {friend} the {thing} was soon down.",
-                "It took a while, but then {friend:the} had it in {friend:his} paws.",
-            ),
-            (
-                "{friend} gave {hero} the {thing:noun}.",
-                '"Here is your {thing}, {hero}," said {friend}.',
-            ),
-            (
-                '"Thank you, {friend}," said {hero}. "Now we will play together!"',
-                '{hero} danced for joy. "Thank you!" {hero:he} said to {friend}.',
-                "{hero:The} thanked {friend}.",
-            ),
-            (
-                "They played with the {thing} until it was dark.",
-                "All day the two played with the {thing:noun} near the {place}.",
-                "In the evening {hero} took the {thing} home.",
-            ),
+            *_beats("""
+                One {time} {hero} threw the {thing:noun} so high that it stayed in a tree near the {place}.
+                One {time} the wind blew the {thing} onto a roof near the {place}.
+                One {time} a bird took the {thing:noun} and dropped it on a wall near the {place}.
+
+                {hero:He} jumped and jumped, but {hero:he} was too small.
+                {hero} tried to climb up, but {hero:he} fell down again.
+                It was much too high for {hero}.
+
+                {friend}, {friend:a}, saw it.
+                A little later {friend:a} named {friend} came to the {place}.
+
+                "Can you help me, {friend}?" asked {hero}.
+                "My {thing:noun} is up there, and I am too small," said {hero:the}.
+                "Please help me to get my {thing}," said {hero}.
+
+                "I can climb," said {friend}.
+                "Of course I will help you, {hero}," said {friend:the}.
+                "Stand on my back, {hero}," said {friend}.
+
+                {friend} was strong, and soon they had the {thing:noun} down.
+                With the help of {friend} the {thing} was soon down.
+                It took a while, but then {friend:the} had it in {friend:his} paws.
+
+                {friend} gave {hero} the {thing:noun}.
+                "Here is your {thing}, {hero}," said {friend}.
+
+                "Thank you, {friend}," said {hero}. "Now we will play together!"
+                {hero} danced for joy. "Thank you!" {hero:he} said to {friend}.
+                {hero:The} thanked {friend}.
+
+                They played with the {thing} until it was dark.
+                All day the two played with the {thing:noun} near the {place}.
+                In the evening {hero} took the {thing} home.
+            """),
         ),
         {"hero": "thing"},
     ),
@@ -321,56 +306,45 @@ PLOTS: Mapping[str, Plot] = {
         {"hero": "person", "friend": "person", "thing": "thing", "place": "place", "box": "box", "second": "box"},
         (
             _OPEN,
-            (
-                "{hero:He} had a friend, {friend:a} named {friend}.",
-                "{friend}, {friend:a}, was {hero:his} best friend.",
-            ),
-            (
-                "{hero} had {thing:a}.",
-                "They often played with {thing:a} that {hero} had found.",
-            ),
-            (
-                "One evening {hero} put the {thing:noun} into the {box}.",
-                "{hero:The} laid the {thing} in the {box} and closed it.",
-            ),
-            (
-                "Then {hero} went to the {place}.",
-                "Then {hero:he} left the house and walked to the {place}.",
-            ),
-            (
-                "While {hero} was away, {friend} took the {thing:noun} out of the {box} and put it into the {second}.",
-                "{friend} opened the {box}, took the {thing} and hid it in the {second}.",
-            ),
-            (
-                "{hero:The} was at the {place} and saw nothing of this.",
-                "{hero} did not know it, for {hero:he} was at the {place}.",
-            ),
-            (
-                "When {hero} came back, {hero:he} looked into the {box}.",
-                "{hero} came back and wanted to play, so {hero:he} opened the {box}.",
-            ),
-            (
-                "But the {box} was empty!",
-                "But there was no {thing:noun} in the {box}.",
-            ),
-            (
-                '"Where is my {thing:noun}?" asked {hero}.',
-                '"Somebody has taken my {thing}!" cried {hero:the}.',
-            ),
-            (
-                '{friend} laughed. "Look into the {second}, {hero}!"',
-                '"I hid it in the {second}," said {friend}.',
-                '"It is not in the {box}, it is in the {second}," said {friend:the}.',
-            ),
-            (
-                "{hero} opened the {second}, and there was the {thing}.",
-                "And there it was: the {thing} lay in the {second}, and {hero} took it out.",
-            ),
-            (
-                "",
-                "{hero} laughed too.",
-                '"Next time I will hide it from you, {friend}," said {hero}.',
-            ),
+            *_beats("""
+                {hero:He} had a friend, {friend:a} named {friend}.
+                {friend}, {friend:a}, was {hero:his} best friend.
+
+                {hero} had {thing:a}.
+                They often played with {thing:a} that {hero} had found.
+
+                One evening {hero} put the {thing:noun} into the {box}.
+                {hero:The} laid the {thing} in the {box} and closed it.
+
+                Then {hero} went to the {place}.
+                Then {hero:he} left the house and walked to the {place}.
+
+                While {hero} was away, {friend} took the {thing:noun} out of the {box} and put it into the {second}.
+                {friend} opened the {box}, took the {thing} and hid it in the {second}.
+
+                {hero:The} was at the {place} and saw nothing of this.
+                {hero} did not know it, for {hero:he} was at the {place}.
+
+                When {hero} came back, {hero:he} looked into the {box}.
+                {hero} came back and wanted to play, so {hero:he} opened the {box}.
+
+                But the {box} was empty!
+                But there was no {thing:noun} in the {box}.
+
+                "Where is my {thing:noun}?" asked {hero}.
+                "Somebody has taken my {thing}!" cried {hero:the}.
+
+                {friend} laughed. "Look into the {second}, {hero}!"
+                "I hid it in the {second}," said {friend}.
+                "It is not in the {box}, it is in the {second}," said {friend:the}.
+
+                {hero} opened the {second}, and there was the {thing}.
+                And there it was: the {thing} lay in the {second}, and {hero} took it out.
+
+                -
+                {hero} laughed too.
+                "Next time I will hide it from you, {friend}," said {hero}.
+            """),
         ),
         {"hero": "thing"},
     ),
@@ -378,50 +352,40 @@ PLOTS: Mapping[str, Plot] = {
         {"hero": "person", "friend": "person", "thing": "thing", "place": "place", "time": "time"},
         (
             _OPEN,
-            (
-                "{hero:His} friend {friend}, {friend:a}, had {thing:a}.",
-                "{friend:A} named {friend} was {hero:his} friend, and {friend:he} had {thing:a}.",
-            ),
-            (
-                '"May I borrow your {thing:noun}, {friend}?" asked {hero}.',
-                '"Please lend me your {thing}, {friend}," said {hero:the}.',
-            ),
-            (
-                '"Yes, but take care of it," said {friend}.',
-                '"Take it, {hero}, and bring it back," said {friend:the}.',
-            ),
-            (
-                "One {time} {hero} ran to the {place} with the {thing:noun}.",
-                "One {time} {hero:the} carried it to the {place}.",
-            ),
-            (
-                "{hero:He} fell over a stone, and the {thing:noun} broke.",
-                "There {hero} dropped the {thing:noun}, and it broke in two.",
-            ),
-            (
-                '{hero} was afraid. "What will {friend} say?" {hero:he} thought.',
-                "{hero:The} wanted to hide it near the {place}, for {hero:he} was afraid.",
-            ),
-            (
-                "But {hero:he} went to {friend} and told {friend:him} everything.",
-                "But then {hero} took the {thing:noun} back to {friend}.",
-            ),
-            (
-                '"I broke your {thing}, {friend}. I am sorry," said {hero}.',
-                '"I am sorry, {friend}," said {hero:the}. "Your {thing:noun} is broken."',
-            ),
-            (
-                "{friend} was sad, but {friend:he} was not angry.",
-                '"It is good that you told me, {hero}," said {friend}.',
-            ),
-            (
-                "They mended the {thing:noun} with a little glue.",
-                "{hero} worked all night and mended the {thing:noun}.",
-            ),
-            (
-                "Soon the {thing} was as good as new, and {friend} had it back.",
-                "In the end {friend} had {friend:his} {thing} again, and {hero} was glad.",
-            ),
+            *_beats("""
+                {hero:His} friend {friend}, {friend:a}, had {thing:a}.
+                {friend:A} named {friend} was {hero:his} friend, and {friend:he} had {thing:a}.
+
+                "May I borrow your {thing:noun}, {friend}?" asked {hero}.
+                "Please lend me your {thing}, {friend}," said {hero:the}.
+
+                "Yes, but take care of it," said {friend}.
+                "Take it, {hero}, and bring it back," said {friend:the}.
+
+                One {time} {hero} ran to the {place} with the {thing:noun}.
+                One {time} {hero:the} carried it to the {place}.
+
+                {hero:He} fell over a stone, and the {thing:noun} broke.
+                There {hero} dropped the {thing:noun}, and it broke in two.
+
+                {hero} was afraid. "What will {friend} say?" {hero:he} thought.
+                {hero:The} wanted to hide it near the {place}, for {hero:he} was afraid.
+
+                But {hero:he} went to {friend} and told {friend:him} everything.
+                But then {hero} took the {thing:noun} back to {friend}.
+
+                "I broke your {thing}, {friend}. I am sorry," said {hero}.
+                "I am sorry, {friend}," said {hero:the}. "Your {thing:noun} is broken."
+
+                {friend} was sad, but {friend:he} was not angry.
+                "It is good that you told me, {hero}," said {friend}.
+
+                They mended the {thing:noun} with a little glue.
+                {hero} worked all night and mended the {thing:noun}.
+
+                Soon the {thing} was as good as new, and {friend} had it back.
+                In the end {friend} had {friend:his} {thing} again, and {hero} was glad.
+            """),
         ),
         {"friend": "thing"},
     ),
@@ -436,50 +400,40 @@ PLOTS: Mapping[str, Plot] = {
         },
         (
             _OPEN,
-            (
-                "{hero:His} friend was {friend:a} named {friend}.",
-                "{hero} had a friend, {friend:a} named {friend}.",
-            ),
-            (
-                "Tomorrow was the birthday of {friend}, who wished for {thing:a}.",
-                '"Tomorrow is my birthday," said {friend}, "and I wish for {thing:a}."',
-            ),
-            (
-                "But {hero} had no {thing:noun}. All {hero:he} had was {other:a}.",
-                "{hero:The} had nothing to give but {other:a}.",
-            ),
-            (
-                "So {hero} took the {other:noun} and went to the {place}.",
-                "{hero:He} went to the {place} with the {other:noun} in {hero:his} paw.",
-            ),
-            (
-                "At the {place} {hero:he} met {third:a} named {third}, who had {thing:a}.",
-                "There stood {third}, {third:a}, with {thing:a}.",
-            ),
-            (
-                '"Will you give me the {thing} for my {other}?" asked {hero}.',
-                '"I need your {thing:noun}, {third}," said {hero}. "You may have my {other:noun}."',
-            ),
-            (
-                '"Gladly," said {third:the}, and {third:he} took the {other}.',
-                '"I always wanted {other:a}," said {third}.',
-            ),
-            (
-                "{hero} ran home from the {place} with the {thing:noun}.",
-                "{hero} thanked {third} and carried the {thing:noun} home.",
-            ),
-            (
-                "The next day {hero} gave the {thing} to {friend}.",
-                '"This is for you, {friend}," said {hero} the next day, and gave {friend:him} the {thing}.',
-            ),
-            (
-                '{friend} jumped for joy. "Thank you, {hero}!"',
-                "{friend:The} was so happy that {friend:he} hugged {hero}.",
-            ),
-            (
-                "Now {friend} had the {thing}, {third} had the {other}, and {hero} had a happy friend.",
-                "{third} kept the {other}, {friend} kept the {thing}, and {hero} was the happiest of all.",
-            ),
+            *_beats("""
+                {hero:His} friend was {friend:a} named {friend}.
+                {hero} had a friend, {friend:a} named {friend}.
+
+                Tomorrow was the birthday of {friend}, who wished for {thing:a}.
+                "Tomorrow is my birthday," said {friend}, "and I wish for {thing:a}."
+
+                But {hero} had no {thing:noun}. All {hero:he} had was {other:a}.
+                {hero:The} had nothing to give but {other:a}.
+
+                So {hero} took the {other:noun} and went to the {place}.
+                {hero:He} went to the {place} with the {other:noun} in {hero:his} paw.
+
+                At the {place} {hero:he} met {third:a} named {third}, who had {thing:a}.
+                There stood {third}, {third:a}, with {thing:a}.
+
+                "Will you give me the {thing} for my {other}?" asked {hero}.
+                "I need your {thing:noun}, {third}," said {hero}. "You may have my {other:noun}."
+
+                "Gladly," said {third:the}, and {third:he} took the {other}.
+                "I always wanted {other:a}," said {third}.
+
+                {hero} ran home from the {place} with the {thing:noun}.
+                {hero} thanked {third} and carried the {thing:noun} home.
+
+                The next day {hero} gave the {thing} to {friend}.
+                "This is for you, {friend}," said {hero} the next day, and gave {friend:him} the {thing}.
+
+                {friend} jumped for joy. "Thank you, {hero}!"
+                {friend:The} was so happy that {friend:he} hugged {hero}.
+
+                Now {friend} had the {thing}, {third} had the {other}, and {hero} had a happy friend.
+                {third} kept the {other}, {friend} kept the {thing}, and {hero} was the happiest of all.
+            """),
         ),
         {"friend": "thing", "third": "other"},
     ),
@@ -487,50 +441,40 @@ PLOTS: Mapping[str, Plot] = {
         {"hero": "person", "friend": "person", "food": "food", "place": "place", "time": "time"},
         (
             _OPEN,
-            (
-                "One {time} {hero:he} was eating {food:a} near the {place}.",
-                "One {time} {hero} sat near the {place} with {food:a}.",
-            ),
-            (
-                "{friend:A} named {friend} came by and was very hungry.",
-                "Then came {friend}, {friend:a}, who had eaten nothing all day.",
-            ),
-            (
-                '"Will you give me a piece of your {food:noun}, {hero}?" asked {friend}.',
-                '"Please, {hero}, may I have some of the {food}?" asked {friend:the}.',
-            ),
-            (
-                '"No, the {food:noun} is mine," said {hero}.',
-                '"No," said {hero:the}, "I want to eat it alone."',
-            ),
-            (
-                "{friend} went away, sad and hungry.",
-                "So {friend:the} walked on and got nothing.",
-            ),
-            (
-                "But on the way home {hero} fell into a deep hole near the {place}.",
-                "Soon after, {hero:the} slipped and fell into the mud near the {place}.",
-            ),
-            (
-                '"Help! Help!" cried {hero}.',
-                "{hero} called for help, but nobody came.",
-            ),
-            (
-                "It was {friend} who heard {hero:him} and pulled {hero:him} out.",
-                "Then {friend} came running and helped {hero:him} out.",
-            ),
-            (
-                "{hero} was ashamed, for {hero:he} had been unkind to {friend}.",
-                '"You helped me, and I gave you nothing, {friend}," said {hero}.',
-            ),
-            (
-                '"Take the {food:noun}, {friend}," {hero:he} said.',
-                "{hero} broke the {food} in two and gave half of it to {friend}.",
-            ),
-            (
-                "They ate the {food:noun} together, and it had never tasted so good.",
-                "And from then on {hero} never ate {food:a} alone.",
-            ),
+            *_beats("""
+                One {time} {hero:he} was eating {food:a} near the {place}.
+                One {time} {hero} sat near the {place} with {food:a}.
+
+                {friend:A} named {friend} came by and was very hungry.
+                Then came {friend}, {friend:a}, who had eaten nothing all day.
+
+                "Will you give me a piece of your {food:noun}, {hero}?" asked {friend}.
+                "Please, {hero}, may I have some of the {food}?" asked {friend:the}.
+
+                "No, the {food:noun} is mine," said {hero}.
+                "No," said {hero:the}, "I want to eat it alone."
+
+                {friend} went away, sad and hungry.
+                So {friend:the} walked on and got nothing.
+
+                But on the way home {hero} fell into a deep hole near the {place}.
+                Soon after, {hero:the} slipped and fell into the mud near the {place}.
+
+                "Help! Help!" cried {hero}.
+                {hero} called for help, but nobody came.
+
+                It was {friend} who heard {hero:him} and pulled {hero:him} out.
+                Then {friend} came running and helped {hero:him} out.
+
+                {hero} was ashamed, for {hero:he} had been unkind to {friend}.
+                "You helped me, and I gave you nothing, {friend}," said {hero}.
+
+                "Take the {food:noun}, {friend}," {hero:he} said.
+                {hero} broke the {food} in two and gave half of it to {friend}.
+
+                They ate the {food:noun} together, and it had never tasted so good.
+                And from then on {hero} never ate {food:a} alone.
+            """),
         ),
         {"friend": "food"},
     ),
@@ -664,7 +608,6 @@ def swapped(story: Story) -> Iterator[tuple[str, str]]:
 
 
 def _told_with(story: Story, number: int, wrong: Mapping[str, Facts]) -> str:
-    """Return the story's text, with the facts about some roles changed in one sentence."""
     sorts = PLOTS[story.plot].roles
     roles = [{**story.roles, **wrong} if n == number else story.roles for n in range(len(story.beats))]
     return " ".join(_filled(beat, sorts, here) for beat, here in zip(story.beats, roles, strict=True))
@@ -704,7 +647,6 @@ def _facts(dice: random.Random, sort: str) -> Facts:
 
 
 def _filled(beat: str, sorts: Mapping[str, str], roles: Mapping[str, Facts]) -> str:
-    """Fill in a beat's slots with the text for each role."""
     return _SLOT.sub(lambda slot: _text_of(sorts[slot[1]], slot[2] or "", tuple(roles[slot[1]].items())), beat)
 
 
@@ -740,7 +682,6 @@ def _another(story: Story, role: str, key: str) -> Facts:
 
 
 def _options(sort: str, key: str) -> Sequence[str]:
-    """Return the possible values of one fact about a role."""
     if sort in _WORDS:
         return _WORDS[sort]
     pairs = CAST if sort == "person" else _SORTS[sort]
