@@ -28,7 +28,6 @@ TESTS = {
     ),
     "training/distributed/expert_parallel.py _Exchange": (HERE, "test_rows_of_other_processes"),
     "training/losses.py _InChunks": (LOSSES, "test_a_gradient_is_differentiated_again_or_says_that_it_is_not"),
-    "training/losses.py _Last": (LOSSES, "test_a_gradient_is_differentiated_again_or_says_that_it_is_not"),
     "training/losses.py _ThroughHead": (
         LOSSES,
         "test_a_gradient_through_the_head_is_not_differentiated_again_without_a_word",

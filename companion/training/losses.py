@@ -81,7 +81,7 @@ def cross_entropy_sum(
     More than `Limits.whole` logits are processed in chunks of tokens. In this case, no (token, vocab) tensors are
     created other than the logits and their gradient, in their own dtype. The plain formula would make five such tensors
     in fp32 (of 3.3 GB each for 16 x 1,024 tokens and 50,257 ids). The sum is the same up to rounding, but
-    differentiating its gradient raises `RuntimeError`.
+    `create_graph=True` raises `RuntimeError`.
 
     Args:
         logits: unnormalized scores.
@@ -97,9 +97,7 @@ def cross_entropy_sum(
     large = logits.numel() > _limits(logits).whole
     scored = _checked(targets, logits, smoothing, logits.shape[-1] if large else None)
     if large:
-        way_back = logits.flatten()[:0].sum()  # this is zero, and does not keep the logits in memory
-        total = _InChunks.apply(logits.flatten(0, 1), targets.flatten(), smoothing, way_back)
-        return total, scored.sum()
+        return _InChunks.apply(logits.flatten(0, 1), targets.flatten(), smoothing), scored.sum()
     z = wide(logits)
     try:
         total = F.cross_entropy(z.flatten(0, 1), targets.flatten(), ignore_index=IGNORE, reduction="sum")
@@ -134,8 +132,7 @@ def head_cross_entropy_sum(
         states, right = stream[scored], targets[scored]
     end = model.embedding if model.unembedding is None else model.unembedding
     weights = [p for p in (*end.parameters(), model.head_bias) if p is not None and p.requires_grad]
-    keep, way_back = torch.is_grad_enabled(), states.flatten()[:0].sum()
-    return _ThroughHead.apply(model, right, smoothing, keep, way_back, states, *weights), scored.sum()
+    return _ThroughHead.apply(model, right, smoothing, torch.is_grad_enabled(), states, *weights), scored.sum()
 
 
 def _checked(targets: Tensor, rows: Tensor, smoothing: float, vocab: int | None) -> Tensor:
@@ -167,23 +164,21 @@ def _limits(logits: Tensor) -> Limits:
 class _InChunks(torch.autograd.Function):
     """Compute `cross_entropy_sum` for (token, vocab) logits, in chunks of tokens.
 
-    The gradient uses the same exponentials as the loss, so it is computed in the forward pass and stored. `way_back` is
-    any number computed from the logits. When the gradient is differentiated, it connects the gradient to the logits,
-    and so to `_Last`.
+    The gradient uses the same exponentials as the loss, so it is computed in the forward pass and stored.
     """
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, targets: Tensor, smoothing: float, way_back: Tensor) -> Tensor:
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
         found = torch.empty_like(logits) if ctx.needs_input_grad[0] else None
         nats = _nats(logits, targets, smoothing, found)
         if found is not None:
             ctx.logits = logits.numel()
-            ctx.save_for_backward(found, way_back)
+            ctx.save_for_backward(found)
         return nats
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return *_scaled(ctx, grad), None, None, None
+        return *_scaled(ctx, grad), None, None
 
 
 def _nats(logits: Tensor, targets: Tensor, smoothing: float, found: Tensor | None) -> Tensor:
@@ -218,10 +213,12 @@ def _nats(logits: Tensor, targets: Tensor, smoothing: float, found: Tensor | Non
 
 def _scaled(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     """Return the gradients that the forward pass has stored, multiplied by the gradient of the loss."""
-    *found, way_back = ctx.saved_tensors
-    if torch.is_grad_enabled():  # with create_graph=True
-        return tuple(None if one is None else _Last.apply(one * grad, way_back, ctx.logits) for one in found)
-    return tuple(None if one is None else one * grad for one in found)
+    if torch.is_grad_enabled():  # with create_graph=True; the second derivative would silently lack a term
+        raise RuntimeError(
+            "the gradient of the cross-entropy cannot be differentiated twice for this many logits; expected at most "
+            f"{_limits(grad).whole:,} (batch * token * vocab), got {ctx.logits:,}"
+        )
+    return tuple(None if one is None else one * grad for one in ctx.saved_tensors)
 
 
 class _ThroughHead(torch.autograd.Function):
@@ -229,14 +226,7 @@ class _ThroughHead(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        model: Transformer,
-        targets: Tensor,
-        smoothing: float,
-        keep: bool,
-        way_back: Tensor,
-        states: Tensor,
-        *weights: Tensor,
+        ctx: Any, model: Transformer, targets: Tensor, smoothing: float, keep: bool, states: Tensor, *weights: Tensor
     ) -> Tensor:
         rows = max(1, _limits(states).made // model.config.vocab)
         back = torch.empty_like(states) if keep else states
@@ -257,32 +247,12 @@ class _ThroughHead(torch.autograd.Function):
                 sums = [new if old is None else old.add_(new) for old, new in zip(sums, more, strict=True)]
         if keep:
             ctx.logits = len(states) * model.config.vocab
-            ctx.save_for_backward(back, *sums, way_back)
+            ctx.save_for_backward(back, *sums)
         return nats
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return None, None, None, None, None, *_scaled(ctx, grad)
-
-
-class _Last(torch.autograd.Function):
-    """A gradient that raises an error when it is differentiated.
-
-    PyTorch's `once_differentiable` raises no error if the incoming gradient is a constant, as it is for a loss, so the
-    second derivative would silently lack a term.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, gradient: Tensor, way_back: Tensor, logits: int) -> Tensor:
-        ctx.logits = logits
-        return gradient.view_as(gradient)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        raise RuntimeError(
-            "the gradient of the cross-entropy cannot be differentiated twice for this many logits; expected at most "
-            f"{_limits(grad).whole:,} (batch * token * vocab), got {ctx.logits:,}"
-        )
+        return None, None, None, None, *_scaled(ctx, grad)
 
 
 def routing_loss(

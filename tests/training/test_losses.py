@@ -326,8 +326,5 @@ def test_a_gradient_is_differentiated_again_or_says_that_it_is_not(monkeypatch: 
     logits = torch.randn(2, 3, 5, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(penalised, logits)
     monkeypatch.setattr(losses, "ON_CPU", losses.Limits(whole=29, chunk=10))
-    assert penalised(logits).item() > 0
     with pytest.raises(RuntimeError, match="cannot be differentiated twice.* at most 29 .*got 30"):
-        penalised(logits).backward()
-    with pytest.raises(RuntimeError, match="cannot be differentiated twice"):
-        torch.autograd.grad(penalised(logits), logits)
+        penalised(logits)
