@@ -34,7 +34,7 @@ from companion.files.models import CONFIG, WEIGHTS, load_model, load_tensors, re
 from companion.ground.atomic import sync_folder, write_atomic, writing
 from companion.ground.fields import shown
 from companion.layers.low_rank import low_rank_layers
-from companion.training.checksummed_records import checksum_of, checksummed, read_checksummed
+from companion.training.checksummed_records import Record, checksum_of, checksummed, read_checksummed
 from companion.transformer import Transformer
 
 OPTIMIZER, STATE = "optimizer.safetensors", "state.json"
@@ -50,17 +50,7 @@ class Saved(NamedTuple):
     weights: dict[str, Tensor]
     optimizer: dict[str, Tensor]
     done: int
-    log: str | None = None
-
-
-class Seals(NamedTuple):
-    """Digests of run.json and of the log so far, which a checkpoint stores for its run. See `checksummed_records`."""
-
-    run: str = ""
-    log: str | None = None
-
-
-_NONE = Seals()
+    log: str
 
 
 class Checkpoints:
@@ -108,8 +98,9 @@ class Checkpoints:
         *,
         done: int,
         keep: int,
+        run: str,
+        log: str,
         error: float | None = None,
-        seals: Seals = _NONE,
     ) -> Path:
         """Write the checkpoint after update `done`, then remove all but the last `keep` and the best.
 
@@ -119,9 +110,10 @@ class Checkpoints:
             optimizer: the optimizer state, keyed by name.
             done: number of updates made so far.
             keep: number of recent checkpoints to keep.
+            run: digest of run.json, or "" without this file.
+            log: digest of the log so far.
             error: score of the model, where smaller is better; a checkpoint with `None` was not measured and cannot be
                 the best.
-            seals: digests of the run's other files.
 
         Raises:
             NotWritten: if the disk is full, or writing fails for another reason. Older checkpoints are not affected.
@@ -141,16 +133,13 @@ class Checkpoints:
                     else:
                         save_model(draft, model, weights=weights)
                     save_tensors(draft / OPTIMIZER, optimizer)
-                    state: dict[str, Any] = {
+                    state = {
                         "done": done,
                         "best": self._better(done, error, _best(before)),
                         "sha256": {name: _digest(draft / name) for name in (*_files(draft), OPTIMIZER)},
+                        "log": log,
                     }
-                    if seals.log is not None:
-                        state["log"] = seals.log
-                    if seals.run:
-                        state = checksummed(state, seals.run)
-                    write_atomic(draft / STATE, json.dumps(state, indent=2) + "\n")
+                    write_atomic(draft / STATE, json.dumps(checksummed(state, run), indent=2) + "\n")
                     draft.rename(final)
                 finally:
                     shutil.rmtree(draft, ignore_errors=True)
@@ -259,31 +248,25 @@ def _best(folder: Path | None) -> dict[str, Any] | None:
     return None
 
 
-def _state(folder: Path) -> dict[str, Any]:
+def _state(folder: Path) -> Record:
     path = folder / STATE
     if not path.exists():
         raise ValueError(f"{path}: the checkpoint is damaged (the file is missing)")
     try:
         run = folder.parent.parent / "run.json"
-        digest = checksum_of(read_checksummed(run, "restore it from a backup")) if run.is_file() else None
+        digest = checksum_of(read_checksummed(run, "restore it from a backup")) if run.is_file() else ""
         state = read_checksummed(path, "the checkpoint is damaged", digest)
-        done, best = state["done"], state.get("best")  # earlier versions stored neither this nor checksums
-        if type(done) is not int or _name(done) != folder.name:
-            raise ValueError(f"done={shown(done)}: expected it to match the folder's name, {folder.name}")
-        if best is not None and not (type(best["update"]) is int and isinstance(best["error"], (int, float))):
-            raise ValueError(f"best={shown(dict(best))}: expected the number of an update and its error")
-        sums = state.get("sha256", {})
-        if not all(isinstance(value, str) for value in sums.values()):
-            raise ValueError("sha256: expected checksums as strings")
-        return {"done": done, "best": None if best is None else dict(best), "sha256": sums, "log": state.get("log")}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        if _name(state["done"]) != folder.name:
+            raise ValueError(f"done={shown(state['done'])}: expected it to match the folder's name, {folder.name}")
+        return state
+    except ValueError as error:
         why = str(error).removeprefix(f"{path}: ")
         raise ValueError(f"{path}: the checkpoint is damaged ({why})") from None
 
 
 def _check(folder: Path, state: Mapping[str, Any], names: tuple[str, ...]) -> None:
     for name in names:
-        if name in state["sha256"] and _digest(folder / name) != state["sha256"][name]:
+        if _digest(folder / name) != state["sha256"].get(name):
             raise ValueError(f"{folder / name}: the checkpoint is damaged (the file does not match its checksum)")
 
 

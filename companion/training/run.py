@@ -178,10 +178,7 @@ class Run:
         self.trainer = self.task.trainer(self.record["updates"], self.device, self.record["precision"], parallel)
 
     def _open_task(self) -> Task:
-        """Return the task of an existing run. Raises `ValueError` if the run's record or data has changed."""
-        if missing := {"updates", "evaluations", "precision", "text"} - self.record.keys():
-            file = self.folder.path / "run.json"
-            raise ValueError(f"{file}: the entry {min(missing)!r} is missing; the file is damaged")
+        """Return the task of an existing run. Raises `ValueError` if the run's data has changed."""
         try:
             task = open_task(self.settings, self.folder)
             self._check_data(task)
@@ -194,8 +191,6 @@ class Run:
         changed = differences(recorded(self.record), self.settings)
         if changed:
             lines = "\n  ".join(changed)
-            if self.record["settings"].get("data") == []:
-                lines += "\n  (the default text used to be the language reference; --data python continues with it)"
             raise ValueError(
                 f"{self.folder.path} holds a run with other settings:\n  {lines}\nuse the same settings to resume it, "
                 f"or another --out to start a new run, as in --out {self._unused}"
@@ -225,8 +220,7 @@ class Run:
         The settings contain only the name of the --model file, whose content may have changed since the run began. A
         field of the configuration that did not exist when the run began is taken to have its default value.
         """
-        known = self.record.get("model")
-        if known is not None and ModelConfig.from_json(json.dumps(known)) != self.task.config:
+        if ModelConfig.from_json(json.dumps(self.record["model"])) != self.task.config:
             name = f"--model {self.settings.model}" if isinstance(self.settings, Settings) else "--start"
             raise ValueError(
                 f"{name}: the run in {self.folder.path} started with a different file; restore the original "

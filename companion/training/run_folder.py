@@ -45,13 +45,11 @@ from companion.ground.atomic import write_atomic, writing
 from companion.ground.fields import parse_json, plain
 from companion.ground.lock import locked
 from companion.ground.reading import read_file
-from companion.training.checkpoints import Checkpoints, Saved, Seals, config_of
+from companion.training.checkpoints import Checkpoints, Saved, config_of
 from companion.training.checksummed_records import (
     DIGEST,
     SEAL,
     Record,
-    check_record,
-    check_result,
     checksum_of,
     checksummed,
     digest_of,
@@ -64,6 +62,7 @@ from companion.transformer import Transformer
 MACHINE_FIELDS = ("seconds", "tokens_per_second", "peak_share")
 """Fields of the log that depend on the machine, and differ between runs of the same command."""
 _LOCK, _TOKENIZER = ".lock", "tokenizer.json"
+_REMEDY = "restore it from a backup, or start a new run with another --out"
 _HEAD = 2**20
 """Number of bytes at the start of a file of weights that identify it; they include the header and are read quickly."""
 
@@ -149,15 +148,12 @@ class RunFolder:
         """
         if not self.exists:
             raise ValueError(f"{self.path}: expected the folder of a run, but it has no run.json; train a model first")
-        remedy = "restore it from a backup, or start a new run with another --out"
-        record = read_checksummed(self.path / "run.json", remedy)
-        check_record(record, remedy)
-        return record
+        return read_checksummed(self.path / "run.json", _REMEDY)
 
     @property
     def task(self) -> str:
         """Name of the run's task (see `companion.training.settings.TASKS`)."""
-        return str(self.record().get("settings", {}).get("task", TextSettings.task))
+        return str(self.record()["settings"]["task"])
 
     def tokenizer(self) -> BytePairTokenizer:
         """Return the tokenizer of a text run.
@@ -165,14 +161,13 @@ class RunFolder:
         Raises:
             ValueError: if the tokenizer is missing, damaged, or not the one that the run began with.
         """
-        path, remedy = self.path / _TOKENIZER, "restore it from a backup, or start a new run with another --out"
+        path = self.path / _TOKENIZER
         try:
             tokenizer = BytePairTokenizer.load(path)
         except ValueError as error:
-            raise ValueError(f"{error}; {remedy}") from None
-        wanted = self.record().get("sha256", {}).get(_TOKENIZER)  # earlier versions stored no digest
-        if wanted not in (None, _digest(path.read_bytes())):
-            raise ValueError(f"{path}: this is not the tokenizer that the run started with; {remedy}")
+            raise ValueError(f"{error}; {_REMEDY}") from None
+        if self.record()["sha256"].get(_TOKENIZER) != _digest(path.read_bytes()):
+            raise ValueError(f"{path}: this is not the tokenizer that the run started with; {_REMEDY}")
         return tokenizer
 
     def texts(self) -> dict[str, str]:
@@ -181,14 +176,12 @@ class RunFolder:
         Raises:
             ValueError: if a file is missing, or is not the one that the run began with.
         """
-        wanted, found = self.record().get("sha256", {}), {}
-        for name in TEXT_FILES:
+        found = {}
+        for name, wanted in self.record()["sha256"].items():
             path = self.path / name
-            if name in wanted and (not path.is_file() or _digest(path.read_bytes()) != wanted[name]):
-                remedy = "restore it from a backup, or start a new run with another --out"
-                raise ValueError(f"{path}: the file that this run started with is missing or was changed; {remedy}")
-            if name in wanted:
-                found[name] = path.read_text("utf-8")
+            if not path.is_file() or _digest(path.read_bytes()) != wanted:
+                raise ValueError(f"{path}: the file that this run started with is missing or was changed; {_REMEDY}")
+            found[name] = path.read_text("utf-8")
         return found
 
     def result(self) -> Record:
@@ -199,9 +192,7 @@ class RunFolder:
                 run.
         """
         remedy = "remove it, and the command that trained the run measures it again"
-        result = read_checksummed(self.path / "result.json", remedy, self._digest())
-        check_result(result, remedy)
-        return result
+        return read_checksummed(self.path / "result.json", remedy, self._digest())
 
     def finish(self, result: dict[str, Any]) -> None:
         """Write `result` as JSON, which marks the run as finished.
@@ -209,11 +200,11 @@ class RunFolder:
         Raises:
             NotWritten: if the disk is full; no partial file remains.
         """
-        write_atomic(self.path / "result.json", json.dumps(checksummed(result, self._digest() or ""), indent=2) + "\n")
+        write_atomic(self.path / "result.json", json.dumps(checksummed(result, self._digest()), indent=2) + "\n")
 
-    def _digest(self) -> str | None:
-        """Return the digest of the run that its other files include."""
-        return checksum_of(self.record()) if self.exists else None
+    def _digest(self) -> str:
+        """Return the digest of the run that its other files include, which is empty without run.json."""
+        return checksum_of(self.record()) if self.exists else ""
 
     # Checkpoints
 
@@ -253,10 +244,10 @@ class RunFolder:
 
         def write() -> str:
             self._sync_log()
-            seals = Seals(self._digest() or "", self._log_digest(trainer.done))
+            done, run, log = trainer.done, self._digest(), self._log_digest(trainer.done)
             return str(
                 self.checkpoints.write(
-                    trainer.model, weights, state, done=trainer.done, keep=keep, error=error, seals=seals
+                    trainer.model, weights, state, done=done, keep=keep, run=run, log=log, error=error
                 )
             )
 
@@ -291,13 +282,12 @@ class RunFolder:
             for fault, aside in zip(faults, reversed(self.checkpoints.set_aside(saved.folder)), strict=True):
                 say(f"{fault}; resuming from the previous one, {saved.folder}. The damaged one is now {aside.name}")
             if not (self.path / "log.jsonl").exists():
-                if saved.log not in (None, digest_of([])):
+                if saved.log != digest_of([]):
                     say(f"{self.path / 'log.jsonl'} is missing, so the log of updates 1 to {saved.done:,} is lost")
-            elif saved.log not in (None, self._log_digest(saved.done)):
+            elif saved.log != self._log_digest(saved.done):
                 raise ValueError(
                     f"{self.path / 'log.jsonl'}: the log of updates 1 to {saved.done} was changed after it was "
-                    "written; "
-                    "restore it from a backup, or delete it, and the run continues without it"
+                    "written; restore it from a backup, or delete it, and the run continues without it"
                 )
             self._cut_log(saved.done)
             found.append(saved)

@@ -682,11 +682,7 @@ def recorded(record: Mapping[str, Any]) -> RunSettings:
     """Return the settings stored in a `run.json`. Raises `ValueError` if they do not belong to a known task."""
     try:
         given = dict(record["settings"])
-        kind = _KINDS[given.pop("task", TextSettings.task)]
-        if kind is TextSettings:
-            given.setdefault("packing", "ring")  # earlier versions had no other kind of packing
-            given["data"] = given["data"] or ["python"]  # earlier versions used this text by default
-        return kind(**given)
+        return _KINDS[given.pop("task")](**given)
     except (KeyError, TypeError) as error:
         raise ValueError(f"run.json: expected a run's settings, got something else ({why(error)})") from None
 
@@ -704,7 +700,7 @@ def differences(old: RunSettings, new: RunSettings) -> list[str]:
 def lengthens(record: Mapping[str, Any], settings: RunSettings) -> bool:
     """Return whether the settings describe the same run as a `run.json`, but with more updates."""
     old = recorded(record)
-    if old.task != settings.task or settings.steps is None or settings.steps <= record.get("updates", 0):
+    if old.task != settings.task or settings.steps is None or settings.steps <= record["updates"]:
         return False
     length = {"steps", "minutes"}
     before, now = old.what_matters(), settings.what_matters()

@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from edited_runs import edit_record
 
 from companion.commands.main import main
 from companion.data import number_words
@@ -33,8 +34,7 @@ def learned(tmp_path_factory) -> Path:
         patch.chdir(home)
         measured_on(patch, 400, 40)
         assert main([*TRAIN, "--steps", "160", "--batch", "48"]) == 0
-    (home / "runs" / "text").mkdir()
-    (home / "runs" / "text" / "run.json").write_text(json.dumps({"settings": {"seed": 0}}))
+    RunFolder(home / "runs" / "text").create({"settings": {"task": "text"}}, {})
     os.utime(home / "runs" / "text" / "run.json", (2e9, 2e9))  # this one is the newest
     return home
 
@@ -142,9 +142,7 @@ def test_other_settings_and_another_task_are_refused_on_the_same_folder(empty: P
     assert "--from: de in the run, fr now" in refused([*TRAIN, *TINY, "--from", "fr", "--out", "runs/one"], capsys)
     assert "--task: number-words in the run, text now" in refused(["train", "--out", "runs/one"], capsys)
     record = json.loads(Path("runs/one/run.json").read_text())
-    record["text"] |= {"fingerprint": "another", "num2words": "0.4.2"}
-    del record["digest"]  # otherwise the digest would reveal the change
-    Path("runs/one/run.json").write_text(json.dumps(record))
+    edit_record(Path("runs/one"), text={**record["text"], "fingerprint": "another", "num2words": "0.4.2"})
     assert "has changed since" in refused([*TRAIN, *TINY, "--out", "runs/one"], capsys)
     for command in (["translate", "zwei"], ["evaluate"]):
         assert "since this run was trained, with num2words 0.4.2: expected the same version" in refused(command, capsys)

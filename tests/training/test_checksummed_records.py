@@ -28,23 +28,13 @@ def edit(path, **changes) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"updates": 8}, "the file was changed after"),
-        ({"updates": "9", "digest": None}, "updates='9': expected a whole number >= 1"),
-        ({"evaluations": 0, "digest": None}, "evaluations=0: expected a whole number >= 1"),
-        ({"text": None, "digest": None}, "text=None: expected an object"),
-        ({"sha256": [], "digest": None}, r"sha256=\[\]: expected an object"),
-        ({"baselines": {"xz": "2"}, "digest": None}, "baselines=.*: expected an object whose values are numbers"),
-        ({"precision": "fp8", "digest": None}, "precision='fp8': expected one of 'fp32', 'tf32', 'bf16'"),
-    ],
-)
-def test_a_changed_record_is_noticed(tmp_path, make_trainer, change, sentence):
+@pytest.mark.parametrize("change", [{"updates": 8}, {"updates": 8, "digest": None}])
+def test_a_changed_record_is_noticed(tmp_path, make_trainer, change):
     folder = begun(tmp_path, make_trainer)
     edit(tmp_path / "run.json", **change)
-    with pytest.raises(ValueError, match=rf"run\.json: .*{sentence}"):
-        folder.record()
+    for use in (folder.record, folder.result, folder.model):
+        with pytest.raises(ValueError, match=r"run\.json: the file was changed after .*; restore it from a backup"):
+            use()
 
 
 def test_a_field_that_is_missing_is_named_where_it_is_asked_for(tmp_path, make_trainer):
@@ -77,15 +67,6 @@ def test_a_changed_state_is_noticed(tmp_path, make_trainer, change):
     edit(folder.checkpoint() / "state.json", **change)
     with pytest.raises(ValueError, match="the checkpoint is damaged"):
         folder.checkpoints.load(folder.checkpoint())
-
-
-def test_a_record_that_has_lost_its_digest_is_noticed_by_the_files_that_have_theirs(tmp_path, make_trainer):
-    folder = begun(tmp_path, make_trainer)
-    edit(tmp_path / "run.json", digest=None, updates=8)
-    with pytest.raises(ValueError, match=r"result\.json: run\.json should contain a digest .* has been changed"):
-        folder.result()
-    with pytest.raises(ValueError, match=r"state\.json: .* has been changed; restore run\.json from a backup"):
-        folder.model()
 
 
 def test_a_changed_log_is_noticed_and_one_that_is_gone_is_mentioned(tmp_path, make_trainer):

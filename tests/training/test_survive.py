@@ -195,14 +195,6 @@ def test_a_model_whose_bytes_changed_is_not_put_to_use(tmp_path, make_trainer) -
         folder.model()
 
 
-def test_a_checkpoint_of_an_earlier_version_is_gone_on_with(tmp_path, make_trainer) -> None:
-    folder = RunFolder(tmp_path)
-    trainer = trained(folder, make_trainer, [None, None])
-    (folder.checkpoint() / "state.json").write_text('{"done": 2}\n')
-    again = make_trainer()
-    assert folder.restore(again) == 2 and same(again, trainer) and folder.model() is not None
-
-
 # a full disk
 
 

@@ -261,9 +261,9 @@ def text_of(record: dict[str, Any]) -> Text:
         ValueError: if the text no longer exists or has changed, or if the settings are from an incompatible version.
     """
     settings = recorded(record)
-    if not isinstance(settings, TextSettings) or "data" not in record:
+    if not isinstance(settings, TextSettings):
         raise ValueError("run.json: expected the settings of a run on text, got something else")
-    text = Text.read(replace(settings, data=record["data"] or settings.data))  # old records do not name their data
+    text = Text.read(replace(settings, data=record["data"]))
     if text.fingerprint != record["text"]["fingerprint"]:
         raise ValueError(
             f"{record['text']['title']}: the text of this run has changed since it was trained; "
