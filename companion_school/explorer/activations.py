@@ -101,10 +101,14 @@ def switched_off(model: nn.Module, off: Collection[str], found: Rows | None = No
     """
     layers, within = _layers(model), list[str]()
     numbers = _by_layer(layers, off)
+
+    def leave(*_: Any) -> None:
+        within.pop()
+
     with ONE, ExitStack() as hooks:
         for name, module in layers.items():
-            hooks.callback(module.register_forward_pre_hook(_enters(name, within)).remove)
-            hooks.callback(module.register_forward_hook(_leaves(within)).remove)
+            hooks.callback(module.register_forward_pre_hook(lambda *_, name=name: within.append(name)).remove)
+            hooks.callback(module.register_forward_hook(leave).remove)
             if name.endswith("feed_forward") and numbers.get(name):
                 _close(module, numbers[name], hooks)
         hooks.enter_context(_attention_watched(layers, within, numbers, {} if found is None else found))
@@ -197,20 +201,6 @@ def _close(layer: nn.Module, experts: list[int], hooks: ExitStack) -> None:
     if isinstance(bias, Tensor):
         layer.bias = bias.index_fill(-1, torch.tensor(experts), -math.inf)
         hooks.callback(setattr, layer, "bias", bias)
-
-
-def _enters(name: str, within: list[str]) -> Any:
-    def enter(*_: Any) -> None:
-        within.append(name)
-
-    return enter
-
-
-def _leaves(within: list[str]) -> Any:
-    def leave(*_: Any) -> None:
-        within.pop()
-
-    return leave
 
 
 def _keeps(name: str, found: Rows) -> Any:

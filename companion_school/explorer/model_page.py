@@ -199,7 +199,6 @@ def _written(model: nn.Module, source: Sequence[int], start: int, stop: int | No
 
 @contextmanager
 def _evaluated(model: nn.Module) -> Iterator[None]:
-    """Context manager that sets the model to evaluation mode and holds the lock for running models."""
     with ONE:
         was = model.training
         model.eval()

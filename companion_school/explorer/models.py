@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import safe_open
-from torch import Tensor
 
 from companion.config.model import AttentionConfig, EmbeddingConfig, ModelConfig, MoEConfig, PositionConfig
 from companion.data.number_words import BOS, EOS, NumberWords
@@ -35,13 +34,7 @@ NAMES = ("story", "experts", "translator")
 
 def not_computed(config: ModelConfig) -> str | None:
     """Return the name of the first part of a configuration that the page's engine does not support, or `None`."""
-    norm, positions, ends, attention, moe = (
-        config.norm,
-        config.positions,
-        config.embedding,
-        config.attention,
-        config.moe,
-    )
+    norm, ends, attention, moe = config.norm, config.embedding, config.attention, config.moe
     plain_ends = replace(EmbeddingConfig(), scaled=ends.scaled, rounded=ends.rounded)
     plain_heads = AttentionConfig(attention.heads, attention.kv_heads, attention.d_head, attention.d_v, attention.bias)
     plain_moe = moe and MoEConfig(moe.experts, moe.top_k, capacity=moe.capacity, noise=moe.noise)
@@ -49,7 +42,7 @@ def not_computed(config: ModelConfig) -> str | None:
         "stack": config.stack != "encoder",
         "residual": config.residual == 1,
         "norm": norm.placement == "pre" and not norm.unit_offset and norm.bias and norm.first,
-        "positions": replace(positions, base=1e4) in (PositionConfig("rotary"), PositionConfig("sinusoidal")),
+        "positions": replace(config.positions, base=1e4) in (PositionConfig("rotary"), PositionConfig("sinusoidal")),
         "embedding": ends == plain_ends,
         "attention": replace(attention, output_bias=None) == plain_heads and config.sizes.d_v == config.sizes.d_head,
         "activation": config.feed_forward.activation in ("swiglu", "relu"),
@@ -80,12 +73,8 @@ def save_live(path: Path, model: Transformer, said: Mapping[str, Any], *, rounde
             tensors[name] = matrix.contiguous()
         else:
             tensors[name], tensors[f"{name}.scale"] = in_eight_bits(matrix)
-    save_with_header(path, tensors, {"config": json.loads(model.config.to_json()), **said})
-
-
-def save_with_header(path: Path, tensors: Mapping[str, Tensor], said: Mapping[str, Any]) -> None:
-    """Write tensors to a file, with the entries of `said` as JSON in its header."""
-    save_tensors(path, dict(tensors), {name: json.dumps(what, ensure_ascii=False) for name, what in said.items()})
+    header = {"config": json.loads(model.config.to_json()), **said}
+    save_tensors(path, tensors, {name: json.dumps(what, ensure_ascii=False) for name, what in header.items()})
 
 
 def live_file(name: str) -> Path:

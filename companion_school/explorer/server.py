@@ -74,14 +74,7 @@ class Asked:
         return record(self.model, given, off=off, words=self.words)
 
     def carried(
-        self,
-        *,
-        other: dict[str, Any],
-        off: Collection[str],
-        first: int,
-        end: int,
-        pair: list[int],
-        **ids: Any,
+        self, *, other: dict[str, Any], off: Collection[str], first: int, end: int, pair: list[int], **ids: Any
     ) -> Iterator[Any]:
         """Patch states from another pass into the pass over `tokens` and `source`, one at a time.
 
@@ -159,11 +152,6 @@ def _keys(name: str, given: Reading) -> int:
     return len(given.source) if name.startswith("encoder") or name.endswith("cross") else 1
 
 
-def chat_page(talk: Talk) -> str:
-    """Return the chat page for the model of a conversation."""
-    return files(__package__).joinpath("chat.html").read_text("utf-8").replace("{title}", html.escape(talk.title))
-
-
 def said(talk: Talk, *, turns: Sequence[str]) -> Iterator[dict[str, str]]:
     """Answer the last turn in a conversation.
 
@@ -217,7 +205,8 @@ class Server(ThreadingHTTPServer):
         }
         self.pages = {"": page}
         if talk is not None:
-            self.pages["chat"] = chat_page(talk)
+            chat = files(__package__).joinpath("chat.html").read_text("utf-8")
+            self.pages["chat"] = chat.replace("{title}", html.escape(talk.title))
             self.answers["say"] = partial(said, talk)
 
     def handle_error(self, request: Any, address: Any) -> None:
@@ -231,11 +220,11 @@ class _Answer(BaseHTTPRequestHandler):
     timeout = PATIENCE
 
     def do_GET(self) -> None:
-        page = next((page for name, page in self.server.pages.items() if self._asks(name) is not None), None)
+        page = next((page for name, page in self.server.pages.items() if self._asks(name)), None)
         self._answer(404 if page is None else 200, (page or "").encode(), "text/html")
 
     def do_POST(self) -> None:
-        name = next((name for name in self.server.answers if self._asks(name) is not None), None)
+        name = next((name for name in self.server.answers if self._asks(name)), None)
         length = self.headers.get("Content-Length", "")
         if name is None:
             self._answer(404, b"")
@@ -278,18 +267,14 @@ class _Answer(BaseHTTPRequestHandler):
                 note = {"note": f"The model raises {type(error).__name__}: {error}"}
                 self.wfile.write(json.dumps(note).encode() + b"\n")
 
-    def _asks(self, name: str) -> str | None:
-        """Return the path if it is the path for this name and the request is valid, otherwise None.
-
-        A valid request has the server's secret path, names this host and port, and comes from a page on this machine.
-        """
+    def _asks(self, name: str) -> bool:
+        """Return True if the request has the secret path for this name and comes from a page on this machine."""
         right = f"{self.server.address}{name}"
         host = f"{HOST}:{self.server.server_port}"
         same = secrets.compare_digest(f"http://{self.headers.get('Host')}{self.path}".encode(), right.encode())
-        return self.path if same and self.headers.get("Host") == host and self._is_local() else None
+        return same and self.headers.get("Host") == host and self._is_local()
 
     def _is_local(self) -> bool:
-        """Return True if the request comes from a page on this machine."""
         scheme, _, rest = self.headers.get("Origin", "null").partition("://")
         host = rest.partition("]")[0] + "]" if rest.startswith("[") else rest.partition(":")[0]
         return scheme not in ("http", "https") or host in LOCAL
