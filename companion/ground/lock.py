@@ -45,9 +45,7 @@ def locked(path: Path, what: str) -> Iterator[None]:
             if error.errno not in (errno.ENOLCK, errno.ENOTSUP):
                 raise
     try:
-        with suppress(
-            OSError
-        ):  # The holder's name only informs people, so failing to write it to a full disk does not matter
+        with suppress(OSError):  # The name only informs people, so a full disk does not matter
             path.write_text(f"{os.getpid()} on {socket.gethostname()}\n", "utf-8")
         yield
     finally:

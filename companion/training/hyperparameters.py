@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, field, fields
+from functools import partial
 from typing import Any, Literal
 
 from companion.ground.fields import require_types
@@ -38,43 +39,43 @@ def setting(group: str, default: Any, help: str, *, flag: str | None = None) -> 
     return field(**made, metadata={"group": group, "help": help, "flag": flag})
 
 
+training_setting = partial(setting, TRAINING)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Learning:
     """Hyperparameters shared by the trainer and `companion train`. Each field is described by its help text."""
 
-    accumulate: Count = setting(
-        TRAINING, 1, "micro-batches per update; more of them give a larger batch without more memory"
+    accumulate: Count = training_setting(
+        1, "micro-batches per update; more of them give a larger batch without more memory"
     )
-    optimizer: Literal["adamw", "muon"] = setting(
-        TRAINING,
+    optimizer: Literal["adamw", "muon"] = training_setting(
         "adamw",
-        "optimizer; muon updates the matrices of the blocks with Muon and everything else with AdamW,"
-        " at the same learning rate",
+        "optimizer; muon updates the matrices of the blocks with Muon and everything else with AdamW, at the same "
+        "learning rate",
     )
-    learning_rate: Positive = setting(TRAINING, 3e-3, "peak learning rate")
-    warmup: CountFromZero = setting(TRAINING, 50, "updates until the peak learning rate is reached")
-    schedule: Schedule = setting(
-        TRAINING,
+    learning_rate: Positive = training_setting(3e-3, "peak learning rate")
+    warmup: CountFromZero = training_setting(50, "updates until the peak learning rate is reached")
+    schedule: Schedule = training_setting(
         "cosine",
-        "how the learning rate falls after its peak; inverse_sqrt is the schedule of 2017, wsd stays "
-        "at the peak and falls only at the end",
+        "how the learning rate falls after its peak; inverse_sqrt is the schedule of 2017, wsd stays at the peak and "
+        "falls only at the end",
     )
-    decay_share: PartOfOne = setting(TRAINING, 0.2, "wsd: length of the decay at the end, as a fraction of the updates")
-    decay_shape: DecayShape = setting(TRAINING, "linear", "wsd: shape of the decay; 1-sqrt falls fast at first")
-    width_base: Count | None = setting(
-        TRAINING,
+    decay_share: PartOfOne = training_setting(0.2, "wsd: length of the decay at the end, as a fraction of the updates")
+    decay_shape: DecayShape = training_setting("linear", "wsd: shape of the decay; 1-sqrt falls fast at first")
+    width_base: Count | None = training_setting(
         None,
-        "muP: d-model of the narrower model that the learning rate was tuned for; the weights of "
-        "this model are initialized and updated so that the same rate suits it (default: no scaling)",
+        "muP: d-model of the narrower model that the learning rate was tuned for; the weights of this model are "
+        "initialized and updated so that the same rate suits it (default: no scaling)",
     )
-    beta2: Decay = setting(TRAINING, 0.95, "decay per update of AdamW's average of squared gradients")
-    weight_decay: NonNegative = setting(TRAINING, 0.1, "weight decay of the matrices")
-    clip: Positive = setting(TRAINING, 1.0, "maximum norm of the gradient")
-    z_loss: NonNegative = setting(
-        TRAINING, 0.0, "weight of the loss that keeps the router's logits small; 0.001 is usual"
+    beta2: Decay = training_setting(0.95, "decay per update of AdamW's average of squared gradients")
+    weight_decay: NonNegative = training_setting(0.1, "weight decay of the matrices")
+    clip: Positive = training_setting(1.0, "maximum norm of the gradient")
+    z_loss: NonNegative = training_setting(
+        0.0, "weight of the loss that keeps the router's logits small; 0.001 is usual"
     )
-    bias_rate: NonNegative = setting(TRAINING, 0.001, "step size of the expert bias (--balanced) after each update")
-    seed: CountFromZero = setting(TRAINING, 0, "seed of the initial weights, the batches and dropout")
+    bias_rate: NonNegative = training_setting(0.001, "step size of the expert bias (--balanced) after each update")
+    seed: CountFromZero = training_setting(0, "seed of the initial weights, the batches and dropout")
 
     def learning(self) -> dict[str, Any]:
         """Return the fields of this class, keyed by name."""

@@ -6,6 +6,7 @@ import math
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from tqdm.auto import tqdm
@@ -71,10 +72,11 @@ def fit(
     """
     require_whole("keep", keep)
     config, parallel, main = trainer.config, trainer.parallel, trainer.parallel.main
+    say = say or partial(tqdm.write, file=sys.stderr)
     if folder is not None:
-        done = folder.restore(trainer, say or _to_standard_error)
+        done = folder.restore(trainer, say)
         if done and main:
-            (say or _to_standard_error)(f"resuming after update {done:,}")
+            say(f"resuming after update {done:,}")
     log_every = max(1, config.updates // MOST_LOGGED)
     smoothed: float | None = None
     saved_at, pause = time.monotonic(), save_seconds
@@ -100,14 +102,11 @@ def fit(
                 measured = measure(model)
                 if math.isnan(measured.error):
                     raise NotFinite("the loss on held-out data is not a number")
+                log({"update": trainer.done, **measured.scores})
+                if after_evaluation is not None:
+                    after_evaluation(trainer.done, measured, model)
             except NotFinite as error:
                 raise Diverged(f"{error}, after update {trainer.done}") from None
-            log({"update": trainer.done, **measured.scores})
-            if after_evaluation is not None:
-                try:
-                    after_evaluation(trainer.done, measured, model)
-                except NotFinite as error:
-                    raise Diverged(f"{error}, after update {trainer.done}") from None
             return measured.error
 
         def check() -> None:
@@ -182,10 +181,6 @@ def _load(trainer: Trainer, update: Update) -> str:
 
 def _seconds_so_far(folder: RunFolder) -> float:
     return max((entry.get("seconds", 0.0) for entry in folder.entries()), default=0.0)
-
-
-def _to_standard_error(line: str) -> None:
-    tqdm.write(line, file=sys.stderr)
 
 
 class _Pace:

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, asdict, dataclass, fields
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_type_hints
 
@@ -41,7 +42,16 @@ from companion.ground.number_limits import (
     check,
 )
 from companion.ground.reading import read_text
-from companion.training.hyperparameters import LATER, TRAINING, Learning, TrainingConfig, at_most, largest_rate, setting
+from companion.training.hyperparameters import (
+    LATER,
+    TRAINING,
+    Learning,
+    TrainingConfig,
+    at_most,
+    largest_rate,
+    setting,
+    training_setting,
+)
 from companion.training.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -50,23 +60,16 @@ if TYPE_CHECKING:
 _OF_EXPERTS = ("experts_per_token", "gating", "shared_experts", "capacity", "router_noise", "balanced")
 _SIZES = ("vocab", "d_model", "layers", "heads", "kv_heads", "d_ff", "context", "experts", "shared_experts")
 _OF_THE_MACHINE = (
-    *(
-        "out",
-        "device",
-        "compile",
-        "activation_checkpointing",
-        "keep",
-        "save_seconds",
-        "tensorboard",
-        "shard",
-        "expert_parallel",
-    ),
-    *("baselines", "start"),
+    *("out", "device", "compile", "activation_checkpointing", "keep", "save_seconds", "tensorboard"),
+    *("shard", "expert_parallel", "baselines", "start"),
 )
 """Settings that may change when a run is resumed. A starting point may be moved, but not replaced."""
 TASK, MODEL, MACHINE = "what is learned", "the model", "the machine and the run"
 PROCESSES = "several processes, started with torchrun"
 GROUPS = (TASK, MODEL, TRAINING, MACHINE, PROCESSES)
+task_setting, model_setting, machine_setting, process_setting = (
+    partial(setting, group) for group in (TASK, MODEL, MACHINE, PROCESSES)
+)
 LONGEST_NAME = 100
 """Maximum length in bytes of the name of a run's folder that is derived from its task."""
 
@@ -77,6 +80,10 @@ def flag(f: Field[Any]) -> str:
     The flag is named like the field, unless Python does not allow the flag's name for a field.
     """
     return f.metadata["flag"] or f.name.replace("_", "-")
+
+
+def _typed(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 _LANGUAGES = "de (German), en (English), fr (French), pt (Portuguese)"
@@ -94,66 +101,56 @@ class RunSettings(Learning, ABC):
 
     task: ClassVar[str]
 
-    steps: Count | None = setting(TRAINING, None, "number of updates (default: enough for the task)")
-    minutes: Positive | None = setting(
-        TRAINING,
+    steps: Count | None = training_setting(None, "number of updates (default: enough for the task)")
+    minutes: Positive | None = training_setting(
         None,
-        "training time instead of --steps: measures this machine's speed, then fixes the number of "
-        "steps (fewer if the text is too short for that many)",
+        "training time instead of --steps: measures this machine's speed, then fixes the number of steps (fewer if the "
+        "text is too short for that many)",
     )
-    batch: Count = setting(TRAINING, 16, "examples per micro-batch: windows of text, or pairs of names")
-    out: str | None = setting(MACHINE, None, "folder of the run (default: in runs/, named after what is learned)")
-    device: str = setting(MACHINE, "auto", "cpu, cuda, cuda:1, mps, or auto: cuda if available, otherwise cpu")
-    precision: Literal["auto", "fp32", "tf32", "bf16"] = setting(
-        MACHINE,
+    batch: Count = training_setting(16, "examples per micro-batch: windows of text, or pairs of names")
+    out: str | None = machine_setting(None, "folder of the run (default: in runs/, named after what is learned)")
+    device: str = machine_setting("auto", "cpu, cuda, cuda:1, mps, or auto: cuda if available, otherwise cpu")
+    precision: Literal["auto", "fp32", "tf32", "bf16"] = machine_setting(
         "auto",
-        "precision of matrix products; auto: bf16 on a GPU that supports it, otherwise fp32; tf32 "
-        "(GPU only): fp32 with 10-bit mantissas",
+        "precision of matrix products; auto: bf16 on a GPU that supports it, otherwise fp32; tf32 (GPU only): fp32 "
+        "with 10-bit mantissas",
     )
-    compile: bool = setting(MACHINE, False, "use torch.compile, which takes about a minute and is worthwhile on a GPU")
-    activation_checkpointing: bool = setting(
-        MACHINE,
+    compile: bool = machine_setting(False, "use torch.compile, which takes about a minute and is worthwhile on a GPU")
+    activation_checkpointing: bool = machine_setting(
         False,
-        "activation checkpointing: compute each block again in the backward pass instead of storing "
-        "its activations; gives the same gradients, uses much less memory, and takes a third longer",
+        "activation checkpointing: compute each block again in the backward pass instead of storing its activations; "
+        "gives the same gradients, uses much less memory, and takes a third longer",
     )
-    keep: Count = setting(MACHINE, 2, "number of recent checkpoints to keep, besides the best one")
-    save_seconds: NonNegative = setting(
-        MACHINE,
+    keep: Count = machine_setting(2, "number of recent checkpoints to keep, besides the best one")
+    save_seconds: NonNegative = machine_setting(
         30.0,
-        "seconds between checkpoints, more if writing takes long; 0: after every update. Each "
-        "evaluation writes one as well",
+        "seconds between checkpoints, more if writing takes long; 0: after every update. Each evaluation writes one as "
+        "well",
     )
-    tensorboard: bool = setting(
-        MACHINE, False, "write the log for TensorBoard too, if it is installed (tensorboard --logdir runs)"
+    tensorboard: bool = machine_setting(
+        False, "write the log for TensorBoard too, if it is installed (tensorboard --logdir runs)"
     )
 
-    shard: bool = setting(
-        PROCESSES,
-        False,
-        "shard weights, gradients and optimizer states across processes (FSDP; default: replicate them, DDP)",
+    shard: bool = process_setting(
+        False, "shard weights, gradients and optimizer states across processes (FSDP; default: replicate them, DDP)"
     )
-    expert_parallel: CountFromTwo | None = setting(
-        PROCESSES, None, "number of processes that share the experts of a layer (default: each process has all experts)"
+    expert_parallel: CountFromTwo | None = process_setting(
+        None, "number of processes that share the experts of a layer (default: each process has all experts)"
     )
 
     def __post_init__(self) -> None:
         hints = get_type_hints(type(self), include_extras=True)
-        names = {flag(f): f.name for f in fields(self)}
-        check(
-            {dashed: getattr(self, name) for dashed, name in names.items()},
-            {dashed: hints[name] for dashed, name in names.items()},
-        )
+        values = {flag(f): getattr(self, f.name) for f in fields(self)}
+        check(values, {flag(f): hints[f.name] for f in fields(self)})
         if self.learning_rate is not None and self.learning_rate > (most := largest_rate(TrainingConfig.beta1)):
             raise ValueError(f"--learning-rate {self.learning_rate:g}: expected {at_most(most)}")
         if found := self.unused():
             name, wanted = found
-            raise ValueError(f"--{name.replace('_', '-')} {getattr(self, name)} needs {wanted}")
+            raise ValueError(f"{_typed(name)} {getattr(self, name)} needs {wanted}")
         if self.optimizer == "muon" and self.shard:
             raise ValueError(
                 "--optimizer muon cannot be used together with --shard; an update needs whole matrices, but every "
-                "process "
-                "would have only a part of each"
+                "process would have only a part of each"
             )
         if self.steps is not None and self.minutes is not None:
             raise ValueError(f"--minutes {self.minutes:g}: expected either --steps or --minutes, got both")
@@ -188,6 +185,14 @@ class RunSettings(Learning, ABC):
         (found,) = [f for f in fields(cls) if f.name == name]
         return found.default if found.default_factory is MISSING else found.default_factory()
 
+    def _changed(self, *names: str) -> list[str]:
+        """Return which of these settings differ from their defaults."""
+        return [name for name in names if getattr(self, name) != self._default(name)]
+
+    def _model_names(self) -> list[str]:
+        """Return the names of the settings that describe the model."""
+        return [f.name for f in fields(self) if f.metadata["group"] == MODEL]
+
 
 @dataclass(frozen=True)
 class Settings(RunSettings, ABC):
@@ -201,51 +206,49 @@ class Settings(RunSettings, ABC):
     scaled: ClassVar[bool]
     """True if the model multiplies its embeddings by sqrt(d_model)."""
 
-    model: str | None = setting(
-        MODEL,
+    model: str | None = model_setting(
         None,
         "JSON file with a ModelConfig (such as config.json in a run's checkpoints), instead of the other model flags",
     )
-    d_model: Count = setting(MODEL, 96, "width of the residual stream")
-    layers: Count = setting(MODEL, 3, "number of blocks")
-    heads: Count = setting(MODEL, 4, "number of query heads")
-    kv_heads: Count | None = setting(
-        MODEL, None, "number of key and value heads, for grouped queries (default: as many as --heads)"
+    d_model: Count = model_setting(96, "width of the residual stream")
+    layers: Count = model_setting(3, "number of blocks")
+    heads: Count = model_setting(4, "number of query heads")
+    kv_heads: Count | None = model_setting(
+        None, "number of key and value heads, for grouped queries (default: as many as --heads)"
     )
-    d_ff: Count | None = setting(
-        MODEL, None, "hidden width of the feed-forward network (default: 8/3 d-model for swiglu, otherwise 4 d-model)"
+    d_ff: Count | None = model_setting(
+        None, "hidden width of the feed-forward network (default: 8/3 d-model for swiglu, otherwise 4 d-model)"
     )
-    activation: Literal["swiglu", "gelu", "gelu_tanh", "relu", "silu"] = setting(
-        MODEL, "swiglu", "activation of the feed-forward network"
+    activation: Literal["swiglu", "gelu", "gelu_tanh", "relu", "silu"] = model_setting(
+        "swiglu", "activation of the feed-forward network"
     )
-    context: Count = setting(MODEL, 128, "context length in tokens")
-    positions: Literal["rotary", "sinusoidal", "learned", "none"] = setting(MODEL, "rotary", "position encoding")
-    norm: Literal["rms", "layer"] = setting(MODEL, "rms", "normalization")
-    norm_placement: Literal["pre", "post"] = setting(MODEL, "pre", "normalize before or after each sub-layer")
-    experts: Count | None = setting(
-        MODEL, None, "number of experts in each feed-forward layer (default: none, a dense network)"
+    context: Count = model_setting(128, "context length in tokens")
+    positions: Literal["rotary", "sinusoidal", "learned", "none"] = model_setting("rotary", "position encoding")
+    norm: Literal["rms", "layer"] = model_setting("rms", "normalization")
+    norm_placement: Literal["pre", "post"] = model_setting("pre", "normalize before or after each sub-layer")
+    experts: Count | None = model_setting(
+        None, "number of experts in each feed-forward layer (default: none, a dense network)"
     )
-    experts_per_token: Count = setting(MODEL, 2, "experts per token, with --experts")
-    gating: Literal["topk_softmax", "softmax_topk", "softmax_topk_renormalised", "sigmoid"] = setting(
-        MODEL, "topk_softmax", "how router scores become expert weights"
+    experts_per_token: Count = model_setting(2, "experts per token, with --experts")
+    gating: Literal["topk_softmax", "softmax_topk", "softmax_topk_renormalised", "sigmoid"] = model_setting(
+        "topk_softmax", "how router scores become expert weights"
     )
-    shared_experts: CountFromZero = setting(MODEL, 0, "number of shared experts, which process every token")
-    capacity: Number | None = setting(
-        MODEL,
+    shared_experts: CountFromZero = model_setting(0, "number of shared experts, which process every token")
+    capacity: Number | None = model_setting(
         None,
-        "maximum number of tokens per expert in training, as a multiple of an even share; further "
-        "tokens are dropped (default: no limit)",
+        "maximum number of tokens per expert in training, as a multiple of an even share; further tokens are dropped "
+        "(default: no limit)",
     )
-    router_noise: Number = setting(MODEL, 0.0, "standard deviation of the noise added to router scores in training")
-    balanced: bool = setting(MODEL, False, "balance the experts by a bias that only affects which of them are chosen")
-    tied: bool = setting(MODEL, True, "use the embedding table as the output head (false: separate weights)")
-    dropout: Number = setting(MODEL, 0.15, "dropout probability in training")
+    router_noise: Number = model_setting(0.0, "standard deviation of the noise added to router scores in training")
+    balanced: bool = model_setting(False, "balance the experts by a bias that only affects which of them are chosen")
+    tied: bool = model_setting(True, "use the embedding table as the output head (false: separate weights)")
+    dropout: Number = model_setting(0.15, "dropout probability in training")
 
-    label_smoothing: Decay = setting(
-        TRAINING, 0.0, "fraction of each target's probability that is spread over all tokens (0.1 in the 2017 paper)"
+    label_smoothing: Decay = training_setting(
+        0.0, "fraction of each target's probability that is spread over all tokens (0.1 in the 2017 paper)"
     )
-    balance_loss: NonNegative | None = setting(
-        TRAINING, None, "weight of the load-balancing loss (default: 0.01, or 0 with --balanced)"
+    balance_loss: NonNegative | None = training_setting(
+        None, "weight of the load-balancing loss (default: 0.01, or 0 with --balanced)"
     )
 
     def __post_init__(self) -> None:
@@ -254,20 +257,17 @@ class Settings(RunSettings, ABC):
         if shared is not None and (self.experts is None or self.experts % shared):
             got = "there are none" if self.experts is None else f"there are {self.experts}"
             raise ValueError(f"--expert-parallel {shared}: expected a divisor of the number of --experts; {got}")
-        if self.experts is None and self.model is None:
-            for name in (*_OF_EXPERTS, "balance_loss", "z_loss", "bias_rate"):
-                if getattr(self, name) != self._default(name):
-                    dashed, value = name.replace("_", "-"), getattr(self, name)
-                    raise ValueError(f"--{dashed} {value} needs --experts, because the model has no experts")
-        if self.model is not None:
-            given = [f.name for f in fields(self) if f.metadata["group"] == MODEL and f.name != "model"]
-            given = [name for name in given if getattr(self, name) != self._default(name)]
-            if given:
-                dashed = given[0].replace("_", "-")
-                raise ValueError(
-                    f"--model {self.model} cannot be used together with --{dashed}, because it already defines the "
-                    "model"
-                )
+        dense = self.experts is None and self.model is None
+        if dense and (given := self._changed(*_OF_EXPERTS, "balance_loss", "z_loss", "bias_rate")):
+            value = getattr(self, given[0])
+            raise ValueError(f"{_typed(given[0])} {value} needs --experts, because the model has no experts")
+        if self.model is not None and (
+            given := [name for name in self._changed(*self._model_names()) if name != "model"]
+        ):
+            raise ValueError(
+                f"--model {self.model} cannot be used together with {_typed(given[0])}, because it already defines the "
+                "model"
+            )
 
     def check_memory(self, device: torch.device, world: int = 1) -> None:
         """Check that this machine has at least the minimum memory for training, before anything is read or written.
@@ -297,7 +297,7 @@ class Settings(RunSettings, ABC):
 
         def culprit(*names: str) -> str:
             name = max((name for name in names if hasattr(self, name)), key=ratio)
-            return f"--{name.replace('_', '-')} {shown(getattr(self, name))}"
+            return f"{_typed(name)} {shown(getattr(self, name))}"
 
         sizes = () if self.model else _SIZES
         model = f"--model {self.model}" if self.model is not None else culprit(*sizes)
@@ -390,66 +390,58 @@ class TextSettings(Settings):
     stack: ClassVar[Literal["decoder", "encoder_decoder"]] = "decoder"
     scaled: ClassVar[bool] = False
 
-    data: list[str] = setting(
-        TASK,
+    data: list[str] = task_setting(
         ["course"],
-        "files, folders or globs of UTF-8 text to learn from; or course: the prose of the first "
-        "edition of this course, which is installed with companion; or python: the language reference"
-        " of this Python, which differs between versions",
+        "files, folders or globs of UTF-8 text to learn from; or course: the prose of the first edition of this "
+        "course, which is installed with companion; or python: the language reference of this Python, which differs "
+        "between versions",
     )
-    held_out: InnerShare = setting(
-        TASK, 0.1, "fraction of the text, in whole documents, that is held out for evaluation"
+    held_out: InnerShare = task_setting(
+        0.1, "fraction of the text, in whole documents, that is held out for evaluation"
     )
-    keep_repeats: bool = setting(
-        TASK,
+    keep_repeats: bool = task_setting(
         False,
-        "keep paragraphs that repeat earlier ones, for text that is written from templates, such as "
-        "tables or generated stories; by default only the first of them is used",
+        "keep paragraphs that repeat earlier ones, for text that is written from templates, such as tables or "
+        "generated stories; by default only the first of them is used",
     )
-    vocab: int = setting(
-        TASK, 1024, "maximum vocabulary size of the tokenizer, at least 257 (256 bytes and a separator)"
+    vocab: int = task_setting(
+        1024, "maximum vocabulary size of the tokenizer, at least 257 (256 bytes and a separator)"
     )
-    packing: Literal["documents", "apart", "ring"] = setting(
-        TASK,
+    packing: Literal["documents", "apart", "ring"] = task_setting(
         "documents",
-        "how documents fill the windows; documents: only documents longer than a window are cut, the "
-        "others are packed whole; apart: the same, and tokens see only their own document; ring: "
-        "documents are joined end to end and cut anywhere",
+        "how documents fill the windows; documents: only documents longer than a window are cut, the others are packed "
+        "whole; apart: the same, and tokens see only their own document; ring: documents are joined end to end and cut "
+        "anywhere",
     )
 
-    linear: CountFromZero = setting(
-        MODEL,
+    linear: CountFromZero = model_setting(
         0,
-        "number of linear-attention layers (gated delta rule) before each layer of full attention, 3 "
-        "in Qwen3-Next; as many as --layers: no full attention",
+        "number of linear-attention layers (gated delta rule) before each layer of full attention, 3 in Qwen3-Next; as "
+        "many as --layers: no full attention",
     )
-    latent: Count | None = setting(
-        MODEL, None, "width of the latent vector that all keys and values are computed from (MLA; default: none)"
+    latent: Count | None = model_setting(
+        None, "width of the latent vector that all keys and values are computed from (MLA; default: none)"
     )
-    sinks: bool = setting(
-        MODEL, False, "add a learned sink logit to each head, which takes attention weight and has no value"
+    sinks: bool = model_setting(
+        False, "add a learned sink logit to each head, which takes attention weight and has no value"
     )
-    medusa_heads: CountFromZero = setting(
-        MODEL, 0, "number of multi-token-prediction heads; companion generate --draft own uses them"
+    medusa_heads: CountFromZero = model_setting(
+        0, "number of multi-token-prediction heads; companion generate --draft own uses them"
     )
-    gate: Literal["head", "width"] | None = setting(
-        MODEL,
-        None,
-        "multiply the output of attention by sigmoids: one per head, or one per component (default: no gate)",
+    gate: Literal["head", "width"] | None = model_setting(
+        None, "multiply the output of attention by sigmoids: one per head, or one per component (default: no gate)"
     )
 
-    later_loss: NonNegative = setting(TRAINING, LATER, "weight of the loss of each multi-token-prediction head")
-    init_from: str | None = setting(
-        TASK,
+    later_loss: NonNegative = training_setting(LATER, "weight of the loss of each multi-token-prediction head")
+    init_from: str | None = task_setting(
         None,
-        "folder of a run or of a published model whose configuration, tokenizer and weights the new "
-        "run starts from (default: random weights)",
+        "folder of a run or of a published model whose configuration, tokenizer and weights the new run starts from "
+        "(default: random weights)",
     )
-    baselines: bool = setting(
-        TASK,
+    baselines: bool = task_setting(
         True,
-        "measure the baselines, a compressor and n-gram models, on the held-out text (from 4 MB on, "
-        "on a part of the text); with false, training starts sooner",
+        "measure the baselines, a compressor and n-gram models, on the held-out text (from 4 MB on, on a part of the "
+        "text); with false, training starts sooner",
     )
 
     def __post_init__(self) -> None:
@@ -458,15 +450,12 @@ class TextSettings(Settings):
             raise ValueError("--data: expected at least one file, folder, glob or name, got none")
         if self.vocab < 257:
             raise ValueError(f"--vocab {self.vocab}: expected at least 257 (256 bytes and a separator)")
-        if self.init_from is not None:
-            fixed = [f.name for f in fields(self) if f.metadata["group"] == MODEL and f.name != "dropout"]
-            given = [name for name in ("vocab", *fixed) if getattr(self, name) != self._default(name)]
-            if given:
-                dashed = given[0].replace("_", "-")
-                raise ValueError(
-                    f"--init-from {self.init_from} cannot be used together with --{dashed}, because it already defines "
-                    "the model"
-                )
+        given = [name for name in self._changed("vocab", *self._model_names()) if name != "dropout"]
+        if self.init_from is not None and given:
+            raise ValueError(
+                f"--init-from {self.init_from} cannot be used together with {_typed(given[0])}, because it already "
+                "defines the model"
+            )
 
     def _attention(self) -> AttentionConfig:
         latent, linear = None, None
@@ -525,27 +514,27 @@ class NumberWordsSettings(Settings):
     stack: ClassVar[Literal["decoder", "encoder_decoder"]] = "encoder_decoder"
     scaled: ClassVar[bool] = True
 
-    source: str = setting(TASK, "de", f"language to translate from: {_LANGUAGES}", flag="from")
-    target: str = setting(TASK, "en", "language to translate into, another one of these", flag="to")
-    source_pieces: Literal["parts", "characters"] = setting(
-        TASK, "parts", "tokens of the source: words (in German, their parts), or letters"
+    source: str = task_setting("de", f"language to translate from: {_LANGUAGES}", flag="from")
+    target: str = task_setting("en", "language to translate into, another one of these", flag="to")
+    source_pieces: Literal["parts", "characters"] = task_setting(
+        "parts", "tokens of the source: words (in German, their parts), or letters"
     )
-    target_pieces: Literal["parts", "characters"] = setting(
-        TASK, "parts", "tokens of the target: words, or letters, which take more than twice as many steps"
+    target_pieces: Literal["parts", "characters"] = task_setting(
+        "parts", "tokens of the target: words, or letters, which take more than twice as many steps"
     )
 
-    d_model: Count = setting(MODEL, 64, _help("d_model"))
-    layers: Count = setting(MODEL, 2, "number of blocks in the encoder and in the decoder")
-    activation: Literal["swiglu", "gelu", "gelu_tanh", "relu", "silu"] = setting(MODEL, "relu", _help("activation"))
-    context: Count = setting(
-        MODEL, 96, "maximum length of a name in tokens; 96 is enough for all names, even letter by letter"
+    d_model: Count = model_setting(64, _help("d_model"))
+    layers: Count = model_setting(2, "number of blocks in the encoder and in the decoder")
+    activation: Literal["swiglu", "gelu", "gelu_tanh", "relu", "silu"] = model_setting("relu", _help("activation"))
+    context: Count = model_setting(
+        96, "maximum length of a name in tokens; 96 is enough for all names, even letter by letter"
     )
-    positions: Literal["rotary", "sinusoidal", "learned", "none"] = setting(MODEL, "sinusoidal", _help("positions"))
-    norm: Literal["rms", "layer"] = setting(MODEL, "layer", _help("norm"))
-    dropout: Number = setting(MODEL, 0.0, _help("dropout"))
-    batch: Count = setting(TRAINING, 64, _help("batch"))
-    schedule: Schedule = setting(TRAINING, "linear", _help("schedule"))
-    beta2: Decay = setting(TRAINING, 0.98, _help("beta2"))
+    positions: Literal["rotary", "sinusoidal", "learned", "none"] = model_setting("sinusoidal", _help("positions"))
+    norm: Literal["rms", "layer"] = model_setting("layer", _help("norm"))
+    dropout: Number = model_setting(0.0, _help("dropout"))
+    batch: Count = training_setting(64, _help("batch"))
+    schedule: Schedule = training_setting("linear", _help("schedule"))
+    beta2: Decay = training_setting(0.98, _help("beta2"))
 
     def _folder_name(self) -> str:
         kinds = (self.source_pieces, self.target_pieces)
@@ -564,76 +553,68 @@ class TuneSettings(RunSettings):
 
     task: ClassVar[str] = "tune"
 
-    method: Literal["sft", "dpo", "grpo"] = setting(
-        TASK,
+    method: Literal["sft", "dpo", "grpo"] = task_setting(
         "sft",
-        "sft: imitate the answers in the file; dpo: prefer the better of two answers; grpo: reinforce"
-        " the model's own answers that a function finds right",
+        "sft: imitate the answers in the file; dpo: prefer the better of two answers; grpo: reinforce the model's own "
+        "answers that a function finds right",
     )
-    data: list[str] = setting(
-        TASK,
-        [],
-        'files with one JSON object per line: "messages", or for dpo "prompt", "chosen" and "rejected"',
+    data: list[str] = task_setting(
+        [], 'files with one JSON object per line: "messages", or for dpo "prompt", "chosen" and "rejected"'
     )
-    problems: Literal["sums", "names"] | None = setting(
-        TASK,
+    problems: Literal["sums", "names"] | None = task_setting(
         None,
-        "problems with checked answers, instead of --data: sums of two numbers with their steps, or "
-        "the numbers that English names mean",
+        "problems with checked answers, instead of --data: sums of two numbers with their steps, or the numbers that "
+        "English names mean",
         flag="task",
     )
-    worked: Probability = setting(
-        TASK,
+    worked: Probability = task_setting(
         1.0,
-        "sft on sums: fraction of the answers that show their steps; the others consist of the number"
-        " only. With a mixture, grpo has something to choose between",
+        "sft on sums: fraction of the answers that show their steps; the others consist of the number only. With a "
+        "mixture, grpo has something to choose between",
     )
-    start: str | None = setting(
-        TASK, None, "folder of the run or published model to start from (default: the newest run on text in runs/)"
+    start: str | None = task_setting(
+        None, "folder of the run or published model to start from (default: the newest run on text in runs/)"
     )
-    held_out: InnerShare = setting(TASK, 0.1, "fraction of the conversations that is held out for evaluation")
+    held_out: InnerShare = task_setting(0.1, "fraction of the conversations that is held out for evaluation")
 
-    rank: Count | None = setting(
-        MODEL,
+    rank: Count | None = model_setting(
         None,
-        "rank of the LoRA adapters to train; only these are saved, in the format of peft (default: "
-        "none, all weights are trained)",
+        "rank of the LoRA adapters to train; only these are saved, in the format of peft (default: none, all weights "
+        "are trained)",
     )
-    alpha: Positive | None = setting(
-        MODEL, None, "adapters: their output is scaled by alpha / rank (default: twice the rank)"
+    alpha: Positive | None = model_setting(
+        None, "adapters: their output is scaled by alpha / rank (default: twice the rank)"
     )
-    targets: Literal["attention", "all"] = setting(
-        MODEL, "all", "adapters: adapt the linear layers of attention only, or those of feed-forward networks too"
+    targets: Literal["attention", "all"] = model_setting(
+        "all", "adapters: adapt the linear layers of attention only, or those of feed-forward networks too"
     )
-    dropout: Number = setting(MODEL, 0.0, "dropout probability in training")
+    dropout: Number = model_setting(0.0, "dropout probability in training")
 
-    batch: Count = setting(TRAINING, 16, "conversations, pairs or problems per micro-batch")
-    learning_rate: Positive | None = setting(  # type: ignore[assignment]
-        TRAINING,
+    batch: Count = training_setting(16, "conversations, pairs or problems per micro-batch")
+    learning_rate: Positive | None = training_setting(  # type: ignore[assignment]
         None,
-        "peak learning rate (default: 0.001 for sft, 0.00005 for grpo, 0.0001 for dpo; a tenth of it "
-        "for a published model, ten times as much with --rank)",
+        "peak learning rate (default: 0.001 for sft, 0.00005 for grpo, 0.0001 for dpo; a tenth of it for a published "
+        "model, ten times as much with --rank)",
     )
-    warmup: CountFromZero = setting(TRAINING, 10, "updates until the peak learning rate is reached")
-    weight_decay: NonNegative = setting(TRAINING, 0.0, "weight decay of the matrices")
-    beta: NonNegative | None = setting(
-        TRAINING,
+    warmup: CountFromZero = training_setting(10, "updates until the peak learning rate is reached")
+    weight_decay: NonNegative = training_setting(0.0, "weight decay of the matrices")
+    beta: NonNegative | None = training_setting(
         None,
-        "dpo, grpo: strength of the pull toward the start (default: 0.1 for dpo, 0.04 for grpo, "
-        "where it weighs the KL divergence)",
+        "dpo, grpo: strength of the pull toward the start (default: 0.1 for dpo, 0.04 for grpo, where it weighs the KL "
+        "divergence)",
     )
-    group: CountFromTwo = setting(TRAINING, 8, "grpo: answers per problem")
-    tokens: Count = setting(TRAINING, 48, "maximum tokens per answer, in grpo and in evaluations")
-    temperature: Positive = setting(TRAINING, 1.0, "grpo: sampling temperature of the answers")
-    epochs: Count = setting(TRAINING, 1, "grpo: optimizer steps on the same answers in one update")
-    clip_ratio: Positive = setting(
-        TRAINING, 0.2, "grpo: how far the probability ratio of a token may move before it is clipped"
+    group: CountFromTwo = training_setting(8, "grpo: answers per problem")
+    tokens: Count = training_setting(48, "maximum tokens per answer, in grpo and in evaluations")
+    temperature: Positive = training_setting(1.0, "grpo: sampling temperature of the answers")
+    epochs: Count = training_setting(1, "grpo: optimizer steps on the same answers in one update")
+    clip_ratio: Positive = training_setting(
+        0.2, "grpo: how far the probability ratio of a token may move before it is clipped"
     )
-    lengths: Literal["answer", "constant"] = setting(
-        TRAINING, "answer", "grpo: divide the loss of an answer by its own length, or by --tokens (Dr. GRPO)"
+    lengths: Literal["answer", "constant"] = training_setting(
+        "answer", "grpo: divide the loss of an answer by its own length, or by --tokens (Dr. GRPO)"
     )
-    deviation: bool = setting(
-        TRAINING, True, "grpo: divide advantages by the standard deviation of their group (false: Dr. GRPO)"
+    deviation: bool = training_setting(
+        True, "grpo: divide advantages by the standard deviation of their group (false: Dr. GRPO)"
     )
 
     def __post_init__(self) -> None:
@@ -652,8 +633,8 @@ class TuneSettings(RunSettings):
             (("worked",), self.method == "sft" and self.problems == "sums", "--task sums, without another --method"),
             (("alpha", "targets"), self.rank is not None, "--rank"),
         ):
-            for name in (name for name in names if not fits and getattr(self, name) != self._default(name)):
-                raise ValueError(f"--{name.replace('_', '-')} {getattr(self, name)} needs {beside}")
+            if not fits and (given := self._changed(*names)):
+                raise ValueError(f"{_typed(given[0])} {getattr(self, given[0])} needs {beside}")
         if self.width_base is not None:
             raise ValueError(f"--width-base {self.width_base}: not allowed, because the model has already been trained")
         if self.optimizer == "muon" and self.rank is not None:

@@ -31,8 +31,6 @@ def test_a_run_of_before_a_field_existed_goes_on_and_one_of_another_model_does_n
         del before[group][field]
     run.record = {"model": before}
     run.check_model()
-    run.record = {}
-    run.check_model()
     now["attention"]["window"] = {"width": 5}
     run.record = {"model": now}
     with pytest.raises(ValueError, match="--model model.json: the run in runs/one started with a different file"):

@@ -104,15 +104,11 @@ class _Exchange(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, sent: list[int], received: list[int], group: dist.ProcessGroup) -> Tensor:
         ctx.back = received, sent, group
-        return _exchanged(rows, sent, received, group)
+        arrived = rows.new_empty((sum(received), *rows.shape[1:]))
+        dist.all_to_all_single(arrived, rows.contiguous(), received, sent, group=group)
+        return arrived
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         back: Tensor = _Exchange.apply(grad, *ctx.back)  # this function can be differentiated again
         return back, None, None, None
-
-
-def _exchanged(rows: Tensor, sent: list[int], received: list[int], group: dist.ProcessGroup) -> Tensor:
-    arrived = rows.new_empty((sum(received), *rows.shape[1:]))
-    dist.all_to_all_single(arrived, rows.contiguous(), received, sent, group=group)
-    return arrived

@@ -73,7 +73,6 @@ class TextTask(Task):
     def open(cls, settings: TextSettings, folder: RunFolder | None = None) -> TextTask:
         """Read the text and, with a `folder`, the tokenizer of the run in that folder. Raises `ValueError` for an
         invalid model or text."""
-        settings.model_config(settings.vocab)  # fail early if the model is invalid
         if folder is not None:
             return cls(settings, Text.read(settings), folder.tokenizer())
         start = None if settings.init_from is None else Start.find(settings.init_from, "--init-from")

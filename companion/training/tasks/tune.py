@@ -183,6 +183,18 @@ class TuneTask(Task):
 
     _unit: ClassVar[str] = "conversation"
 
+    @property
+    def parts(self) -> tuple[list[int], list[int]]:
+        """Indices of the training examples and of the held-out ones; both are empty for the model's own answers."""
+        return [], []
+
+    @property
+    def usual(self) -> int:  # type: ignore[override]
+        if self.settings.problems is not None:
+            return USUAL
+        each = self.settings.batch * self.settings.accumulate
+        return max(1, round(PASSES[self.settings.method] * len(self.parts[0]) / each))
+
     # Evaluation
 
     def right_share(self, model: Transformer, problems: Sequence[Problem], precision: str = "fp32") -> Tuned:
@@ -208,9 +220,9 @@ class TuneTask(Task):
             ValueError: if a conversation is so long that no answer fits in the context.
         """
         prompts = [self.dialect.prompt(messages) for messages in conversations]
-        room = model.config.context - max(map(len, prompts))
+        longest = max(map(len, prompts))
+        room = model.config.context - longest
         if room < 1:
-            longest = max(map(len, prompts))
             raise ValueError(
                 f"a prompt of {longest:,} tokens leaves no room for an answer in the context of "
                 f"{model.config.context:,}"
@@ -255,8 +267,8 @@ class TuneTask(Task):
             )
         else:
             helps = (
-                f"more updates (this run made {record.get('updates') or self.settings.steps or self.usual}), a larger "
-                "--batch, or a --start that was trained for longer"
+                f"more updates (this run made {record['updates']}), a larger --batch, or a --start that was trained "
+                "for longer"
             )
         return f"The model has not learned the task: most of its answers are wrong.\nWhat usually helps: {helps}."
 
@@ -314,10 +326,7 @@ class TuneTask(Task):
             with without_adapters(model):
                 yield model
         else:
-            yield self._frozen(next(model.parameters()).device)
-
-    def _frozen(self, device: torch.device) -> Transformer:
-        return self.first.to(device).requires_grad_(False).eval()
+            yield self.first.to(next(model.parameters()).device).requires_grad_(False).eval()
 
     def log_probs(self, model: Transformer, tokens: Tensor, targets: Tensor, precision: str = "fp32") -> Tensor:
         """Return log p of each target, (row, token), without gradients and without dropout."""
@@ -481,11 +490,6 @@ class SupervisedTask(TuneTask):
     def loss(self) -> Loss:
         return answer_loss
 
-    @property
-    def usual(self) -> int:  # type: ignore[override]
-        each = self.settings.batch * self.settings.accumulate
-        return USUAL if self.settings.problems else max(1, round(PASSES["sft"] * len(self.parts[0]) / each))
-
     def measure(self, model: Transformer, precision: str = "fp32", *, brief: bool = False) -> Tuned:
         """Evaluate the fraction of right answers, or else the loss of held-out answers in nats per token."""
         most = MEASURED_BRIEFLY if brief else MEASURED
@@ -503,7 +507,7 @@ class SupervisedTask(TuneTask):
         learn, held = self.parts
         scored = sum(sum(row.scored) for i in learn for row in self._rows[i])
         yield f"from {count(len(learn), 'conversation')}, whose answers have {scored:,} tokens"
-        yield _measured(self, len(held), "conversation")
+        yield _measured(self, len(held))
 
     def _example(self) -> Sequence[Any]:
         if self.held_problems:
@@ -570,11 +574,6 @@ class PreferenceTask(TuneTask):
     def loss(self) -> Loss:
         return partial(_pair_loss, beta=self.settings.strength)
 
-    @property
-    def usual(self) -> int:  # type: ignore[override]
-        each = self.settings.batch * self.settings.accumulate
-        return USUAL if self.settings.problems else max(1, round(PASSES["dpo"] * len(self.parts[0]) / each))
-
     @torch.no_grad()
     def measure(self, model: Transformer, precision: str = "fp32", *, brief: bool = False) -> Tuned:
         """Evaluate the loss of held-out pairs, and the fraction whose better answer gained more probability."""
@@ -591,7 +590,7 @@ class PreferenceTask(TuneTask):
     def _amounts(self) -> Iterator[str]:
         learn, held = self.parts
         yield f"from {count(len(learn), 'pair')} of answers, beta {self.settings.strength:g}"
-        yield _measured(self, len(held), "pair")
+        yield _measured(self, len(held))
 
     def _example(self) -> Sequence[Any]:
         return self._preferences[(self.parts[1] or self.parts[0])[0]].prompt
@@ -620,10 +619,6 @@ class PolicyTask(TuneTask):
     """
 
     _unit: ClassVar[str] = "problem"
-
-    @property
-    def usual(self) -> int:  # type: ignore[override]
-        return USUAL
 
     @property
     def _learned(self) -> str:
@@ -680,7 +675,7 @@ class PolicyTask(TuneTask):
             f"from {settings.group} answers of its own to each problem, at temperature {settings.temperature:g}; "
             f"beta {settings.strength:g}"
         )
-        yield _measured(self, 0, "problem")
+        yield _measured(self, 0)
 
     def _example(self) -> Sequence[Any]:
         return self.held_problems[0].messages
@@ -693,7 +688,8 @@ def _divided(entries: int, share: float) -> tuple[list[int], list[int]]:
     return [i for i in range(entries) if i not in every], sorted(every)
 
 
-def _measured(task: TuneTask, held: int, unit: str) -> str:
+def _measured(task: TuneTask, held: int) -> str:
+    unit = task._unit
     if task.settings.problems is not None and task.settings.method != "dpo":
         return "measured on held-out problems, which it never sees"
     return f"measured on {count(held, f'other {unit}')}" if held else f"measured on the training {unit}, the only one"
