@@ -240,7 +240,6 @@ def _stopped_alone() -> Iterator[list[int]]:
 
 
 def _commanded(talk: Talk, name: str = "", rest: str = "") -> bool:
-    """Execute a command that begins with a slash, and return whether to continue."""
     match name:
         case "bye" | "quit" | "exit":
             return False
@@ -263,7 +262,6 @@ def _commanded(talk: Talk, name: str = "", rest: str = "") -> bool:
 
 
 def _save(talk: Talk, name: str) -> None:
-    """Append the conversation to a file, or print a message if the file cannot be written."""
     if not name or not talk.turns:
         print("/save: expected the name of a file" if not name else "There is no conversation yet.", file=sys.stderr)
         return

@@ -105,7 +105,6 @@ def run(flags: Namespace) -> int:
 
 
 def _measured(flags: Namespace) -> dict[str, Any]:
-    """Take the measurements that the flags select, print the results, and return them keyed by name."""
     from companion.data.corpora import read_corpus
     from companion.ground.device import find_device
 
@@ -196,7 +195,6 @@ def _text(folder: RunFolder, given: Corpus | None, device: torch.device, flags: 
 
 
 def _checkpoint(flags: Namespace, given: Corpus | None, device: torch.device) -> dict[str, Any]:
-    """Measure a published model on a text."""
     from companion.commands.writer import from_checkpoint
 
     if given is None:
@@ -215,7 +213,6 @@ def _checkpoint(flags: Namespace, given: Corpus | None, device: torch.device) ->
 
 
 def _check_model(flags: Namespace, model: Transformer) -> None:
-    """Raise `ValueError` for a model that does not continue texts, and for flags that do not apply to the model."""
     from companion.quantization.weights import check_weights
 
     if model.config.stack != "decoder":
@@ -253,21 +250,7 @@ def _scores(
     bytes: int | None = None,
     context: int | None = None,
 ) -> dict[str, Any]:
-    """Measure a model on encoded documents, compare it with the baselines, and print the result.
-
-    Args:
-        flags: The flags of the command.
-        model: The model to measure.
-        encode: Function from text to token ids.
-        documents: The documents as text, for the baselines.
-        ids: The documents as token ids.
-        known: The text that the model was trained on, if available.
-        bytes: The number of bytes of the scored tokens (default: all bytes).
-        context: The number of tokens in a window (default: the model's context).
-
-    Returns:
-        The measurements, keyed by name.
-    """
+    """Measure a model on encoded documents, print the result beside the baselines, and return it keyed by name."""
     from companion.data.baselines import baselines
     from companion.training.tasks.text import measure, total_bytes
 
@@ -292,7 +275,6 @@ def _in_form(
     evaluation: Evaluation,
     windows: dict[str, Any],
 ) -> dict[str, Any]:
-    """Measure the model on the same text with another weight format, and print the difference."""
     import torch
 
     from companion.quantization.weights import largest_change, prepared

@@ -176,7 +176,6 @@ def _of_run(flags: Namespace) -> Source:
 
 
 def _of_checkpoint(flags: Namespace) -> Source:
-    """Return a published model, its own `model_type`, and the files of its folder."""
     from companion.commands.writer import checkpoint_folder
     from companion.families.pretrained import family_of, load_pretrained
     from companion.files.models import read_config
@@ -191,7 +190,6 @@ def _of_checkpoint(flags: Namespace) -> Source:
 
 
 def _tokenizer_files(tokenizer: BytePairTokenizer, model: Transformer) -> dict[str, str]:
-    """Return the tokenizer files and the generation settings of a run."""
     from companion.commands.writer import WARM
     from companion.data.chat_template import TEMPLATE
     from companion.data.chat_tokens import files_of_run

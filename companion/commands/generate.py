@@ -155,7 +155,6 @@ def run(flags: Namespace) -> int:
 
 
 def _writer(flags: Namespace, device: torch.device) -> Writer:
-    """Return the writer of the run or the checkpoint that the flags name."""
     by_ids, dtype = bool(flags.prompt_ids), dtype_called(flags.dtype)
     if flags.checkpoint is None:
         kind = TuneSettings if flags.chat else None if flags.run is not None else TextSettings
@@ -189,16 +188,11 @@ def told(writer: Writer, flags: Namespace) -> Writer:
 
 
 def _given(flags: Namespace) -> dict[str, Any]:
-    """Return the sampling settings that are given as flags."""
     return {name: flags[name] for name in DRAWING if flags[name] is not None}
 
 
 def _search(writer: Writer, flags: Namespace) -> Search | None:
-    """Return the beam search set by the flags or, failing that, by the model's folder; `None` if there is neither.
-
-    Raises:
-        ValueError: If the folder's settings combine beam search with sampling.
-    """
+    """Return the beam search set by the flags or, failing that, by the model's folder; `None` if there is neither."""
     from companion.generation.beam import Search
 
     search = writer.says.search
@@ -216,11 +210,6 @@ def _search(writer: Writer, flags: Namespace) -> Search | None:
 
 
 def _draft(writer: Writer, flags: Namespace, device: torch.device) -> Draft | None:
-    """Return the draft for speculative decoding that `--draft` names, or `None` if the flag is not given.
-
-    Raises:
-        ValueError: If the folder has neither a run nor a checkpoint, or the draft model has a different vocabulary.
-    """
     from companion.families.pretrained import pretrained_folder
     from companion.files.published.fetching import how_to_get
     from companion.generation.draft import Draft
@@ -259,7 +248,6 @@ def _vocabulary(writer: Writer) -> list[str | None] | None:
 
 
 def _check(flags: Namespace) -> None:
-    """Raise `ValueError` for flags that contradict each other."""
     _check_prompts(flags)
     check_calibrate(flags)
     exclude(flags, "checkpoint", "run")
@@ -279,7 +267,6 @@ def _check(flags: Namespace) -> None:
 
 
 def _check_prompts(flags: Namespace) -> None:
-    """Raise `ValueError` for prompt flags that contradict each other or are empty."""
     exclude(flags, "prompt_ids", "prompt")
     exclude(flags, "prompts", "prompt", "prompt_ids", "chat", "beams", "compile", "draft")
     need(flags, "at_once", "prompts")

@@ -101,7 +101,6 @@ def _list() -> int:
 
 
 def _of_the_hub() -> list[str]:
-    """Return the names of the models in the hub's cache."""
     try:
         from huggingface_hub import scan_cache_dir
         from huggingface_hub.errors import CacheNotFound

@@ -139,7 +139,6 @@ def _wrapped(text: str) -> str:
 
 
 def _became(ends: Sequence[Became]) -> str:
-    """Return a table that shows the name, value and use of each field; rejected fields come first."""
     from companion.ground.display import table
 
     def cells(end: Became) -> tuple[str, str, str]:
@@ -151,7 +150,6 @@ def _became(ends: Sequence[Became]) -> str:
 
 
 def _json(value: object) -> str:
-    """Return a value as JSON, shortened to 30 characters."""
     from companion.ground.fields import shown
 
     try:

@@ -166,11 +166,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _task(arguments: Sequence[str]) -> str:
-    """Return the task that determines the flags of `train`.
-
-    Raises:
-        ValueError: If the --config file is invalid, or if a command belongs to the school, which is not installed.
-    """
+    """Return the task that determines the flags of `train`."""
     command = arguments[0] if arguments else ""
     if command in SCHOOL_COMMANDS and command not in commands():
         raise ValueError(f"this command belongs to the school, which is not installed: {install_line('school')}")
@@ -208,11 +204,7 @@ def _unsaid(error: OSError) -> int:
 
 
 def _answer(error: Exception, typed: Mapping[str, Any]) -> tuple[str | None, int]:
-    """Return a sentence about the error that ended a command, and the exit code.
-
-    The sentence is `None` for a bug in the package. `typed` contains the flags of the command line, named as the user
-    types them.
-    """
+    """Return a sentence about the error, or `None` for a bug in the package, and the exit code."""
     match error:
         case ValueError():
             return str(error), 2

@@ -164,6 +164,5 @@ def _request(writer: Writer, row: int, one: Asked, tokens: int | None, seed: int
 
 
 def _text(writer: Writer, handle: Handle) -> str:
-    """Return the continuation of the prompt. Raises the same errors as `Handle.result`."""
     parts = writer.parts(handle.prompt)
     return "".join(map(parts.push, handle.result())) + parts.finish()

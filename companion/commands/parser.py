@@ -201,7 +201,6 @@ class Parser(ArgumentParser):
         return found
 
     def _unknown(self, words: list[str]) -> str:
-        """Return the error sentence about words that are neither flags nor values."""
         word = next((word for word in words if word.startswith("-")), words[0])
         flag = word.partition("=")[0]
         if flag.startswith("-"):
@@ -357,5 +356,4 @@ def _first_line(message: str) -> str:
 
 
 def _reason(message: str) -> str:
-    """Return the part of a jsonargparse message after the name of the key."""
     return " ".join(message.partition('":')[2].split()) or _first_line(message)

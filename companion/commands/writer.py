@@ -45,10 +45,7 @@ class Parts(Protocol):
 
 
 class _Numbers:
-    """Incremental decoder that writes token ids separated by spaces.
-
-    If any tokens came `before`, the first id is preceded by a space, too.
-    """
+    """Incremental decoder that writes token ids, with spaces between them and after any ids that came `before`."""
 
     def __init__(self, before: Sequence[int]) -> None:
         self._started = len(before) > 0
@@ -410,7 +407,6 @@ def write(
 
 
 def _say_form(model: Transformer, most: int, tokens: int, *, compile: bool) -> None:
-    """Print a note to standard error if decoding needs a copy of the weights, which takes additional memory."""
     from companion.ground.display import readable_bytes
     from companion.quantization.weights import fast_form, form_bytes
 

@@ -153,7 +153,6 @@ def _bytes(documents: Sequence[Document]) -> int:
 
 
 def _join(texts: Iterable[bytes]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """Concatenate all texts, and return each byte's position within its own text."""
     parts = [np.frombuffer(text, np.uint8) for text in texts]
     if not any(len(part) for part in parts):
         raise ValueError("texts: expected at least one byte to count, got none")

@@ -132,7 +132,6 @@ def load_chat_template(folder: str | Path) -> ChatTemplate | None:
 
 @contextmanager
 def _bounded(origin: str) -> Iterator[None]:
-    """Raise `ValueError` if the template in the `with` block exceeds its limits."""
     try:
         with at_most(SECONDS), within(MEMORY):
             yield

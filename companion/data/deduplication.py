@@ -41,7 +41,6 @@ def repeated_share(train: Iterable[str], texts: Sequence[str]) -> float:
 
 
 def _sentences(paragraph: str) -> list[str]:
-    """Split a paragraph into sentences, ignoring line breaks and indentation."""
     return SENTENCE_END.split(" ".join(paragraph.split()))
 
 

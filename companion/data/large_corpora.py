@@ -164,10 +164,7 @@ def _pieces(file: Path, name: str, count: Callable[[int], object]) -> list[tuple
 
 
 def _end(data: mmap.mmap, start: int, size: int) -> int:
-    """Return the end of a piece that begins at `start`.
-
-    A piece ends between paragraphs or, failing that, between lines, words or characters.
-    """
+    """Return the end of a piece, which lies between paragraphs or, failing that, lines, words or characters."""
     if size - start <= PIECE:
         return size
     for gap in _BREAKS:

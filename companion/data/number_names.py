@@ -135,7 +135,6 @@ class Language:
         return _Readers(small, thousands, added)
 
     def _fault(self, key: str) -> str:
-        """Explain why `key` is not a name."""
         if not key:
             return "it is empty"
         if key.isdecimal() and len(key) < 10 and int(key) < MOST:

@@ -623,7 +623,6 @@ def _one(dice: random.Random, options: Sequence[str]) -> str:
 
 
 def _drawn(dice: random.Random) -> Story:
-    """Draw a story, which consists of a plot, a different entity for each of its roles, and a wording of each beat."""
     name = _one(dice, sorted(PLOTS))
     roles: dict[str, Facts] = {}
     for role, sort in PLOTS[name].roles.items():
@@ -744,11 +743,7 @@ def _pairs(plot: Plot, roles: Mapping[str, Facts]) -> Iterator[tuple[str, str]]:
 def _bound(
     plot: Plot, roles: Mapping[str, Mapping[str, str]], found: re.Match[str], slots: Sequence[tuple[str, str]]
 ) -> tuple[dict[str, dict[str, str]], list[tuple[str, str]]]:
-    """Update the roles with the facts stated in this beat.
-
-    Returns:
-        The roles, and (role, contradiction) for each fact that contradicts an earlier beat.
-    """
+    """Return the roles with the facts of this beat, and (role, contradiction) for each contradicting fact."""
     new: dict[str, dict[str, str]] = {role: dict(facts) for role, facts in roles.items()}
     faults: list[tuple[str, str]] = []
     for (role, form), text in zip(slots, found.groups(), strict=True):

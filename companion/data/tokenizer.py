@@ -227,7 +227,6 @@ def _checked(text: str) -> str:
 
 
 def _in_pieces(text: str) -> Iterable[str]:
-    """Yield the text in pieces, cutting words of more than `LONGEST_WORD` characters."""
     end = 0
     for word in _LONG.finditer(text):
         for start in range(word.start(), word.end(), LONGEST_WORD):

@@ -229,7 +229,6 @@ def _is(value: Any, kind: type) -> bool:
 
 
 def _tensor(dtypes: set[str] | None) -> str:
-    """Describe a tensor that has one of these dtypes."""
     floats, whole, truth = ("a floating tensor", "a tensor of whole numbers", "a tensor of True and False")
     if dtypes is None:
         return "a tensor"
@@ -279,7 +278,6 @@ def _is_some(axis: str) -> bool:
 
 
 def _paired(axes: tuple[str, ...], shape: tuple[int, ...]) -> list[tuple[str, int]] | None:
-    """Pair each named axis with its size; return `None` if the number of axes differs from the number of sizes."""
     some = [i for i, axis in enumerate(axes) if _is_some(axis)]
     if not some:
         return list(zip(axes, shape, strict=True)) if len(axes) == len(shape) else None

@@ -85,10 +85,7 @@ def require_number(name: str, value: object, expected: str = "a finite number") 
 
 @cache
 def _hints(kind: Any) -> dict[str, Any]:
-    """Return the annotations of a configuration's class.
-
-    The annotations are cached, because resolving them takes longer than all the checks.
-    """
+    """Return a class's annotations, cached because resolving them takes longer than all the checks."""
     return get_type_hints(kind)
 
 
@@ -155,10 +152,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Build a JSON object.
-
-    Raises `ValueError` for duplicate fields, because otherwise all but the last would be lost silently.
-    """
+    """Build a JSON object. Duplicate fields raise `ValueError`, because all but the last would be lost silently."""
     value = dict(pairs)
     if len(value) < len(pairs):
         seen: set[str] = set()

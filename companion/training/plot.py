@@ -134,8 +134,6 @@ def _with_experts(entries: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _draw_experts(axes: Axes, entries: Sequence[Mapping[str, Any]]) -> None:
-    """Plot the effective number of experts in the least evenly loaded layer, and the fraction of dropped visits (if
-    any)."""
     used = [(entry["update"], entry["effective_experts"]) for entry in entries if "effective_experts" in entry]
     axes.plot(*_columns(used), color="#009E73", linewidth=1)
     axes.set_ylim(0, 1.1 * max(value for _, value in used))

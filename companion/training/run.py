@@ -178,7 +178,6 @@ class Run:
         self.trainer = self.task.trainer(self.record["updates"], self.device, self.record["precision"], parallel)
 
     def _open_task(self) -> Task:
-        """Return the task of an existing run. Raises `ValueError` if the run's data has changed."""
         try:
             task = open_task(self.settings, self.folder)
             self._check_data(task)

@@ -442,7 +442,6 @@ class Start:
 
     @cached_property
     def _published(self) -> Path:
-        """Folder of a published model."""
         return pretrained_folder(self.folder)
 
     @cached_property
@@ -493,10 +492,7 @@ class Start:
 
 
 def _on_its_start(record: Mapping[str, Any], folder: Path) -> Transformer:
-    """Load the model of a checkpoint that contains only adapters, which are added to the run's initial model.
-
-    Raises `ValueError` if that model no longer exists or has changed.
-    """
+    """Load the model of a checkpoint that contains only adapters, which are added to the run's initial model."""
     path, known = Path(str(record.get("start"))), record["text"]
     assert isinstance(known, Mapping)
     beside = folder.parents[2] / path.name  # both may have been moved together with the folder of all runs

@@ -190,7 +190,6 @@ class RunSettings(Learning, ABC):
         return [name for name in names if getattr(self, name) != self._default(name)]
 
     def _model_names(self) -> list[str]:
-        """Return the names of the settings that describe the model."""
         return [f.name for f in fields(self) if f.metadata["group"] == MODEL]
 
 
@@ -481,7 +480,6 @@ class TextSettings(Settings):
 
     @staticmethod
     def _begun(folder: Path) -> ModelConfig:
-        """Return the configuration of the run or published model in a folder."""
         from companion.families.pretrained import family_of, load_pretrained  # imported here, because this loads torch
         from companion.training.checksummed_records import read_checksummed
 

@@ -279,11 +279,7 @@ class Trainer:
         self.done = done
 
     def _gathered(self, kept: Iterable[tuple[str, Tensor, Tensor]]) -> dict[str, Tensor]:
-        """Gather tensors in the main process, keyed by name.
-
-        Args:
-            kept: (name, parameter, tensor laid out like the parameter).
-        """
+        """Gather (name, parameter, tensor with the layout of the parameter) in the main process, keyed by name."""
         gathered = {}
         for name, parameter, tensor in kept:
             whole = self.parallel.whole(parameter, tensor.detach())

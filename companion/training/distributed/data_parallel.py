@@ -181,7 +181,6 @@ class Processes(Parallel):
         return objective.to(device)
 
     def _spread(self, moe: MoE) -> None:
-        """Connect a mixture of experts to the tokens and the experts of other processes."""
         keep_the_compiler_out()
         number = moe.config.experts
         if self.experts is None:

@@ -203,7 +203,6 @@ def _meet() -> tuple[dist.Store, int, int]:
 
 
 def _own_device(device: torch.device) -> torch.device:
-    """Return this process's device, which has the requested type."""
     if device.type == "cpu":
         return device
     if device.type != "cuda" or device.index is not None:

@@ -259,7 +259,6 @@ class TuneTask(Task):
         return f"On held-out data: {Tuned({k: v for k, v in result.items() if k != 'digest'})}."
 
     def _advice(self, record: Mapping[str, Any]) -> str:
-        """Return advice for a run that has not learned its task."""
         if self.settings.method == "grpo":
             helps = (
                 "GRPO can only reinforce right answers that the model already gives sometimes. Start from a model "
@@ -338,7 +337,6 @@ class TuneTask(Task):
 
 
 def _check_fits(rows: Sequence[Row], context: int, where: str) -> None:
-    """Raise `ValueError` for a conversation that is longer than the context; the message names its origin."""
     longest = max(len(row.ids) for row in rows)
     if longest > context + 1:
         raise ValueError(
@@ -358,10 +356,7 @@ def _inputs_and_targets(rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
 
 
 def _chosen(number: int, batch: int, among: int, seed: int) -> list[int]:
-    """Return the examples of micro-batch `number`.
-
-    Each pass uses all examples, in a different order.
-    """
+    """Return the examples of micro-batch `number`; each pass uses all examples, in a different order."""
     places = [divmod(place, among) for place in range(number * batch, (number + 1) * batch)]
     orders = {turn: np.random.default_rng((seed, turn)).permutation(among) for turn in {turn for turn, _ in places}}
     return [int(orders[turn][at]) for turn, at in places]
