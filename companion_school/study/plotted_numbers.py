@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import LogFormatter, ScalarFormatter
 
 from companion_school.study.figure_html import Numbers
 
@@ -40,7 +41,7 @@ def _of_axes(ax: Axes) -> Iterator[tuple[str, Numbers]]:
         groups.append([line]) if same is None else same.append(line)
     for group in groups:
         at, step = _thinned(len(_points(group[0])[0]))
-        columns: dict[str, Sequence[object]] = {x: _column(_points(group[0])[0][at])}
+        columns: dict[str, Sequence[object]] = {x: _places(ax, _points(group[0])[0], at)}
         columns |= {_name(line, ax): _column(_points(line)[1][at]) for line in group}
         yield ", ".join(filter(None, [title, f"every {step}th point" if step > 1 else ""])), columns
     for bars in ax.containers:
@@ -69,6 +70,24 @@ def _thinned(count: int) -> tuple[np.ndarray, int]:
     return np.unique(np.append(np.arange(0, count, step), count - 1)), step
 
 
+def _places(ax: Axes, x: np.ndarray, at: np.ndarray) -> list[Any]:
+    """Return the x values at these indices, or the labels of the ticks if the values only number these from 0."""
+    if np.array_equal(x, np.arange(len(x))):
+        ticks = _ticks(ax.xaxis)
+        names = [ticks.get(float(value), "") for value in x]
+        if all(names):
+            return [names[index] for index in at]
+    return _column(x[at])
+
+
+def _ticks(axis: Any) -> dict[float, str]:
+    """Return the text of each tick label by the tick's position, if the labels were chosen for this figure."""
+    if isinstance(axis.get_major_formatter(), ScalarFormatter | LogFormatter):
+        return {}
+    labels = [label.get_text() for label in axis.get_ticklabels()]
+    return {round(float(place), 6): label for place, label in zip(axis.get_ticklocs(), labels, strict=False)}
+
+
 def _column(values: np.ndarray) -> list[object]:
     return [int(v) if float(v).is_integer() and abs(v) < 1e6 else float(v) for v in values]
 
@@ -82,10 +101,7 @@ def _bars(ax: Axes, bars: BarContainer) -> Numbers:
     upright = bars.orientation != "horizontal"
     axis, letter = (ax.xaxis, _shared_label(ax)) if upright else (ax.yaxis, ax.get_xlabel())
     centers = [bar.get_x() + bar.get_width() / 2 if upright else bar.get_y() + bar.get_height() / 2 for bar in bars]
-    ticks: dict[float, str] = {
-        round(float(place), 6): label.get_text()
-        for place, label in zip(axis.get_ticklocs(), axis.get_ticklabels(), strict=False)
-    }
+    ticks = _ticks(axis)
     names: list[Any] = [ticks.get(round(float(c), 6)) or float(c) for c in centers]
     heights = np.array([bar.get_height() if upright else bar.get_width() for bar in bars], dtype=float)
     label = str(bars.get_label())

@@ -38,7 +38,10 @@
     const measured = data.runs.filter((run) => run.compute === compute);
     measured.forEach((run) => kit.svg(runs, "rect", { x: x(run.size) - 5, y: y(run.bits) - 5, width: 10, height: 10, fill: "none", stroke: "var(--ink)", "stroke-width": 2 }));
     const round = (value) => Number(value.toPrecision(2)).toLocaleString("en-US");
-    kit.numbers("", [["parameters", measured.length ? measured.map((run) => run.size) : [best]], ["predicted", measured.length ? measured.map((run) => says(law, run.size, tokens(run.size))) : [least]], ["measured", measured.length ? measured.map((run) => run.bits) : ["not measured"]]]);
+    const listed = measured.length ? measured.map((run) => run.size) : [...new Set([1e3, 1e4, 1e5, 1e6, 1e7, best])].sort((a, b) => a - b);
+    const columns = [["parameters", listed.map(Math.round)], ["tokens", listed.map((size) => Math.round(tokens(size)))], ["predicted", listed.map((size) => says(law, size, tokens(size)))]];
+    if (measured.length) columns.push(["measured", measured.map((run) => run.bits)]);
+    kit.numbers("", columns);
     kit.say(`With a floor of ${law.floor} and ${times(compute)} ${compute > 1 ? "nights" : "night"} of compute, the law recommends about ${round(best)} parameters and ${round(tokens(best))} tokens (${round(tokens(best) / best)} for each parameter) and predicts ${kit.fixed(least)} bits per byte.${measured.length ? " The squares are measured runs." : ""}`);
   };
   show();

@@ -56,6 +56,8 @@ def comparing(
     right.axvline(0, color="black", linestyle="--", linewidth=1)
     right.set(xlabel="difference in points", ylabel="interval", ylim=(-1.6, 0.6))
     right.set_yticks([0, -1], list(errors))
+    ends = [(100 * share, 100 * Z * error) for share, error in zip(shares, alone, strict=True)]
+    ends += [(points, 100 * Z * error) for error in errors.values()]
     moving.show(
         "comparing",
         {"first": first, "questions": QUESTIONS, "points": POINTS, "differ": DIFFER,
@@ -65,6 +67,7 @@ def comparing(
         "difference: the unpaired one is wide and contains zero, the paired one is short. They move with the number "
         "of questions, the difference, and how often only one model is right.",
         caption=caption,
-        numbers={"interval": list(errors), "low": [round(points - 100 * Z * error, 1) for error in errors.values()],
-                 "high": [round(points + 100 * Z * error, 1) for error in errors.values()]},
+        numbers={"interval": ["first model", "second model", "unpaired difference", "paired difference"],
+                 "low": [round(middle - wide, 1) for middle, wide in ends],
+                 "high": [round(middle + wide, 1) for middle, wide in ends]},
     )  # fmt: skip

@@ -59,6 +59,15 @@ def budget(
         ax.plot(*zip(*measured, strict=True), "s", color="black", fillstyle="none", linestyle="none", label="measured")
     ax.set(xscale="log", xlabel="parameters", ylabel="bits per byte")
     ax.legend()
+    listed = np.array([size for size, _ in measured] or sorted({*10.0 ** np.arange(3, 8), sizes[best]}))
+    tokens = compute / 6 / listed
+    numbers: dict[str, list[object]] = {
+        "parameters": [round(size) for size in listed],
+        "tokens": [round(number) for number in tokens],
+        "predicted": [float(bits) for bits in floor + first / listed**alpha + second / tokens**delta],
+    }
+    if measured:
+        numbers["measured"] = [bits for _, bits in measured]
     moving.show(
         "budget",
         {
@@ -71,6 +80,5 @@ def budget(
         "Small models on the left read much, large ones on the right little, and a red dot marks the best size. With "
         "more compute the dot moves right and down. Squares are measured runs.",
         caption=caption,
-        numbers={"parameters": [size for size, _ in measured] or [round(sizes[best])],
-                 "measured": [bits for _, bits in measured] or ["none"]},
+        numbers=numbers,
     )  # fmt: skip

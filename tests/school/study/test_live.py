@@ -188,7 +188,14 @@ def test_what_a_model_writes_follows_its_prompt_and_made_up_words_are_marked(sho
 def test_the_still_budget_shows_the_runs_of_one_night_and_the_data_all(shown):
     budget(runs=[(1, 22_776, 2.6), (0.5, 106_816, 2.9)], caption="Figure 23.2. A budget.")
     assert [run["compute"] for run in data(shown[0])["runs"]] == [1, 0.5]
-    assert "<td>22776</td><td>2.6</td>" in page(shown[0]).replace("\n", "")
+    [row] = re.findall("<td>22776</td>.*?</tr>", page(shown[0]).replace("\n", ""))
+    assert "<td>578094</td>" in row and row.endswith("<td>2.6</td></tr>")  # 7.9e10 / 6 / 22776 tokens
+
+
+def test_the_table_of_a_budget_without_runs_follows_the_valley(shown):
+    budget(runs=[], caption="Figure 23.2. A budget.")
+    rows = re.findall("<tr><td>([0-9]+)</td><td>([0-9]+)</td>", page(shown[0]).replace("\n", ""))
+    assert len(rows) == 6 and all(abs(6 * int(size) * int(tokens) / 7.9e10 - 1) < 0.01 for size, tokens in rows)
 
 
 def test_a_film_keeps_the_lower_half_of_its_maps_row_by_row_and_begins_at_the_end(shown):

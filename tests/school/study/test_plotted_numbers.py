@@ -43,6 +43,18 @@ def test_a_long_curve_is_thinned_out_and_keeps_its_ends(drawn):
     assert columns["loss"] == [2 * update for update in columns["update"]]
 
 
+def test_places_that_are_only_numbered_have_the_names_of_their_ticks(drawn):
+    fig, ax = drawn
+    ax.plot([0, 1, 2], [4.5, 3.5, 2.5], label="loss")
+    ax.plot([1, 2, 4], [1.5, 4.5, 16.5], label="numbers")
+    ax.set_xticks([0, 1, 2], ["0 to 63", "64 to 127", "128 on"])
+    ax.set(xlabel="position")
+    assert read_off(fig) == [
+        ("", {"position": ["0 to 63", "64 to 127", "128 on"], "loss": [4.5, 3.5, 2.5]}),
+        ("", {"position": [1, 2, 4], "numbers": [1.5, 4.5, 16.5]}),
+    ]
+
+
 def test_bars_have_their_names(drawn):
     fig, ax = drawn
     ax.bar(range(3), [0.5, 0.25, 0.25])
