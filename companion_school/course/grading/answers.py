@@ -17,7 +17,7 @@ import symtable
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -289,8 +289,13 @@ def read_texts(files: Sequence[tuple[str, bytes]], wanted: Sequence[str]) -> dic
 
 
 def _places(cells: Sequence[_Cell], wanted: Sequence[str]) -> dict[int, str]:
-    """Return the wanted lines, keyed by the index of the cell that should contain the text."""
-    return {at: line for at, cell in enumerate(cells) if (line := _asked_in(cell, wanted))}
+    """Return the wanted lines, keyed by the index of the cell that contains the line or is named after it."""
+    names = {f"written_{re.sub('[.-]', '_', line.rpartition(' ')[2])}": line for line in wanted}
+    found = {
+        at: next((line for line in wanted if line in cell.source), names.get(cell.name))
+        for at, cell in enumerate(cells)
+    }
+    return {at: line for at, line in found.items() if line}
 
 
 def _end(cells: Sequence[_Cell], at: int, begins: Collection[int]) -> int:
@@ -300,12 +305,6 @@ def _end(cells: Sequence[_Cell], at: int, begins: Collection[int]) -> int:
         if cell.kind != "markdown" or after in begins or cell.name or _HEADING.match(cell.source):
             return after
     return len(cells)
-
-
-def _asked_in(cell: _Cell, wanted: Sequence[str]) -> str | None:
-    """Return the wanted line that a cell contains or, if there is none, the line to which the cell's name refers."""
-    names = {f"written_{re.sub('[.-]', '_', line.rpartition(' ')[2])}": line for line in wanted}
-    return next((line for line in wanted if line in cell.source), names.get(cell.name))
 
 
 def _under(source: str, line: str) -> str:
@@ -434,19 +433,10 @@ def cells_of(name: str, data: bytes) -> list[str]:
 
 @dataclass(frozen=True)
 class _Cell:
-    """A cell of a notebook.
-
-    Attributes:
-        kind: "code" or "markdown".
-        source: Text of the cell.
-        name: Name in the problem set, from nbgrader's metadata or the cell's id; empty for a cell the student added.
-        raw: The cell as stored in the file.
-    """
-
-    kind: str
+    kind: str  # "code" or "markdown"
     source: str
-    name: str = ""
-    raw: Mapping[str, Any] = field(default_factory=dict)
+    name: str  # in the problem set, from nbgrader's metadata or the cell's id; empty for a cell the student added
+    raw: Mapping[str, Any]  # as stored in the file
 
     @classmethod
     def of(cls, cell: dict[str, Any]) -> _Cell:
@@ -454,11 +444,11 @@ class _Cell:
         marks = metadata.get("nbgrader") if isinstance(metadata, dict) else None
         name = (marks.get("grade_id") if isinstance(marks, dict) else None) or cell.get("id") or ""
         known = isinstance(name, str) and _RELEASED.match(name)
-        return cls(str(cell.get("cell_type")), _source(cell), name if known else "", cell)
+        source = _joined(cell.get("source", cell.get("input", "")))
+        return cls(str(cell.get("cell_type")), source, name if known else "", cell)
 
 
 def _cells(name: str, data: bytes) -> list[_Cell]:
-    """Return the cells of a notebook. Raises `Unreadable` if the file is not a notebook."""
     text = _decoded(name, data)
     if not text.strip():
         raise Unreadable(f"{name} is an empty file")
@@ -483,10 +473,6 @@ def _decoded(name: str, data: bytes) -> str:
         return data.decode("utf-8-sig")
     except UnicodeError:
         raise Unreadable(f"{name} is not text") from None
-
-
-def _source(cell: dict[str, object]) -> str:
-    return _joined(cell.get("source", cell.get("input", "")))
 
 
 def _tree(cell: str) -> tuple[list[str], ast.Module]:

@@ -6,10 +6,12 @@ the time is unknown, and there is no penalty for lateness.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -76,14 +78,7 @@ class Sources:
     zone: str
 
     def time_of(
-        self,
-        student: str,
-        place: str,
-        home: Path,
-        files: Sequence[Path],
-        stamp: Path | None,
-        named: str,
-        late: bool,
+        self, student: str, place: str, home: Path, files: Sequence[Path], stamp: Path | None, named: str, late: bool
     ) -> tuple[str, str]:
         """Find a student's submission time.
 
@@ -258,16 +253,12 @@ def _is_committed(home: Path, head: str, files: Sequence[Path], names: Sequence[
 
 @cache
 def _empty_repository() -> Path:
-    made = tempfile.TemporaryDirectory(prefix="companion-git-")
-    _KEPT.append(made)
-    place = Path(made.name)
+    place = Path(tempfile.mkdtemp(prefix="companion-git-"))
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
     for folder in ("objects", "refs"):
         (place / folder).mkdir()
     (place / "HEAD").write_text("ref: refs/heads/none\n")
     return place
-
-
-_KEPT: list[tempfile.TemporaryDirectory[str]] = []
 
 
 def _git(home: Path, *command: str) -> str:

@@ -195,17 +195,12 @@ def words(program: str) -> list[str]:
         return []
     try:
         tree = ast.parse(program)
-        return _renamed(tree)
+        own = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+        own |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        own |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+        return list(_walk(tree, own, {}))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
-
-
-def _renamed(tree: ast.Module) -> list[str]:
-    own = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
-    own |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    own |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    numbers: dict[str, int] = {}
-    return list(_walk(tree, own, numbers))
 
 
 def _walk(node: ast.AST, own: set[str], numbers: dict[str, int]) -> Iterator[str]:

@@ -14,13 +14,14 @@ All entries of a student are combined. If they contain several notebooks, only o
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import shutil
 import stat
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -110,15 +111,7 @@ class Handed:
     place: str = ""
 
 
-@dataclass
-class _Entries:
-    """All files and folders of one student in the folder of submissions."""
-
-    paths: list[tuple[Path, Platform]] = field(default_factory=list)
-
-    def said(self) -> tuple[str, bool]:
-        """Return the latest time in the names, and whether any name is marked as late."""
-        return max(one.time for _, one in self.paths), any(one.late for _, one in self.paths)
+_Entries = Sequence[tuple[Path, Platform]]  # all files and folders of one student in the folder of submissions
 
 
 def handed_in(
@@ -172,19 +165,16 @@ def handed_in(
 
 def handed_by(student: str, folder: Path, assignment: str | None = None, *, project: bool = False) -> Handed:
     """Find the submission in one student's folder, and record any problem with it in `fault`."""
-    entries = _Entries([(folder, Platform(plain(student)))])
-    return _one(plain(student), entries, assignment, received.Sources({}, {}, "UTC"), project=project, collected=False)
+    entries, known = [(folder, Platform(plain(student)))], received.Sources({}, {}, "UTC")
+    return _one(plain(student), entries, assignment, known, project=project, collected=False)
 
 
 @cache
 def scratch() -> Path:
     """Return a temporary folder for unpacked zip files, which is deleted when the process ends."""
-    made = tempfile.TemporaryDirectory(prefix="companion-zips-")
-    _KEPT.append(made)
-    return Path(made.name)
-
-
-_KEPT: list[tempfile.TemporaryDirectory[str]] = []
+    place = Path(tempfile.mkdtemp(prefix="companion-zips-"))
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    return place
 
 
 def left_out(folder: Path) -> list[str]:
@@ -217,8 +207,7 @@ def _is_seen(path: Path) -> bool:
 
 
 def _entries(folder: Path, manifest: Mapping[str, tuple[str, str]], assignment: str | None) -> dict[str, _Entries]:
-    """Group the files and folders of all students by student."""
-    by_student: dict[str, _Entries] = {}
+    by_student: dict[str, list[tuple[Path, Platform]]] = {}
     for path in sorted(folder.iterdir()):
         is_folder = path.is_dir() and not path.is_symlink()
         if not _is_seen(path) or not (
@@ -228,7 +217,7 @@ def _entries(folder: Path, manifest: Mapping[str, tuple[str, str]], assignment: 
         stem = path.name if is_folder or path.suffix.lower() not in (*KINDS, ".zip") else path.stem
         own = manifest.get(path.name, ("", ""))[0]
         said = Platform(plain(own).replace("/", "_")) if own else platform_name(path.name) or Platform(plain(stem))
-        by_student.setdefault(said.student, _Entries()).paths.append((path, said))
+        by_student.setdefault(said.student, []).append((path, said))
     start = _common_start(list(by_student), assignment or "")
     return {name[start:]: entries for name, entries in by_student.items()}
 
@@ -241,24 +230,17 @@ def _common_start(names: Sequence[str], assignment: str) -> int:
 
 
 def _one(
-    student: str,
-    entries: _Entries,
-    assignment: str | None,
-    known: received.Sources,
-    *,
-    project: bool,
-    collected: bool,
+    student: str, entries: _Entries, assignment: str | None, known: received.Sources, *, project: bool, collected: bool
 ) -> Handed:
-    """Build a student's submission."""
-    place = plain(entries.paths[0][0].name)
+    home = entries[0][0]
+    place = plain(home.name)
     try:
         found: list[tuple[Path, Platform]] = []
         entry_of: dict[Path, Path] = {}
-        for path, said in entries.paths:
+        for path, said in entries:
             files = _files_of(path, assignment)
             found += [(file, said) for file in files]
             entry_of |= dict.fromkeys(files, path)
-        home = entries.paths[0][0]
         chosen, others = _project_files(found) if project else _notebook(found, assignment, home)
         home = entry_of.get(chosen[0], home) if chosen else home
         place = plain(home.name)  # a platform attaches the page to the graded file instead of an earlier upload
@@ -267,7 +249,8 @@ def _one(
     except ValueError as error:
         return Handed(student, (), fault=str(error), place=place)
     stamp = home / str(assignment) / "timestamp.txt" if assignment and collected else None
-    time, source = known.time_of(student, place, home, chosen, stamp, *entries.said())
+    named, late = max(said.time for _, said in entries), any(said.late for _, said in entries)
+    time, source = known.time_of(student, place, home, chosen, stamp, named, late)
     return Handed(student, tuple(chosen), time, source, others=tuple(others), place=place)
 
 
