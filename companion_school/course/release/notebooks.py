@@ -94,7 +94,7 @@ def self_study(name: str, title: str, book: Iterable[Exercise], line: str = "") 
     return notebook(cells)
 
 
-def solved(name: str, title: str, book: Iterable[Exercise]) -> Notebook:
+def solved(title: str, book: Iterable[Exercise]) -> Notebook:
     """Return the solved notebook of a lesson, with reference solutions and the expected output of the checks."""
     book = list(book)
     cells: list[Cell] = [
@@ -176,7 +176,7 @@ def write_solved(folder: Path, out: Path) -> list[Path]:
     written = []
     for name, (title, book) in chapters(folder).items():
         path = out / f"{name[:2]}_exercises.ipynb"
-        write_atomic(path, to_text(solved(name, title, book)))
+        write_atomic(path, to_text(solved(title, book)))
         written.append(path)
     return written
 

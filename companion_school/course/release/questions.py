@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 from companion_school.checking.exercise import Case, Draw, Exercise, Group, Mistake, Value
 from companion_school.course.hidden_seeds import keyed
 from companion_school.questions.numbers import read_number
-from companion_school.questions.question import Answer, Question, questions
+from companion_school.questions.question import Answer, Question, find_question, questions
 
 POINTS, PREDICTION_POINTS = 1, 2
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -59,8 +59,6 @@ def find_gradable(id: str) -> Question:
     Raises:
         ValueError: The id is unknown, or the question is a prediction without a list of reasons.
     """
-    from companion_school.questions.question import find_question
-
     question = find_question(id)
     if not question.is_gradable:
         near = (other for other in questions().values() if other.lesson == question.lesson)
@@ -76,19 +74,17 @@ def as_exercise(question: Question, secret: bytes) -> Exercise:
     if question.kind == "predict":
         return _prediction(question, secret)
     assert question.right is not None
-    answers, right = list(question.answers), question.right
-    statement, value_of = question.text, _number
+    answers, right, offered = list(question.answers), question.right, ""
+    statement = f"{question.text}\n\nReturn a number."
+    value_of: Callable[[str], Value] = read_number
     if question.kind == "choice":
         answers = _shuffled(question.answers, secret, "choices", question.key)
-        letters = ", ".join(f'`"{letter}"`' for letter in LETTERS[: len(answers)])
+        offered = LETTERS[: len(answers)]
+        value_of = dict(zip([answer.text for answer in answers], offered, strict=True)).__getitem__
+        letters = ", ".join(f'`"{letter}"`' for letter in offered)
         statement = f"{question.text}\n\n{_listed(answers, LETTERS)}\n\nReturn the letter of your choice: {letters}."
-
-        def value_of(text: str) -> Value:
-            return LETTERS[[answer.text for answer in answers].index(text)]
-    else:
-        statement = f"{question.text}\n\nReturn a number."
     made = _exercise(question, statement, value_of(right.text), POINTS)
-    made.offered = tuple(LETTERS[: len(answers)]) if question.kind == "choice" else ()
+    made.offered = tuple(offered)
 
     def cases(draw: Draw) -> Iterator[Case]:
         yield Case("the answer to the question", (), tolerance=right.tolerance or None)
@@ -170,7 +166,6 @@ def fixed_result(name: str, expected: Value, **about: Any) -> Exercise:
 
 
 def _shuffled(answers: Sequence[Answer], secret: bytes, *what: str) -> list[Answer]:
-    """Shuffle the answers in an order determined by the secret and `what`."""
     shuffled = list(answers)
     random.Random(keyed(secret, *what)).shuffle(shuffled)
     return shuffled
@@ -178,7 +173,3 @@ def _shuffled(answers: Sequence[Answer], secret: bytes, *what: str) -> list[Answ
 
 def _listed(answers: Sequence[Answer], marks: Sequence[str]) -> str:
     return "\n".join(f"- **{mark}** {answer.text}" for mark, answer in zip(marks, answers, strict=False))
-
-
-def _number(text: str) -> Value:
-    return read_number(text)
