@@ -302,7 +302,7 @@ def test_a_file_that_is_not_text_is_named_and_so_is_what_does_not_exist(tmp_path
     (tmp_path / "nul.txt").write_bytes(b"text\0text")
     (tmp_path / "latin.txt").write_bytes("café".encode("latin-1"))
     (tmp_path / "blank.txt").write_text(" \n\n")
-    with pytest.raises(ValueError, match=r"nul\.txt: expected a text file in UTF-8.*NUL byte at byte 4"):
+    with pytest.raises(ValueError, match=r"nul\.txt: expected a text file in UTF-8.*NUL byte at offset 4"):
         read_corpus([tmp_path / "nul.txt"])
     with pytest.raises(ValueError, match=r"latin\.txt: expected a text file in UTF-8"):
         read_corpus([str(tmp_path / "l*.txt")])

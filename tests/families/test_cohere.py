@@ -24,7 +24,7 @@ def test_what_it_does_otherwise_is_seen_in_the_logits(name, group, change, tmp_p
         (
             "command-r",
             {"use_qk_norm": True},
-            "use_qk_norm=True: expected false or null, norms with gains for each head",
+            "use_qk_norm=True: expected false or null, norms with a gain for each head",
         ),
         ("command-r", {"logit_scale": 0}, "logit_scale=0: expected a number from 1e-6 to 1e6"),
         ("command-r", {"rms_norm_eps": 1e-6}, "rms_norm_eps=1e-06: unsupported field"),

@@ -253,16 +253,11 @@ def test_packed_and_plain_kernels_compute_the_same(form):
     assert not packed(inputs).isfinite().any()
 
 
-def test_numpy_multiplies_where_it_is_quicker_and_takes_no_more_threads_than_pytorch(monkeypatch):
+def test_numpy_multiplies_only_where_it_is_quicker(monkeypatch):
     slow = torch.randn(1024, 1024)
     monkeypatch.setattr(matmul_kernels, "_right", lambda *_: True)
-    for made, threads, taken in (
-        (lambda x: x, 0, True),
-        (lambda x: x, 1, False),
-        (lambda x: slow @ slow, 0, False),
-    ):
+    for made, taken in ((lambda x: x, True), (lambda x: slow @ slow, False)):
         monkeypatch.setitem(matmul_kernels.PACKED, "fp32", lambda weight, made=made: Made(made, (), 0))
-        monkeypatch.setenv("OPENBLAS_NUM_THREADS", str(torch.get_num_threads() + threads))
         matmul_kernels.packs.cache_clear()
         assert matmul_kernels.packs("fp32") == taken
     matmul_kernels.packs.cache_clear()
