@@ -9,10 +9,9 @@ import re
 import subprocess
 import textwrap
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jsonargparse import Namespace
 
@@ -20,6 +19,9 @@ from companion.commands.parser import Parser
 from companion.ground.display import columns, count, readable_bytes
 from companion.ground.installed import CHECKOUT, NAME, install_line, installed, missing
 from companion.ground.processor import processor, processors
+
+if TYPE_CHECKING:
+    from companion.commands.same_everywhere import Finding
 
 EXTRAS = ("school", "colab", "lab", "published", "course", "test", "bench", "site", "dev")
 WIDTH = 79
@@ -70,8 +72,12 @@ def run(flags: Namespace) -> int:
     torchless = any("torch" in sentence for sentence in wrong)
     if flags.json:
         machine = None if torchless else hardware()
-        found = [] if torchless else [asdict(one) for one in compared()]
-        holds = not wrong and all(one["same"] for one in found if one["must_hold"])
+        pairs = [] if torchless else list(compared())
+        found = [
+            {"must_hold": must_hold, "claim": one.claim, "same": one.same, "found": one.found}
+            for must_hold, one in pairs
+        ]
+        holds = not wrong and all(one.same for must_hold, one in pairs if must_hold)
         said = {**software(), "wrong": wrong, "machine": machine, "comparisons": found, "holds": holds}
         print(json.dumps(said, indent=2))
         return 0 if holds else 1
@@ -226,35 +232,24 @@ def gpu() -> str:
 # Comparisons
 
 
-@dataclass(frozen=True)
-class Compared:
-    """The result of a calculation made in two ways.
+def compared() -> Iterator[tuple[bool, Finding]]:
+    """Run all comparisons; yield whether each must hold on every machine, and its result, those that must hold first.
 
-    If `must_hold` is true, the two results must agree on every machine; otherwise, they may differ by rounding.
+    The others may differ by rounding.
     """
-
-    must_hold: bool
-    claim: str
-    same: bool
-    found: str
-
-
-def compared() -> Iterator[Compared]:
-    """Run all comparisons and yield their results, beginning with those that must hold."""
     from companion.commands.same_everywhere import MUST_HOLD, may_differ
 
     for must_hold, some in ((True, MUST_HOLD), (False, may_differ())):
         for compare in some:
-            finding = compare()
-            yield Compared(must_hold, finding.claim, finding.same, finding.found)
+            yield must_hold, compare()
 
 
 def comparisons() -> bool:
     """Run all comparisons, print their results, and return whether all required ones hold."""
     holds, differs = True, False
-    for must_hold, some in groupby(compared(), key=lambda one: one.must_hold):
+    for must_hold, some in groupby(compared(), key=lambda pair: pair[0]):
         print("must hold on every machine" if must_hold else "may differ by rounding")
-        for one in some:
+        for _, one in some:
             holds &= one.same or not must_hold
             differs |= not one.same and not must_hold
             word = ("holds" if one.same else "FAILS") if must_hold else ("same" if one.same else "differs")

@@ -269,11 +269,7 @@ def _scores(
 
 
 def _in_form(
-    model: Transformer,
-    weights: Weights,
-    ids: list[Tensor],
-    evaluation: Evaluation,
-    windows: dict[str, Any],
+    model: Transformer, weights: Weights, ids: list[Tensor], evaluation: Evaluation, windows: dict[str, Any]
 ) -> dict[str, Any]:
     import torch
 

@@ -104,9 +104,13 @@ def as_data(folder: Path, found: Inspection) -> dict[str, Any]:
 
 
 def _report(name: str, folder: Path, found: Inspection) -> Iterable[str]:
+    from companion.families.inspected import settings_of
+    from companion.ground.display import table
+
     yield f"{name}: {found.family.kind if found.family else 'a model of companion'}"
     if found.config is not None:
-        yield f"The model\n{_wrapped(described(found.config))}\n\n{_settings(found.config)}"
+        settings = table(settings_of(found.config), left=(0, 1), width=None)
+        yield f"The model\n{_wrapped(described(found.config))}\n\n{settings}"
         yield f"Figures\n{_wrapped(figures(found.config))}"
     left_out = ", ".join(f"{name} ({_json(value)})" for name, value in found.usual.items())
     rest = "\n\n" + _wrapped(f"Missing fields, with the values used instead: {left_out}.") if left_out else ""
@@ -157,13 +161,6 @@ def _json(value: object) -> str:
     except (ValueError, RecursionError):
         text = shown(value)
     return text if len(text) <= 30 else f"{text[:27]}..."
-
-
-def _settings(config: ModelConfig) -> str:
-    from companion.families.inspected import settings_of
-    from companion.ground.display import table
-
-    return table(settings_of(config), left=(0, 1), width=None)
 
 
 PLACED = {

@@ -95,13 +95,7 @@ def _of_json(line: str, where: str) -> Asked:
 
 
 def write_many(
-    writer: Writer,
-    asked: Sequence[Asked],
-    *,
-    at_once: int,
-    tokens: int | None,
-    seed: int,
-    weights: Weights | None,
+    writer: Writer, asked: Sequence[Asked], *, at_once: int, tokens: int | None, seed: int, weights: Weights | None
 ) -> None:
     """Continue all prompts, and print one JSON object per line, in the order of the file.
 

@@ -45,10 +45,7 @@ def parser() -> Parser:
     )
     add_run(parser, "folder of a number-words run (default: the newest in runs/)", best=True)
     parser.add_argument(
-        "--beams",
-        type=Count,
-        default=1,
-        help="number of beams; 1: take the most probable token at each step",
+        "--beams", type=Count, default=1, help="number of beams; 1: take the most probable token at each step"
     )
     parser.add_argument(
         "--draft",
@@ -72,7 +69,9 @@ def run(flags: Namespace) -> int:
     folder = run_folder(flags.run, NumberWordsSettings)
     words = NumberWordsTask.of_record(folder.record()).words
     names = flags.names or [line for line in sys.stdin.read().splitlines() if line.strip()]
-    numbers = read_names(words.source, names)
+    if not names:
+        raise ValueError("NAME: expected number names to translate, one per line, got none")
+    numbers = [words.source.number(name) for name in names]
     model, draft = folder.model(best=flags.best).to(device), None
     if flags.draft is not None:
         draft = draft_called(flags.draft, words, device)
@@ -103,13 +102,6 @@ def draft_called(name: str, words: NumberWords, device: torch.device) -> Draft:
             f"--draft {name}: expected a run with the tokenizer of {words.title}, got that of {theirs.title}"
         )
     return Draft(folder.model().to(device))
-
-
-def read_names(language: Language, names: Sequence[str]) -> list[int]:
-    """Return the number that each name means. Raises `ValueError` if there are no names or if a name is invalid."""
-    if not names:
-        raise ValueError("NAME: expected number names to translate, one per line, got none")
-    return [language.number(name) for name in names]
 
 
 def show(

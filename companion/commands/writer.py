@@ -173,12 +173,7 @@ def own_dtype(precision: str, device: torch.device) -> torch.dtype:
 
 
 def from_run(
-    folder: RunFolder,
-    device: torch.device,
-    *,
-    ids: bool = False,
-    best: bool = False,
-    dtype: torch.dtype | None = None,
+    folder: RunFolder, device: torch.device, *, ids: bool = False, best: bool = False, dtype: torch.dtype | None = None
 ) -> Writer:
     """Return a writer for a run. For a fine-tuned run, the adapters are merged and the writer has a chat template.
 

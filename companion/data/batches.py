@@ -125,12 +125,7 @@ class EvaluationBatches:
     """
 
     def __init__(
-        self,
-        documents: Sequence[Int[Tensor, " _token"]],
-        *,
-        context: int,
-        stride: int | None = None,
-        batch: int = 32,
+        self, documents: Sequence[Int[Tensor, " _token"]], *, context: int, stride: int | None = None, batch: int = 32
     ) -> None:
         for name, size in (("context", context), ("batch", batch)):
             require_whole(name, size)

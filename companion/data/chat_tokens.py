@@ -115,10 +115,8 @@ class Dialect:
                 continue
             if turn == 0:
                 raise ValueError("expected a turn of the user before the assistant's first, got none")
-            before, after = (
-                self.template.write(messages[:turn]),
-                self.template.write(messages[: turn + 1], answer=False),
-            )
+            before = self.template.write(messages[:turn])
+            after = self.template.write(messages[: turn + 1], answer=False)
             if not after.startswith(before):
                 raise ValueError(
                     f"{self.template.origin}: expected the formatted answer to continue the formatted prompt"

@@ -17,7 +17,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -25,17 +24,10 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from companion.data.batches import Encoder
-from companion.data.corpora import (
-    NAMED_TEXTS,
-    Corpus,
-    Document,
-    files_of,
-    left_out,
-    read_files,
-    title_of,
-)
+from companion.data.batches import Encoder, TrainingBatches
+from companion.data.corpora import NAMED_TEXTS, Corpus, Document, files_of, left_out, read_files, title_of
 from companion.data.deduplication import SHORTEST_REPEAT
+from companion.data.packing import PackedBatches
 from companion.ground.atomic import write_atomic
 from companion.ground.waiting import counting
 
@@ -248,13 +240,8 @@ class Parts:
         return [self._tokenizer.separator, *self._tokenizer.encode("\n\n".join(kept))]
 
 
-@runtime_checkable
-class Windows(Protocol):
-    """The `TrainingBatches` or `PackedBatches` of one part, with one window per batch."""
-
-    windows: int
-
-    def __call__(self, step: int) -> tuple[Tensor, ...]: ...
+Windows = TrainingBatches | PackedBatches
+"""The windows of one part, with one window per batch."""
 
 
 class StreamedBatches:

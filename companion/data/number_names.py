@@ -15,7 +15,7 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 MOST = 1_000_000
 """Names are known for 0 to MOST - 1."""
@@ -61,8 +61,9 @@ class Language:
         """Return the name of a number from 0 to 999,999. Raises `ValueError` for a number outside this range."""
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < MOST:
             raise ValueError(f"number={number!r}: expected a whole number from 0 to {MOST - 1:,}")
-        thousands, rest = divmod(number, 1000)
-        return self._tables.thousands[thousands] + self._tables.added[rest] if thousands else self._tables.small[rest]
+        small, thousands, added = self._tables
+        k, rest = divmod(number, 1000)
+        return thousands[k] + added[rest] if k else small[rest]
 
     def number(self, name: str) -> int:
         """Return the number with this name. This is the inverse of `name`.
@@ -76,12 +77,13 @@ class Language:
         key = _key(name).lstrip()
         for pattern, replacement in self.variants:
             key = re.sub(pattern, replacement, key)
-        if key in self._readers.small:
-            return self._readers.small[key]
+        small, thousands, added = self._readers
+        if key in small:
+            return small[key]
         for end in range(1, len(key) + 1):
-            thousands, rest = self._readers.thousands.get(key[:end]), self._readers.added.get(key[end:])
-            if thousands is not None and rest is not None:
-                return 1000 * thousands + rest
+            k, rest = thousands.get(key[:end]), added.get(key[end:])
+            if k is not None and rest is not None:
+                return 1000 * k + rest
         article = "an" if self.title[0] in "AEIOU" else "a"
         raise ValueError(f"{_short(name)} is not {article} {self.title} number name: {self._fault(key)}")
 
@@ -114,7 +116,8 @@ class Language:
         return tuple(text for texts in self._tables for text in texts)
 
     @cached_property
-    def _tables(self) -> _Tables:
+    def _tables(self) -> tuple[list[str], list[str], list[str]]:
+        """Names of 0 to 999 and of 0 to 999,000 in steps of 1,000, and what 0 to 999 append to the thousands."""
         from num2words import num2words  # installed by the extra "school"; nothing else in the package needs it
 
         def ask(number: int) -> str:
@@ -122,17 +125,18 @@ class Language:
             return text.replace("einstausend", "eintausend") if self.code == "de" else text
 
         thousand = ask(1000)
-        return _Tables(
+        return (
             [ask(r) for r in range(1000)],
             ["", *(ask(1000 * k) for k in range(1, 1000))],
             ["", *(ask(1000 + r).removeprefix(thousand) for r in range(1, 1000))],
         )
 
     @cached_property
-    def _readers(self) -> _Readers:
+    def _readers(self) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
+        """The number for each text in `_tables`, in the form that `_key` returns."""
         small, thousands, added = ({_key(text): n for n, text in enumerate(texts)} for texts in self._tables)
         del thousands[""]
-        return _Readers(small, thousands, added)
+        return small, thousands, added
 
     def _fault(self, key: str) -> str:
         if not key:
@@ -156,27 +160,11 @@ class Language:
 
     def _begins(self, text: str) -> bool:
         """Return whether any name begins with `text`; both are in the form that `_key` returns."""
-        readers = self._readers
-        if any(name.startswith(text) for table in (readers.small, readers.thousands) for name in table):
+        small, thousands, added = self._readers
+        if any(name.startswith(text) for table in (small, thousands) for name in table):
             return True
-        rests = [text[end:] for end in range(1, len(text)) if text[:end] in readers.thousands]
-        return any(name.startswith(rest) for rest in rests for name in readers.added)
-
-
-class _Tables(NamedTuple):
-    """Names of 0 to 999 and of 0 to 999,000 in steps of 1,000, and the texts that 0 to 999 append to the thousands."""
-
-    small: list[str]
-    thousands: list[str]
-    added: list[str]
-
-
-class _Readers(NamedTuple):
-    """Inverse of `_Tables`: the number for each text, in the form that `_key` returns."""
-
-    small: dict[str, int]
-    thousands: dict[str, int]
-    added: dict[str, int]
+        rests = [text[end:] for end in range(1, len(text)) if text[:end] in thousands]
+        return any(name.startswith(rest) for rest in rests for name in added)
 
 
 _LANGUAGES = {

@@ -390,14 +390,7 @@ PLOTS: Mapping[str, Plot] = {
         {"friend": "thing"},
     ),
     "gift": Plot(
-        {
-            "hero": "person",
-            "friend": "person",
-            "third": "person",
-            "thing": "thing",
-            "other": "thing",
-            "place": "place",
-        },
+        {"hero": "person", "friend": "person", "third": "person", "thing": "thing", "other": "thing", "place": "place"},
         (
             _OPEN,
             *_beats("""

@@ -20,7 +20,7 @@ from inspect import unwrap
 from types import NoneType, UnionType
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.compiler import is_compiling
 
 from companion.ground.arguments import described
@@ -108,21 +108,14 @@ class _Looks:
         """Raise `ValueError` unless the arguments match their annotations and each other."""
         known = _NO_SIZES if self.sizes is None else self.sizes(given["self"])
         if is_compiling():  # sizes may be symbols
-            return self._at(given, known)
-        call: list[Hashable] = [*given, *known.values()]
-        for value in given.values():
-            kind = type(value)
-            if kind is Tensor or kind is nn.Parameter:
-                call += (value.dtype, value.shape)
-            else:
-                call.append((kind, value) if kind in _PLAIN else _kind(value))
-        if (alike := tuple(call)) in self.alike:
-            return None
-        self._at(given, known)
-        if len(self.alike) >= _MOST_KINDS:
-            self.alike.clear()
-        self.alike.add(alike)
-        return None
+            self._at(given, known)
+            return
+        alike = (*given, *known.values(), *map(_kind, given.values()))
+        if alike not in self.alike:
+            self._at(given, known)
+            if len(self.alike) >= _MOST_KINDS:
+                self.alike.clear()
+            self.alike.add(alike)
 
     def _at(self, given: dict[str, Any], known: Mapping[str, int]) -> None:
         found = {axis: (size, "as here") for axis, size in known.items()}
@@ -138,11 +131,11 @@ class _Looks:
 
 def _kind(value: Any) -> Hashable:
     """Return all properties of a value that its checks depend on."""
-    if isinstance(value, Tensor):
-        return value.dtype, value.shape
     kind = type(value)
     if kind in _PLAIN:
         return kind, value
+    if isinstance(value, Tensor):
+        return value.dtype, value.shape
     return (kind, *map(_kind, value)) if isinstance(value, tuple) else kind  # type: ignore[return-value]
 
 
@@ -158,7 +151,7 @@ class _Array:
         return self.dtypes is None or str(tensor.dtype).removeprefix("torch.") in self.dtypes
 
 
-@dataclass(frozen=True)
+@dataclass
 class Expected:
     """The alternatives that one parameter's annotation allows."""
 
@@ -171,23 +164,20 @@ class Expected:
     @classmethod
     def of(cls, hint: Any) -> Expected:
         """Parse an annotation. Unsupported kinds of annotations, such as lists, are not checked."""
-        arrays: list[_Array] = []
-        choices: list[str] = []
-        kinds: list[type] = []
-        numbers: list[type] = []
-        callables = False
+        made = cls()
         for one in get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,):
             if hasattr(one, "dim_str"):
-                arrays.append(_Array(one.dtypes if isinstance(one.dtypes, tuple) else None, tuple(one.dim_str.split())))
+                dtypes = one.dtypes if isinstance(one.dtypes, tuple) else None
+                made.arrays += (_Array(dtypes, tuple(one.dim_str.split())),)
             elif get_origin(one) is Literal:
-                choices += get_args(one)
+                made.choices += get_args(one)
             elif get_origin(one) is Callable:
-                callables = True
+                made.callables = True
             elif one in (int, float, bool):
-                numbers.append(one)
+                made.numbers += (one,)
             else:
-                kinds.append(one if isinstance(one, type) else object)
-        return cls(tuple(arrays), tuple(choices), tuple(kinds), tuple(numbers), callables)
+                made.kinds += (one if isinstance(one, type) else object,)
+        return made
 
     def look(self, name: str, value: Any, sizes: dict[str, tuple[int, str]]) -> None:
         """Check that a value matches one alternative, and record the sizes of its axes and where they were found.

@@ -38,7 +38,7 @@ def table(
         width: Maximum length of a line. Columns that do not fit are printed in another block below, which repeats the
             first column. `None` means no limit.
     """
-    lines = [[*row] for row in ([head] if head else [])] + [[*row] for row in rows]
+    lines = [head, *rows] if head else list(rows)
     number = max(map(len, lines), default=0)
     widths = [max(len(line[i]) if i < len(line) else 0 for line in lines) for i in range(number)]
     blocks: list[list[int]] = []

@@ -98,13 +98,9 @@ def check(values: Mapping[str, Any], hints: Mapping[str, Any]) -> None:
         kind = kind_of(hints[flag])
         if value is None and type(None) not in get_args(hints[flag]) and (kind in WORDS or choices(kind)):
             raise ValueError(f"--{flag}: expected {expected(hints[flag])}, got nothing")
-        if value is None or kind not in WORDS or kind not in LIMITED:
-            continue
-        try:
-            kind(value)
-        except (TypeError, ValueError, OverflowError):
+        if value is not None and kind in LIMITED and not _within_limits(kind, value):
             got = f"{value:g}" if isinstance(value, float) else cut(str(value))
-            raise ValueError(f"--{flag} {got}: expected {expected(kind)}") from None
+            raise ValueError(f"--{flag} {got}: expected {expected(kind)}")
 
 
 def require_limits(name: str, value: object, hint: Any) -> None:
@@ -114,19 +110,22 @@ def require_limits(name: str, value: object, hint: Any) -> None:
         ValueError: If `value`, the argument called `name`, is not a number within the limits.
     """
     kind = kind_of(hint)
-    fits = is_number(value) if issubclass(kind, float) else isinstance(value, int) and not isinstance(value, bool)
-    if fits:
-        try:
-            kind(value)
-        except (TypeError, ValueError, OverflowError):
-            fits = False
-    require(fits, name, value, expected(kind))
+    number = is_number(value) if issubclass(kind, float) else isinstance(value, int) and not isinstance(value, bool)
+    require(number and _within_limits(kind, value), name, value, expected(kind))
+
+
+def _within_limits(kind: Any, value: object) -> bool:
+    try:
+        kind(value)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return True
 
 
 @cache
 def _limits(kind: Any) -> dict[str, Any]:
     hints = get_type_hints(kind, include_extras=True)
-    return {f.name: hints[f.name] for f in fields(kind) if kind_of(hints[f.name]) in WORDS}
+    return {f.name: hints[f.name] for f in fields(kind) if kind_of(hints[f.name]) in LIMITED}
 
 
 def require_fields(config: Any) -> None:
@@ -138,5 +137,5 @@ def require_fields(config: Any) -> None:
     kind: Any = type(config)
     for name, hint in _limits(kind).items():
         value = getattr(config, name)
-        if kind_of(hint) in LIMITED and not (value is None and type(None) in get_args(hint)):
+        if value is not None or type(None) not in get_args(hint):
             require_limits(name, value, hint)

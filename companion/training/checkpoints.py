@@ -162,8 +162,7 @@ class Checkpoints:
         if faults:
             raise ValueError(
                 f"{self.home}: no checkpoint is complete, so the run cannot be resumed: {'; '.join(faults)}. Restore "
-                "one from "
-                "a backup, or delete this folder to train again from the first update"
+                "one from a backup, or delete this folder to train again from the first update"
             )
         return None, faults
 
@@ -217,9 +216,8 @@ class Checkpoints:
     def _remove_old(self, keep: int) -> None:
         *old, last = self.all()
         best = _best(last)
-        spared = {_name(best["update"])} if best else set()
         for folder in old[: len(old) - (keep - 1)]:
-            if folder.name not in spared:
+            if best is None or folder.name != _name(best["update"]):
                 with suppress(OSError):  # the disk may be too full for renaming
                     # Hide it first, so that every visible checkpoint is complete even if the removal is interrupted.
                     folder = folder.rename(self.home / f".{folder.name}.old")

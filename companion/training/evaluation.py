@@ -56,12 +56,7 @@ class Evaluation:
 
 @torch.no_grad()
 def evaluate(
-    model: nn.Module,
-    batches: Iterable[Batch],
-    bytes: int,
-    *,
-    loss: Loss = next_token_loss,
-    precision: str = "fp32",
+    model: nn.Module, batches: Iterable[Batch], bytes: int, *, loss: Loss = next_token_loss, precision: str = "fp32"
 ) -> Evaluation:
     """Return a model's loss over all of `batches`, without dropout. The model's mode is restored afterwards.
 

@@ -37,15 +37,14 @@ def plot_loss(
     except ImportError:
         return False
     to_bits = 1 / (math.log(2) * bytes_per_token)
-    trained = [(entry["update"], entry["loss"] * to_bits) for entry in entries if "loss" in entry]
-    measured = [(entry["update"], entry["bits_per_byte"]) for entry in entries if "bits_per_byte" in entry]
-    axes.plot(*_columns(trained), color="#999999", linewidth=0.8, label="training text, each batch")
-    axes.plot(*_columns(measured), color="#0072B2", marker="o", linewidth=1.8, label="held-out text")
+    updates, measured = _series(entries, "bits_per_byte")
+    axes.plot(*_series(entries, "loss", to_bits), color="#999999", linewidth=0.8, label="training text, each batch")
+    axes.plot(updates, measured, color="#0072B2", marker="o", linewidth=1.8, label="held-out text")
     for (name, value), style in zip(baselines.items(), ("--", "-.", ":", (0, (5, 1)), (0, (1, 2))), strict=False):
         axes.axhline(value, color="#D55E00", linestyle=style, linewidth=1.1, label=f"{name}: {value:.2f}")
     if measured:
-        low = min([value for _, value in measured] + list(baselines.values()))
-        axes.set_ylim(max(0, low - 0.5), max(low + 2.5, measured[-1][1] + 0.5))
+        low = min([*measured, *baselines.values()])
+        axes.set_ylim(max(0, low - 0.5), max(low + 2.5, measured[-1] + 0.5))
     axes.set_ylabel("bits per byte (lower is better)")
     if experts:
         _draw_experts(below[0], entries)
@@ -69,12 +68,10 @@ def plot_exact_match(entries: Sequence[Mapping[str, Any]], path: str | Path) -> 
         figure, (above, below, *lowest) = _panels(2.75, 2.75, 1.8) if experts else _panels(2.75, 2.75)
     except ImportError:
         return False
-    trained = [(entry["update"], entry["loss"]) for entry in entries if "loss" in entry]
-    measured = [(entry["update"], 100 * entry["exact_match"]) for entry in entries if "exact_match" in entry]
-    above.plot(*_columns(trained), color="#999999", linewidth=0.8)
+    above.plot(*_series(entries, "loss"), color="#999999", linewidth=0.8)
     above.set_yscale("log")
     above.set_ylabel("loss of each batch\n(nats per token)")
-    below.plot(*_columns(measured), color="#0072B2", marker="o", linewidth=1.8)
+    below.plot(*_series(entries, "exact_match", 100), color="#0072B2", marker="o", linewidth=1.8)
     below.set_ylim(-3, 103)
     below.set_ylabel("held-out numbers\ntranslated without a mistake (%)")
     if experts:
@@ -106,12 +103,11 @@ def plot_tuning(entries: Sequence[Mapping[str, Any]], path: str | Path) -> bool:
     except ImportError:
         return False
     drawn = "reward" if any("reward" in entry for entry in entries) else "loss"
-    above.plot(*_columns([(entry["update"], entry[drawn]) for entry in entries if drawn in entry]), color="#999999")
+    above.plot(*_series(entries, drawn), color="#999999")
     above.set_ylabel("mean reward\nof sampled answers" if drawn == "reward" else "loss of each batch")
     name = next((name for name in SCORES if any(name in entry for entry in entries)), "held_out_loss")
     scale = 1 if name == "held_out_loss" else 100
-    measured = [(entry["update"], scale * entry[name]) for entry in entries if name in entry]
-    below.plot(*_columns(measured), color="#0072B2", marker="o", linewidth=1.8)
+    below.plot(*_series(entries, name, scale), color="#0072B2", marker="o", linewidth=1.8)
     below.set_ylabel(SCORES[name])
     if scale == 100:
         below.set_ylim(-3, 103)
@@ -134,14 +130,14 @@ def _with_experts(entries: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _draw_experts(axes: Axes, entries: Sequence[Mapping[str, Any]]) -> None:
-    used = [(entry["update"], entry["effective_experts"]) for entry in entries if "effective_experts" in entry]
-    axes.plot(*_columns(used), color="#009E73", linewidth=1)
-    axes.set_ylim(0, 1.1 * max(value for _, value in used))
+    updates, used = _series(entries, "effective_experts")
+    axes.plot(updates, used, color="#009E73", linewidth=1)
+    axes.set_ylim(0, 1.1 * max(used))
     axes.set_ylabel("experts in use\n(least even layer)", color="#009E73")
-    dropped = [(entry["update"], 100 * entry["dropped"]) for entry in entries if entry.get("dropped")]
+    dropped = [entry for entry in entries if entry.get("dropped")]
     if dropped:
         beside = axes.twinx()
-        beside.plot(*_columns(dropped), color="#CC79A7", linewidth=1)
+        beside.plot(*_series(dropped, "dropped", 100), color="#CC79A7", linewidth=1)
         beside.set_ylim(0, None)
         beside.set_ylabel("visits dropped (%)", color="#CC79A7")
 
@@ -152,5 +148,7 @@ def _save(figure: Figure, path: str | Path) -> None:
     write_atomic(path, picture.getvalue())
 
 
-def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    return [x for x, _ in points], [y for _, y in points]
+def _series(entries: Sequence[Mapping[str, Any]], name: str, scale: float = 1) -> tuple[list[float], list[float]]:
+    """Return the updates for which the log has this value, and the scaled values."""
+    there = [entry for entry in entries if name in entry]
+    return [entry["update"] for entry in there], [scale * entry[name] for entry in there]

@@ -315,9 +315,8 @@ class RunFolder:
                 raise
 
     def entries(self) -> Iterator[dict[str, Any]]:
-        """Yield the log's lines, except for those that are truncated or otherwise damaged."""
-        for _, entry in self._lines():
-            yield entry
+        """Iterate over the log's lines, except for those that are truncated or otherwise damaged."""
+        return (entry for _, entry in self._lines())
 
     def _lines(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield each readable line, and the offset in the file at which it ends."""
@@ -383,8 +382,7 @@ def newest_run(home: str | os.PathLike[str] = "runs", *, task: str | None = None
     Raises:
         ValueError: if there is no such run.
     """
-    found = [path for path in Path(home).glob("*/run.json")]
-    for path in sorted(found, key=lambda path: (path.stat().st_mtime, path), reverse=True):
+    for path in sorted(Path(home).glob("*/run.json"), key=lambda path: (path.stat().st_mtime, path), reverse=True):
         folder = RunFolder(path.parent)
         if task is None or folder.task == task:
             return folder

@@ -340,6 +340,17 @@ class Settings(RunSettings, ABC):
         # A gated network has three matrices, so at two thirds of the width it has the same size. A multiple of 32 is
         # fast.
         d_ff = self.d_ff or (round(Fraction(self.d_model, 12)) * 32 or 32 if gated else 4 * self.d_model)
+        moe = None
+        if self.experts is not None:
+            moe = MoEConfig(
+                self.experts,
+                self.experts_per_token,
+                gating=self.gating,
+                shared=self.shared_experts,
+                capacity=self.capacity,
+                noise=self.router_noise,
+                balanced=self.balanced,
+            )
         return ModelConfig(
             vocab=vocab,
             d_model=self.d_model,
@@ -350,26 +361,13 @@ class Settings(RunSettings, ABC):
             positions=PositionConfig(self.positions),
             norm=NormConfig(self.norm, self.norm_placement),
             embedding=EmbeddingConfig(tied=self.tied, scaled=self.scaled),
-            moe=self._mixture(),
+            moe=moe,
             stack=self.stack,
             dropout=self.dropout,
         )
 
     def _attention(self) -> AttentionConfig:
         return AttentionConfig(self.heads, self.kv_heads)
-
-    def _mixture(self) -> MoEConfig | None:
-        if self.experts is None:
-            return None
-        return MoEConfig(
-            self.experts,
-            self.experts_per_token,
-            gating=self.gating,
-            shared=self.shared_experts,
-            capacity=self.capacity,
-            noise=self.router_noise,
-            balanced=self.balanced,
-        )
 
 
 def _help(name: str) -> str:

@@ -51,10 +51,7 @@ class Exchanged(Spread):
     """
 
     def __init__(
-        self,
-        rows_of_all: Callable[[Tensor], Tensor],
-        own_rows: Callable[[Tensor], Tensor],
-        group: dist.ProcessGroup,
+        self, rows_of_all: Callable[[Tensor], Tensor], own_rows: Callable[[Tensor], Tensor], group: dist.ProcessGroup
     ) -> None:
         super().__init__(rows_of_all, own_rows)
         self.group = group

@@ -106,12 +106,7 @@ def translate(
 
 
 def exact_match(
-    model: Transformer,
-    words: NumberWords,
-    numbers: Sequence[int],
-    *,
-    beams: int = 1,
-    precision: str = "fp32",
+    model: Transformer, words: NumberWords, numbers: Sequence[int], *, beams: int = 1, precision: str = "fp32"
 ) -> ExactMatch:
     """Count how many names `model` translates without a mistake, for each number of digits.
 
@@ -141,10 +136,7 @@ class NumberWordsTask(Task):
             ValueError: if a language is unknown, or if the model is invalid or its context is too short for the names.
         """
         words = number_words.task(
-            settings.source,
-            settings.target,
-            source_pieces=settings.source_pieces,
-            target_pieces=settings.target_pieces,
+            settings.source, settings.target, source_pieces=settings.source_pieces, target_pieces=settings.target_pieces
         )
         made = cls(settings, words)
         if made.config.context < words.longest:

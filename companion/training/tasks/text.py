@@ -189,10 +189,7 @@ class TextTask(Task):
             ("text", f"{corpus.title}: {count(len(corpus.documents), 'document')}, {corpus.bytes:,} bytes"),
             *(("", note) for note in (*corpus.notes, *split.notes)),
             ("", f"learns from {count(len(split.train), 'document')} ({total_bytes(split.train):,} bytes)"),
-            (
-                "",
-                f"measured on {count(len(split.held_out), 'other document')} ({total_bytes(split.held_out):,} bytes)",
-            ),
+            ("", f"measured on {count(len(split.held_out), 'other document')} ({total_bytes(split.held_out):,} bytes)"),
             (
                 "tokens",
                 f"{self.config.vocab:,} kinds, {self.bytes_per_token:.2f} bytes each; {self.tokens:,} to learn from",

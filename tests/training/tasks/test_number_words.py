@@ -122,9 +122,6 @@ def test_a_run_is_as_long_as_its_task_needs_and_letters_need_longer() -> None:
 def test_settings_come_back_from_a_record_and_differ_by_flags() -> None:
     for settings in (SETTINGS, TextSettings(layers=2)):
         assert recorded({"settings": settings.what_matters()}) == settings
-    old = TextSettings().what_matters()
-    del old["task"], old["schedule"]  # from a version that had only one task and one schedule
-    assert recorded({"settings": old}) == TextSettings()
     assert differences(SETTINGS, NumberWordsSettings(source="fr", d_model=16, layers=1, heads=2, batch=3, steps=5)) == [
         "--from: de in the run, fr now"
     ]
