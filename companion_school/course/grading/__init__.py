@@ -4,7 +4,7 @@ submissions      finds each student's files (archives: unpacks them safely)
 received         when work was handed in; lateness: what late work costs
 what_to_grade    the items to grade
 answers          finds the answers in a submission
-grade            grades a class, in parallel (worker_pool)
+grade            grades a class, in parallel
 sandbox          runs an answer isolated from the system
 exercise_mark    marks one answer; project: a project, stage by stage
 results          the stored results, from which everything below is generated

@@ -69,7 +69,7 @@ def _stand_in(opened: zipfile.ZipFile, place: Path) -> None:
 
 
 def _parts(entry: zipfile.ZipInfo, kinds: Sequence[str]) -> list[str]:
-    """Return an entry's path without parts that lead outside the folder, or "" if it should not be unpacked.
+    """Return an entry's path without parts that lead outside the folder, or [] if it should not be unpacked.
 
     If no types are given, only hidden entries are left out.
     """

@@ -56,31 +56,24 @@ def _template() -> Template:
         "points": points,
         "verdict": _verdict,
         "prose": _prose,
-        "level": _level,
+        "level": lambda line: find_written(line.item.id).level(line.given.points).text,
     }
     made.tests["question"] = is_question
     return made.from_string(files(__package__).joinpath("feedback.html").read_text(encoding="utf-8"))
 
 
 def _verdict(line: Line) -> str:
-    if line.outcome == "wrong" and is_question(line.item.id):
-        offered = any(finding.fault for finding in line.item.findings)
-        return "Wrong: this is not one of the choices." if offered else "Wrong: this is not the right answer."
-    if line.outcome == "wrong" and is_own(line.item.id):
+    if line.item.robust == "yes":
+        return "Right, and robust ★."
+    if line.outcome != "wrong":
+        return _WORDS[line.outcome]
+    faults = [finding.fault for finding in line.item.findings]
+    if is_question(line.item.id):
+        return "Wrong: this is not one of the choices." if any(faults) else "Wrong: this is not the right answer."
+    if is_own(line.item.id):
         return "Wrong: with your numbers, another result is right."
-    told = _WORDS[line.outcome]
-    if line.outcome == "wrong" and line.item.findings[:1] and _is_right_but(line.item.findings[0].fault):
-        told = _RIGHT_BUT
-    return "Right, and robust ★." if line.item.robust == "yes" else told
-
-
-def _is_right_but(fault: str) -> bool:
-    return fault.startswith(("the result is right", "right at first"))
-
-
-def _level(line: Line) -> str:
-    assert line.given is not None
-    return find_written(line.item.id).level(line.given.points).text
+    is_right_but = faults and faults[0].startswith(("the result is right", "right at first"))
+    return _RIGHT_BUT if is_right_but else _WORDS["wrong"]
 
 
 def _sentence(text: str) -> str:

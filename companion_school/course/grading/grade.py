@@ -1,8 +1,11 @@
-"""Grade all submissions of a class in sandboxed processes."""
+"""Grade all submissions of a class in parallel, each in a sandboxed process."""
 
 from __future__ import annotations
 
+import queue
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from companion_school.build.parts import parts
 from companion_school.build.stages import Stage
@@ -12,9 +15,8 @@ from companion_school.course.grading.answers import LARGEST, Unreadable, content
 from companion_school.course.grading.exercise_mark import UNREADABLE, Graded, KeyRing, Mark, Text, begin
 from companion_school.course.grading.results import EMPTY, FAILED, NOTHING, OTHER, READ
 from companion_school.course.grading.sandbox.parent import Limits, Worker
-from companion_school.course.grading.sandbox.wall import Wall, choose
+from companion_school.course.grading.sandbox.wall import Wall
 from companion_school.course.grading.submissions import Handed, plain
-from companion_school.course.grading.worker_pool import side_by_side
 from companion_school.course.written.rubrics import MARK, Written
 
 
@@ -55,12 +57,9 @@ def grade(
         The marks, in the order of `handed`.
 
     Raises:
-        ValueError: If `jobs` is below 1, the system has no fork, or `wall` is not given and the system offers no
-            isolation.
+        ValueError: If the system has no fork, or `wall` is not given and the system offers no isolation.
         OSError: If the process that runs answers does not start.
     """
-    if jobs < 1:
-        raise ValueError(f"--jobs {jobs}: expected a whole number >= 1")
     keys = KeyRing(secret)
 
     # Python 3.11 may raise a SystemError if two threads parse code at the same time, so the parts are built here.
@@ -81,14 +80,30 @@ def grade(
                 return project.nothing(one, stages, FAILED, fault, worker.wall.warning)
             return _nothing(one, chosen, written, robust, FAILED, fault, worker.wall.warning)
 
-    return side_by_side(
-        handed,
-        make,
-        jobs=jobs,
-        limits=limits or Limits(),
-        wall=wall or choose(),
-        done=done,
-    )
+    waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for number in range(len(handed)):
+        waiting.put(number)
+    found: dict[int, Graded] = {}
+    stop = threading.Event()
+
+    def work() -> None:
+        with Worker(limits or Limits(), wall) as worker:
+            while not stop.is_set():
+                try:
+                    number = waiting.get_nowait()
+                except queue.Empty:
+                    return
+                found[number] = make(worker, handed[number])
+                done(found[number])
+
+    workers = min(jobs, len(handed))
+    with ThreadPoolExecutor(workers or 1) as pool:
+        try:
+            for future in [pool.submit(work) for _ in range(workers)]:
+                future.result()
+        finally:
+            stop.set()
+    return [found[number] for number in range(len(handed))]
 
 
 def grade_one(
@@ -143,7 +158,6 @@ def _nothing(
     fault: str,
     warning: str,
 ) -> Graded:
-    """Return the marks for a submission that was not graded, with the reason."""
     texts = tuple(Text(item, "") for item in written)
     marks = tuple(Mark(exercise, UNREADABLE, share=robust) for exercise in chosen)
     return Graded(handed, submission, fault, marks, texts, warning)

@@ -11,18 +11,9 @@ from pathlib import Path
 from companion_school.course.grading.tables import Row, as_csv, number, quoted, read_number, read_table, unquoted
 
 COLUMNS = (
-    "assignment",
-    "duedate",
-    "timestamp",
-    "student_id",
-    "last_name",
-    "first_name",
-    "email",
-    "raw_score",
-    "late_submission_penalty",
-    "score",
-    "max_score",
-)
+    "assignment", "duedate", "timestamp", "student_id", "last_name", "first_name", "email", "raw_score",
+    "late_submission_penalty", "score", "max_score",
+)  # fmt: skip
 NAMES = "names.csv"
 NAMES_COLUMNS = ("student_id", "roster_id")
 KEEP = "-"

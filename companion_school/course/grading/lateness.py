@@ -171,7 +171,6 @@ def _terms(rule: str) -> tuple[float, int, float]:
 
 
 def _seconds(grace: str, what: str) -> float:
-    """Convert a grace period such as "15 minutes" to seconds."""
     if not grace:
         return 0.0
     found = _GRACE.fullmatch(grace.strip())

@@ -58,12 +58,13 @@ def filled(
             "number and the grade, as in --columns Identifier=Nummer Grade=Bewertung"
         )
     unknown: list[str] = []
-    comma, filled_in = _has_commas(rows), 0
+    has_commas = any(re.fullmatch(r"\d+,\d+", cell.strip()) for row in rows for cell in row.values())
+    filled_in = 0
     for mark, row in _matched(file, known, marks, unknown, ids):
         column = columns[mark["assignment"]]
         if mark["score"] and row[column].strip().upper() != "EX":  # students excused in Canvas stay excused
             _must_agree(file, mark, row[most] if most else "")
-            row[column] = _written(mark["score"], comma)
+            row[column] = mark["score"].replace(".", ",") if has_commas else mark["score"]
             filled_in += 1
     return as_it_was(file, heads, rows), unknown, filled_in
 
@@ -71,11 +72,7 @@ def filled(
 def _matched(
     file: Path, known: Mapping[str, Row], marks: Sequence[Row], unknown: list[str], ids: Mapping[str, str]
 ) -> Iterator[tuple[Row, Row]]:
-    """Yield each mark with its student's row. Append students without a row to `unknown`.
-
-    Raises:
-        ValueError: If two students in the marks match the same row.
-    """
+    """Yield each mark with its student's row, and append students without a row to `unknown`."""
     taken: dict[tuple[int, str], str] = {}
     for mark in marks:
         student, name = mark["student_id"], mark["assignment"]
@@ -118,15 +115,6 @@ def _in_moodle(file: Path, rows: list[Row], marks: Sequence[Row], id: str, grade
 
     most = next((column for column in rows[0] if column.lower() in _MOST), None)
     return _index(file, rows, {id: participant, "Email address": str}), dict.fromkeys(names, grade), most
-
-
-def _has_commas(rows: Sequence[Row]) -> bool:
-    """Return True if the table uses a decimal comma."""
-    return any(re.fullmatch(r"\d+,\d+", cell.strip()) for row in rows for cell in row.values())
-
-
-def _written(score: str, comma: bool) -> str:
-    return score.replace(".", ",") if comma else score
 
 
 def _index(file: Path, people: Sequence[Row], keys: dict) -> dict[str, Row]:

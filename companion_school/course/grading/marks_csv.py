@@ -83,7 +83,6 @@ def _row(one: Settled, assignment: str, rule: Lateness | None) -> Row:
 
 
 def _columns(item: Item) -> list[str]:
-    """Return an item's column names: outcome, points and, for exercises, robustness and any groups."""
     if item.written or item.section:
         return [item.id, f"{item.id} points"]
     return [item.id, f"{item.id} points", f"{item.id} robust", *[f"{item.id} groups"] * (len(item.groups) > 1)]
@@ -207,10 +206,7 @@ def _without_effect(rule: Lateness | None, results: Results, ids: Mapping[str, s
 
 
 def _spent(out: Path, assignment: str, ids: Mapping[str, str]) -> dict[str, int]:
-    """Count the late days that each student has used for other problem sets, read from sibling folders of `out`.
-
-    Students are identified by their roster ids if these are known.
-    """
+    """Count the late days used for the sets in sibling folders of `out`, by roster id or else by student."""
     spent: Counter[str] = Counter()
     for file in sorted(out.absolute().parent.glob("*/marks.csv")):
         for row in read_table(file) if file.parent != out.absolute() else ():
@@ -229,8 +225,7 @@ def page_name(student: str) -> str:
     name = student.replace("/", "_").replace("..", "_")
     if name == student and len(student.encode()) <= LONGEST_NAME:
         return f"{student}.html"
-    mark = hashlib.blake2b(student.encode(), digest_size=8).hexdigest()
-    return f"{name.encode()[:LONGEST_NAME].decode('utf-8', 'ignore')}-{mark}.html"
+    return f"{name.encode()[:LONGEST_NAME].decode('utf-8', 'ignore')}-{_digest(student)}.html"
 
 
 # Regrading

@@ -437,7 +437,6 @@ def read_overrides(file: Path, results: Results, ids: Mapping[str, str] | None =
 
 
 def _who_made(results: Results, id: str, mistake: str) -> list[str]:
-    """Return the students who make this known mistake in a wrong answer to an item."""
     items = [(record.student, item) for record in results.records for item in record.items if item.id == id]
     return [student for student, item in items if item.outcome != Result.RIGHT.value and item.mistake == mistake]
 

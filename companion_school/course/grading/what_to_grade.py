@@ -103,7 +103,6 @@ def _forms(item: Asked, id: str) -> tuple[Asked, ...]:
 
 
 def _released(pset: str, near: Sequence[Path], secret: bytes) -> Task:
-    """Find the items of a problem set, or the stages of a project."""
     places = [Path(pset), *(folder / "release" / pset for folder in near)]
     place = next((place for place in places if _notebooks(place) or (place / "transformer").is_dir()), None)
     if place is None:
