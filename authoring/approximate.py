@@ -14,6 +14,8 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from authoring.imports import parsed
+
 SIGN = "≈"
 CONFIG = Path(__file__).with_name("nbval.cfg")
 SHOWN = re.compile(re.findall(r"^regex: (.*)$", CONFIG.read_text(encoding="utf-8"), re.MULTILINE)[0])
@@ -28,13 +30,10 @@ def faults(code: str, later: Sequence[str]) -> Iterator[tuple[int, str]]:
         code: The cell's code.
         later: The later code cells of its section, which may contain the bounds.
     """
-    tree = _parsed(code)
-    if tree is None:
-        return
-    printed = list(_printed(tree))
+    printed = list(_printed(parsed(code)))
     if not printed:
         return
-    bounded = {ast.unparse(node) for text in [code, *later] for node in _compared(_parsed(text))}
+    bounded = {ast.unparse(node) for text in [code, *later] for node in _compared(parsed(text))}
     for line, value in printed:
         if value is None:
             yield line, f'write a number that is not compared as f"{SIGN} {{number}}", the braces right behind the sign'
@@ -52,15 +51,7 @@ def faults(code: str, later: Sequence[str]) -> Iterator[tuple[int, str]]:
 
 def shown_without_source(code: str, texts: Sequence[str]) -> bool:
     """Return whether a cell printed a number after `≈` although no `≈` in its code can be checked."""
-    tree = _parsed(code)
-    return any(SHOWN.search(text) for text in texts) and tree is not None and not list(_printed(tree))
-
-
-def _parsed(code: str) -> ast.Module | None:
-    try:
-        return ast.parse(code)
-    except SyntaxError:  # reported by another rule
-        return None
+    return any(SHOWN.search(text) for text in texts) and not list(_printed(parsed(code)))
 
 
 def _printed(tree: ast.Module) -> Iterator[tuple[int, ast.expr | None]]:
@@ -109,9 +100,9 @@ def _is_module(node: ast.expr) -> bool:
     return isinstance(node, ast.Name) and node.id in ("math", "torch", "np", "F", "statistics")
 
 
-def _compared(tree: ast.Module | None) -> Iterator[ast.expr]:
+def _compared(tree: ast.Module) -> Iterator[ast.expr]:
     """Yield every expression inside an asserted comparison or a call to `assert_...` or `isclose`."""
-    for node in ast.walk(tree) if tree else ():
+    for node in ast.walk(tree):
         if isinstance(node, ast.Assert):
             for part in ast.walk(node.test):
                 if isinstance(part, ast.Compare) or (isinstance(part, ast.Call) and _name(part).endswith(_CLOSE)):

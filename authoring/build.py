@@ -66,16 +66,12 @@ def _code(cells: Sequence[NotebookNode]) -> list[NotebookNode]:
     return [cell for cell in cells if cell.cell_type == "code"]
 
 
-def _sha(text: str) -> str:
+def _cell_digest(cell: NotebookNode) -> str:
+    text = json.dumps([cell.source, cell.execution_count, cell.outputs], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _cell_digest(cell: NotebookNode) -> str:
-    return _sha(json.dumps([cell.source, cell.execution_count, cell.outputs], sort_keys=True))
-
-
 def _assemble(cells: list[NotebookNode]) -> str:
-    """Return the content of the notebook file, given the executed cells."""
     record = {"cells": [_cell_digest(cell) for cell in _code(cells)]}
     notebook = nbformat.v4.new_notebook(cells=cells, metadata={**KERNEL, "build": record})
     notebook.nbformat_minor = 5
@@ -189,10 +185,7 @@ def _first_changed_line(new: str, old: str) -> int:
 
 
 def _with_outputs(lesson: Lesson, executed: list[NotebookNode]) -> list[NotebookNode]:
-    """Return the source's cells with the outputs from an executed notebook that has the same code cells.
-
-    The outputs of questions and the scripts and styles of figures are brought up to date.
-    """
+    """Return the source's cells with the outputs of the same code cells, with questions and figures up to date."""
     old, shown = iter(_code(executed)), _shown(lesson)
     merged = []
     for cell in lesson.cells:
@@ -332,15 +325,11 @@ def _check_all(chosen: list[Lesson]) -> bool:
     for lesson in chosen:
         try:
             found = difference(lesson)
+            told = f"STALE, {found}. Run: make notebooks" if found else "ok"
         except SourceError as error:
-            fine = False
-            print(f"{lesson.name}: {error}")
-            continue
-        if found:
-            fine = False
-            print(f"{lesson.name}: STALE, {found}. Run: make notebooks")
-            continue
-        print(f"{lesson.name}: ok")
+            told = str(error)
+        fine &= told == "ok"
+        print(f"{lesson.name}: {told}")
     return fine
 
 
@@ -349,10 +338,9 @@ def _build_all(chosen: list[Lesson], rerun: bool, jobs: int, known: Known) -> bo
         try:
             again = rerun or (lesson.notebook.exists() and prints_otherwise(lesson))
             line, fine = build(lesson, rerun=again, known=known), True
-        except SourceError as error:
-            line, fine = f"{lesson.name}: {error}\n{lesson.name}: FAILED; the notebook is as it was", False
-        except BuildError as error:
-            line, fine = f"{error}\n{lesson.name}: FAILED; the notebook is as it was", False
+        except (SourceError, BuildError) as error:
+            said = error if isinstance(error, BuildError) else f"{lesson.name}: {error}"
+            line, fine = f"{said}\n{lesson.name}: FAILED; the notebook is as it was", False
         print(line, flush=True)
         return fine
 

@@ -19,27 +19,21 @@ from authoring.notation import meanings
 from authoring.notebook_contract import Fault, Known
 
 _LOOSE = Path(__file__).with_name("not_compared.toml")
-BESIDE_THE_MODEL = (
-    "commands",
-    "examples",
-    "ground",
-    "make",
-    "page",
-)
+BESIDE_THE_MODEL = ("commands", "examples", "ground", "make", "page")
 """Folders and files of the library whose names lessons may redefine."""
 
 
 @functools.cache  # cached, because it parses the whole package
-def companion_names(package: Path = LIBRARY) -> Mapping[str, str]:
+def companion_names() -> Mapping[str, str]:
     """Return every public function and class of the library, with the module that defines it.
 
     The parts in `BESIDE_THE_MODEL` are omitted, because the lessons do not build them.
     """
     names = {}
-    for path in sorted(package.rglob("*.py")):
-        if {*BESIDE_THE_MODEL} & {*path.relative_to(package).with_suffix("").parts}:
+    for path in sorted(LIBRARY.rglob("*.py")):
+        if {*BESIDE_THE_MODEL} & {*path.relative_to(LIBRARY).with_suffix("").parts}:
             continue
-        module = ".".join([package.name, *path.relative_to(package).with_suffix("").parts])
+        module = ".".join([LIBRARY.name, *path.relative_to(LIBRARY).with_suffix("").parts])
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
                 names[node.name] = module

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from authoring.imports import parsed
 from authoring.lesson import Lesson
 from authoring.lesson_contract import bound, claims, folded_code, notation, second_meaning, widths
 from authoring.markdown import PARSER, headings
@@ -34,10 +35,7 @@ def alone(lesson: Lesson, known: Known) -> Iterator[Fault]:
     starts = [heading.index for heading in headings(lesson.built) if heading.level == 2]
     code = []
     for number, cell in numbered(lesson, "code"):
-        try:
-            tree = ast.parse(cell.source)
-        except SyntaxError:
-            continue  # reported by `code`
+        tree = parsed(cell.source)
         code.append((sum(start < number for start in starts), number, tree, bound(tree)))
     for section, number, tree, _ in code:
         of_others = {name for other, *_, names in code if other not in (0, section) for name in names}

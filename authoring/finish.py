@@ -25,6 +25,7 @@ from authoring.minutes import Part, parts
 from authoring.question import SourceError
 from authoring.quoted_outputs import Said
 from authoring.source import Source, read_source
+from companion.ground.display import count
 from companion_school.build.stages import STAGES, Stage
 from companion_school.build.stubs import due
 from companion_school.course.release import navigation_line
@@ -129,10 +130,7 @@ def finish(path: Path) -> Finished:
 
 
 def _in_another_kernel(code: str) -> str:
-    """Add an import to the first cell's code, which shows a hint if the kernel cannot import the course.
-
-    The import becomes the first line or, in a folded cell, the second, below the comment that readers see.
-    """
+    """Add an import with a hint to the first cell's code, below the comment that readers see of a folded cell."""
     rows = code.split("\n")
     at = 1 if rows[0].startswith("#") else 0
     return "\n".join([*rows[:at], IN_ANOTHER_KERNEL, *rows[at:]])
@@ -217,9 +215,9 @@ def _head(source: Source, counted: list[Part]) -> str:
         raise SourceError(source.path, 1, what)
     able, needs = (" ".join(str(source.front[key]).split()) for key in HEAD_KEYS)
     sittings = [str(part.minutes) for part in counted if part.is_sitting]
-    count = {2: "two", 3: "three", 4: "four"}.get(len(sittings), str(len(sittings)))
+    many = {2: "two", 3: "three", 4: "four"}.get(len(sittings), str(len(sittings)))
     rest = f", and {_rest(counted)} for the rest" if _rest(counted) else ""
-    split = f": {count} sittings of {', '.join(sittings[:-1])} and {sittings[-1]}{rest}" if len(sittings) > 1 else ""
+    split = f": {many} sittings of {', '.join(sittings[:-1])} and {sittings[-1]}{rest}" if len(sittings) > 1 else ""
     read = round(sum(part.reading for part in counted))
     return (
         f"**You will be able to** {able}\n\n{_written_after(source.path)}"
@@ -237,7 +235,6 @@ def _due_after(lesson: Path) -> list[tuple[Stage, tuple[str, ...], str]]:
 
 
 def _written_after(lesson: Path) -> str:
-    """Return, as Markdown, what readers write in *Your own transformer* after a lesson."""
     said = [f"[`{stage.file}`]({notebook}) with {', '.join(f'`{name}`' for name in written)}"
             for stage, written, notebook in _due_after(lesson)]  # fmt: skip
     return f"**You will write**, in *Your own transformer*: {'; '.join(said)}.\n\n" if said else ""
@@ -277,17 +274,14 @@ def _with_minutes(text: str, here: list[Part], source: Source) -> str:
     rows = text.split("\n")
     for part in reversed(here):
         if part.is_sitting or is_deeper(source.path):
-            rows.insert(part.line + 1, f"*{part.minutes} minute{'s' * (part.minutes != 1)}*")
+            rows.insert(part.line + 1, f"*{count(part.minutes, 'minute')}*")
             if part.line + 2 < len(rows) and rows[part.line + 2].strip():
                 rows.insert(part.line + 2, "")
     return "\n".join(rows)
 
 
 def _resolver(source: Source, said: list[Said]) -> Callable[[str, int], str]:
-    """Return a function that resolves the roles in a text, given the line at which the text begins.
-
-    The function also adds the statements in `{out}` roles to `said`.
-    """
+    """Return a function that resolves the roles in a text, given its first line, and adds `{out}` roles to `said`."""
     names = {cell.metadata.get("name") for cell in source.cells if cell.cell_type == "code"}
 
     def resolve(text: str, line: int) -> str:
@@ -341,8 +335,7 @@ def _deeper(source: Source, words: str, target: str, line: int) -> str:
         what = f"{{deeper}}`{words}`: there is no deeper section {target}; there are: {known}"
         raise SourceError(source.path, line, what)
     id, part = there[found[2]]
-    minutes = f"{part.minutes} minute{'s' * (part.minutes != 1)}"
-    return f"[*Deeper:* {words} ({minutes})]({notebook_of(paths[0])}#cell-id={id})"
+    return f"[*Deeper:* {words} ({count(part.minutes, 'minute')})]({notebook_of(paths[0])}#cell-id={id})"
 
 
 def _sections(deeper: Path) -> dict[str, tuple[str, Part]]:

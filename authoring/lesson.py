@@ -21,8 +21,8 @@ import nbformat
 from nbformat import NotebookNode
 
 from authoring.finish import Finished, deeper_source, finish, is_deeper, is_stage, lesson_minutes, notebook_of
-from authoring.imports import modules_named
-from authoring.markdown import Heading, headings, without_code
+from authoring.imports import modules_named, parsed
+from authoring.markdown import Heading, headings
 from authoring.minutes import Part
 from authoring.notation import atoms, plain
 from authoring.quoted_outputs import Said
@@ -33,7 +33,6 @@ SOURCES = ROOT / "authoring" / "lessons"
 STAGES = ROOT / "authoring" / "stages"
 NOTEBOOKS = ROOT / "notebooks"
 
-_BOLD = re.compile(r"\*\*((?:[^*]|\*(?!\*))+)\*\*")
 _LESSONS = re.compile(r"\blessons?\s+(\d\d(?:\s*(?:,|and)\s*\d\d)*)")
 
 
@@ -240,18 +239,6 @@ class Lesson:
         return " ".join(whole.replace("*", "").replace("`", "").split())
 
     @cached_property
-    def bold(self) -> list[str]:
-        """All bold text except the question under the title, in lower case and with single spaces."""
-        cells = [without_code(cell.source) for cell in self.written if cell.cell_type == "markdown"]
-        spans = [" ".join(span.lower().split()) for text in cells for span in _BOLD.findall(text)]
-        return [span for span in spans if span != self.question.lower()]
-
-    def meets(self, term: str) -> bool:
-        """Return whether any bold text contains the term or its plural as whole words."""
-        word = re.compile(rf"(?<![\w-]){re.escape(term.lower())}(?:s|es)?(?![\w-])")
-        return any(word.search(span) for span in self.bold)
-
-    @cached_property
     def imports(self) -> set[str]:
         """The modules that the lesson and its deeper notebook import, such as `companion/layers/attention`."""
         found = set(self.deeper.imports) if self.deeper else set()
@@ -261,16 +248,16 @@ class Lesson:
         return found
 
 
-def lessons(sources: Path = SOURCES, notebooks: Path = NOTEBOOKS) -> list[Lesson]:
+def lessons(notebooks: Path = NOTEBOOKS) -> list[Lesson]:
     """Return all lessons in order: one for each source `NN_name.md`, and one for each notebook without a source."""
-    names = {path.stem for path in sources.glob("[0-9][0-9]_*.md")}
+    names = {path.stem for path in SOURCES.glob("[0-9][0-9]_*.md")}
     names |= {path.stem for path in notebooks.glob("[0-9][0-9]_*.ipynb")}
-    return [Lesson.of(sources / f"{name}.md", notebooks) for name in sorted(names)]
+    return [Lesson.of(SOURCES / f"{name}.md", notebooks) for name in sorted(names)]
 
 
-def stages(sources: Path = STAGES, notebooks: Path = NOTEBOOKS) -> list[Lesson]:
+def stages() -> list[Lesson]:
     """Return the notebooks for the stages of *Your own transformer*, in order."""
-    return [Lesson.of(path, notebooks) for path in sorted(sources.glob("[0-9][0-9]_*.md"))]
+    return [Lesson.of(path, NOTEBOOKS) for path in sorted(STAGES.glob("[0-9][0-9]_*.md"))]
 
 
 def with_deeper(some: Sequence[Lesson]) -> list[Lesson]:
@@ -302,22 +289,13 @@ def claimed(cell: NotebookNode) -> list[str]:
 
 def assertions(code: str) -> list[ast.expr | ast.Assert]:
     """Return all assertions in order, which are `assert` statements and calls of functions named `assert_...`."""
-    try:
-        tree = ast.parse(code)
-    except SyntaxError:
-        return []
     found: list[ast.expr | ast.Assert] = []
-    for node in ast.walk(tree):
+    for node in ast.walk(parsed(code)):
         called = node.func if isinstance(node, ast.Call) else None
         name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
         if isinstance(node, ast.Assert) or (isinstance(node, ast.Call) and name.startswith("assert_")):
             found.append(node)
     return sorted(found, key=lambda node: (node.lineno, node.col_offset))
-
-
-def assertion_lines(code: str) -> list[int]:
-    """Return the last line of every assertion, counted from 0."""
-    return sorted((node.end_lineno or node.lineno) - 1 for node in assertions(code))
 
 
 def asserted(code: str) -> list[str]:

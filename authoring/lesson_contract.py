@@ -10,7 +10,8 @@ from nbformat import NotebookNode
 
 from authoring.exercises import PLACEHOLDER, file_of
 from authoring.finish import HEAD
-from authoring.lesson import Lesson, assertion_lines
+from authoring.imports import parsed
+from authoring.lesson import Lesson, assertions
 from authoring.markdown import PARSER, formulas
 from authoring.minutes import LONGEST_IN_ALL, LONGEST_LESSON, LONGEST_SITTING, Part
 from authoring.notation import second_meanings, symbols, unknown_letters
@@ -81,7 +82,6 @@ def _sitting_faults(lesson: Lesson, part: Part, end: Part | None) -> Iterator[st
 
 
 def _first_paragraph(text: str, part: Part) -> str:
-    """Return the first paragraph of a sitting, after its heading and its minutes."""
     under = text.split(f"## {part.title}", 1)[-1].split("\n\n")
     return under[1] if len(under) > 1 else ""
 
@@ -141,7 +141,7 @@ def visible_code(lesson: Lesson, known: Known) -> Iterator[Fault]:
             for pattern, what in ((_PLOTTING, "draws"), (_TOLERANCE, "has a tolerance")):
                 if pattern.search(words):
                     yield fault(lesson, f"a visible line that {what}: fold it into a cell of its own", number, line)
-        tree = _tree(cell)
+        tree = parsed(cell.source)
         for node in ast.walk(tree):
             if isinstance(node, ast.Try):
                 yield fault(lesson, "`try` in a visible cell: fold it", number, node.lineno - 1)
@@ -150,13 +150,6 @@ def visible_code(lesson: Lesson, known: Known) -> Iterator[Fault]:
         }:
             what = "a visible cell that shows nothing, and defines nothing that one of the next two cells uses"
             yield fault(lesson, what, number)
-
-
-def _tree(cell: NotebookNode) -> ast.Module:
-    try:
-        return ast.parse(cell.source)
-    except SyntaxError:
-        return ast.Module(body=[], type_ignores=[])  # reported by `code`
 
 
 def bound(tree: ast.AST) -> set[str]:
@@ -186,7 +179,7 @@ def _defined(tree: ast.Module) -> set[str]:
 
 
 def _used(cell: NotebookNode) -> set[str]:
-    nodes = list(ast.walk(_tree(cell)))
+    nodes = list(ast.walk(parsed(cell.source)))
     added_to = [node.target for node in nodes if isinstance(node, ast.AugAssign)]
     return {
         node.id for node in nodes if isinstance(node, ast.Name) and (isinstance(node.ctx, ast.Load) or node in added_to)
@@ -216,7 +209,7 @@ def _checks(lesson: Lesson, number: int, cell: NotebookNode) -> Iterator[Fault]:
         yield fault(lesson, "a cell of checks prints what it checked, in lines that begin with `checked: `", number)
     elif not all(re.search(r"\d|≈", line) for line in said):
         yield fault(lesson, "a line `checked: ...` says it with numbers", number)
-    if not assertion_lines(cell.source):
+    if not assertions(cell.source):
         yield fault(lesson, "a cell of checks asserts nothing", number)
 
 
@@ -230,7 +223,7 @@ def claims(lesson: Lesson, known: Known) -> Iterator[Fault]:
         wrong = [claim for claim in cell.metadata.get("claims", []) if not _CLAIM.fullmatch(claim)]
         if wrong:
             yield fault(lesson, f"`:claims: {wrong[0]}`: expected rows of the ledger, as in S0-13, S3-06", number)
-        if cell.metadata.get("claims") and not assertion_lines(cell.source):
+        if cell.metadata.get("claims") and not assertions(cell.source):
             yield fault(lesson, "this cell claims and asserts nothing", number)
 
 

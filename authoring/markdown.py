@@ -14,7 +14,7 @@ from nbformat import NotebookNode
 DISPLAY = re.compile(r"\$\$(.+?)\$\$", re.DOTALL)
 TAG = re.compile(r"\\tag\{([^}]*)\}")
 _CODE_IN_PROSE = re.compile(r"^(```+|~~~+).*?^\1[ \t]*$|(?<!`)(`+)(?!`).+?(?<!`)\2(?!`)", re.DOTALL | re.MULTILINE)
-_INLINE = re.compile(r"(?<![\\$])\$(?!\$)[^$]+?(?<!\\)\$(?!\$)")
+INLINE = re.compile(r"(?<![\\$])\$(?!\$)[^$]+?(?<!\\)\$(?!\$)")
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 PARSER = MarkdownIt("commonmark").enable("table")
@@ -91,7 +91,7 @@ def in_prose(change: Callable[[str], str], text: str) -> str:
         return f"\0{len(kept) - 1}\0"
 
     heading = re.compile(r"^#{1,6} .*$", re.MULTILINE)
-    for pattern in (_CODE_IN_PROSE, _COMMENT, DISPLAY, _INLINE, heading, _LINK):
+    for pattern in (_CODE_IN_PROSE, _COMMENT, DISPLAY, INLINE, heading, _LINK):
         text = pattern.sub(put_away, text)
     text = change(text)
     while "\0" in text:
@@ -104,7 +104,7 @@ def formulas(text: str) -> list[tuple[int, str]]:
     text = without_code(text)
     display = [(found.start(), found[1]) for found in DISPLAY.finditer(text)]
     blank = DISPLAY.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
-    inline = [(found.start(), found[0][1:-1]) for found in _INLINE.finditer(blank)]
+    inline = [(found.start(), found[0][1:-1]) for found in INLINE.finditer(blank)]
     return [(text.count("\n", 0, start), formula) for start, formula in sorted(display + inline)]
 
 
@@ -114,7 +114,7 @@ def count_words(text: str) -> int:
     An inline formula counts as one word and a display equation as none. Only the text of a link counts.
     """
     text = _COMMENT.sub(" ", DISPLAY.sub(" ", text))
-    text = _LINK.sub(r"\1", _INLINE.sub(" formula ", text))
+    text = _LINK.sub(r"\1", INLINE.sub(" formula ", text))
     return len(re.findall(r"\S*\w\S*", text))
 
 

@@ -53,10 +53,10 @@ def numbers(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in text.split())
 
 
-def meanings(entries: Iterator[list[str]] | None = None) -> dict[str, dict[int, str]]:
+def meanings() -> dict[str, dict[int, str]]:
     """Return the meaning of each symbol by lesson: `d_k` -> {2: "components of a query and key"}."""
     found: dict[str, dict[int, str]] = {}
-    for symbol, words, _, named in entries or (entry for part in law()["section"] for entry in part["entries"]):
+    for symbol, words, _, named in (entry for part in law()["section"] for entry in part["entries"]):
         for atom in atoms(symbol):
             for number in numbers(named):
                 found.setdefault(plain(atom), {})[number] = words

@@ -16,7 +16,7 @@ from nbformat import NotebookNode
 
 from authoring import approximate, quoted_outputs
 from authoring.figure_contract import figure_faults, shows_figure
-from authoring.lesson import Lesson, assertion_lines, comments
+from authoring.lesson import Lesson, assertions, comments
 from authoring.markdown import DISPLAY, PARSER, TAG, equations, headings, without_code
 from authoring.source import FOLDED
 
@@ -153,7 +153,7 @@ def executed_equations(lesson: Lesson, known: Known) -> Iterator[Fault]:
                 if not _exists(of, index, there):
                     what = f"the comment names equation ({of}.{index}), which does not exist"
                     yield fault(lesson, what, number, line)
-        if own and not assertion_lines(cell.source):
+        if own and not assertions(cell.source):
             yield fault(lesson, "this cell names an equation and asserts nothing", number)
     for number, cell in numbered(lesson, "markdown"):
         text = without_code(cell.source)
@@ -177,16 +177,12 @@ def figures(lesson: Lesson, known: Known) -> Iterator[Fault]:
     for number, what in figure_faults(lesson.built, lesson.prefix):
         yield fault(lesson, what, number)
     for number, cell in numbered(lesson, "code"):
-        if shows_figure(cell) and not begins_with_sentence(
-            lesson.built[number] if number < len(lesson.built) else None
-        ):
+        if shows_figure(cell) and not any(map(begins_with_sentence, lesson.built[number : number + 1])):
             yield fault(lesson, "the cell under a figure must be Markdown and begin with a sentence about it", number)
 
 
-def begins_with_sentence(cell: NotebookNode | None) -> bool:
-    if cell is None or cell.cell_type != "markdown":
-        return False
-    tokens = PARSER.parse(cell.source)
+def begins_with_sentence(cell: NotebookNode) -> bool:
+    tokens = PARSER.parse(cell.source) if cell.cell_type == "markdown" else []
     return len(tokens) > 1 and tokens[0].type == "paragraph_open" and len(tokens[1].content.split()) >= 4
 
 

@@ -22,8 +22,9 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from markdown_it import MarkdownIt
 
@@ -73,16 +74,12 @@ class Draft:
     def finished(self, resolve: Callable[[str], str]) -> Question:
         """Return the question with its HTML, after resolving the roles in its texts."""
         texts = vars(self.question)
-        lists = {
-            name: tuple(
-                Answer(resolve(answer.text), answer.right, resolve(answer.why), answer.tolerance)
-                for answer in texts[name]
-            )
-            for name in ("answers", "choices", "reasons")
-        }
-        changed = {name: resolve(texts[name]) for name in ("text", "otherwise", "outcome")}
-        question = Question(**{**texts, **changed, **lists})
-        return Question(**{**vars(question), "html": as_html(question)})
+        changed: dict[str, Any] = {}
+        for name in ("answers", "choices", "reasons"):
+            changed[name] = tuple(replace(one, text=resolve(one.text), why=resolve(one.why)) for one in texts[name])
+        changed |= {name: resolve(texts[name]) for name in ("text", "otherwise", "outcome")}
+        question = replace(self.question, **changed)
+        return replace(question, html=as_html(question))
 
 
 def cell_of(question: Question) -> str:
@@ -207,7 +204,7 @@ def as_html(question: Question) -> str:
     name, id = html.escape(question.name), html.escape(question.id)
     head = f'<section class="ext-question" data-question="{id}" data-name="{name}"'
     head += f' data-lesson="{question.key.split("/")[0]}" data-kind="{question.kind}" aria-label="Question {id}">'
-    asked = f'<div class="ext-ask"><strong>Question {id}.</strong> {_rendered(question.text)}</div>'
+    asked = f'<div class="ext-ask"><strong>Question {id}.</strong> {_html(question.text, _MARKDOWN.render)}</div>'
     items = []
     if question.kind == "choice":
         for answer in question.answers:
@@ -215,13 +212,13 @@ def as_html(question: Question) -> str:
             data = ["data-right"] * answer.right
             if "$" in answer.text:  # screen readers cannot read a formula aloud as the name of a choice
                 data.append(f'data-words="{html.escape(readable(answer.text))}"')
-            items.append(_item(" ".join(data), _inline(answer.text), word, answer.why))
+            items.append(_item(" ".join(data), _html(answer.text), word, answer.why))
         tag, kind = "ol", ' type="a"'
     elif question.kind == "number":
         for answer in question.answers:
             data = f'data-value="{read_number(answer.text)!r}" data-tolerance="{answer.tolerance!r}"'
             data += " data-right" * answer.right
-            items.append(_item(data, f"{_inline(answer.text)}?", "Yes." if answer.right else "Not that.", answer.why))
+            items.append(_item(data, f"{_html(answer.text)}?", "Yes." if answer.right else "Not that.", answer.why))
         if question.otherwise:
             items.append(_item("data-otherwise", "another number?", "Not that.", question.otherwise))
         tag, kind = "ul", ""
@@ -234,21 +231,14 @@ def as_html(question: Question) -> str:
 
 
 def _item(data: str, shown: str, word: str, why: str) -> str:
-    reason = f'{word} <span class="ext-why">{_inline(why)}</span>'.strip()
+    reason = f'{word} <span class="ext-why">{_html(why)}</span>'.strip()
     return f"<li{' ' * bool(data)}{data}><details><summary>{shown}</summary>{reason}</details></li>"
 
 
-def _rendered(markdown: str) -> str:
+def _html(markdown: str, render: Callable[[str], str] = _MARKDOWN.renderInline) -> str:
     """Render Markdown as a single line of HTML, leaving formulas to MathJax."""
-    return _with_maths(markdown, lambda text: _MARKDOWN.render(text)).replace("\n", " ").strip()
-
-
-def _inline(markdown: str) -> str:
-    return _with_maths(markdown, lambda text: _MARKDOWN.renderInline(text)).replace("\n", " ").strip()
-
-
-def _with_maths(markdown: str, render: Callable[[str], str]) -> str:
     formulas = _MATHS.findall(markdown)
     numbers = iter(range(len(formulas)))
     made = render(_MATHS.sub(lambda _: f"MATHS{next(numbers)}X", markdown))
-    return re.sub(r"MATHS(\d+)X", lambda found: html.escape(formulas[int(found[1])], quote=False), made)
+    made = re.sub(r"MATHS(\d+)X", lambda found: html.escape(formulas[int(found[1])], quote=False), made)
+    return made.replace("\n", " ").strip()

@@ -167,10 +167,7 @@ def _split(
 
 
 def _pieces(rows: list[str], path: Path, first: int) -> Iterator[tuple[str, int, list[str]]]:
-    """Yield the texts, targets and questions in a Markdown cell, in order, as (kind, first row, rows).
-
-    For a target, `rows` contains only the name.
-    """
+    """Yield the texts, targets (their names) and questions in a Markdown cell, in order, as (kind, first row, rows)."""
     begin, at = 0, 0
     while at < len(rows):
         fence, target = _FENCE.match(rows[at]), _TARGET.match(rows[at])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from course import lessons
 
-from authoring.lesson import LessonError, assertion_lines, claimed, with_deeper
+from authoring.lesson import LessonError, assertions, claimed, with_deeper
 from authoring.pages import where_texts_differ
 from authoring.pages.claims import VERDICTS, decided, decisions, render, sentence
 
@@ -54,7 +54,7 @@ def cell_fault(key, lesson, cells):
     for cell in naming:
         if cell.execution_count is None:
             return f"{key}: its cell in {lesson} was not executed"
-        if not assertion_lines(cell.source):
+        if not assertions(cell.source):
             return f"{key}: its cell in {lesson} asserts nothing"
     return None
 
@@ -74,7 +74,7 @@ def fault_of_test(key, node, root=ROOT):
     code = ast.unparse(function)
     if re.search(r"\b(skip|skipif|xfail)\b", code):
         return f"{key}: {node} may be skipped"
-    if not assertion_lines(code) and "raises(" not in code and "gradcheck(" not in code:
+    if not assertions(code) and "raises(" not in code and "gradcheck(" not in code:
         return f"{key}: {node} contains no assertion"
     return None
 

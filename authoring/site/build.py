@@ -50,7 +50,9 @@ def build(notebooks: Path, root: Path, work: Path) -> int:
     faults.stop()
     shutil.rmtree(work, ignore_errors=True)
     _write(work / "source", {f"{name}.md": text.encode() for name, text in texts.items()} | assets.files)
-    extension.SITE = extension.Site(formulas, _ways(course, texts, labels), kinds, _days(course))
+    changed = repository.changed(course.folder)
+    days = {page.name: changed[file] for file, page in course.pages.items() if file in changed}
+    extension.SITE = extension.Site(formulas, _ways(course, texts, labels), kinds, days)
     _set(work, root)
     site = work / "html"
     shown = {name: content for name, content in assets.files.items() if name.startswith("_static/")}
@@ -68,7 +70,6 @@ def build(notebooks: Path, root: Path, work: Path) -> int:
 
 
 def _stale(notebooks: Path) -> Iterator[tuple[Path, str]]:
-    """Yield each file that is out of date, and the reason."""
     written = lessons(notebooks=notebooks)
     faults = [(lesson.notebook, found) for lesson in with_deeper(written) if (found := _stale_lesson(lesson))]
     yield from faults
@@ -135,7 +136,6 @@ def _texts(
 
 
 def _children(lesson: Page, course: Course, labels: dict[str, str]) -> list[str]:
-    """Return the names of the pages that belong to a lesson."""
     pages = [page.name for kind in ("deeper", "exercises") if (page := course.part(kind, lesson.lesson))]
     return [*pages, *(name for name in [f"questions/{lesson.lesson}"] if name in labels)]
 
@@ -188,12 +188,6 @@ def _ways(course: Course, texts: dict[str, str], labels: dict[str, str]) -> dict
     return ways
 
 
-def _days(course: Course) -> dict[str, str]:
-    """Return the date of the last change to each page's file."""
-    days = repository.changed(course.folder)
-    return {page.name: days[file] for file, page in course.pages.items() if file in days}
-
-
 def _write(folder: Path, files: dict[str, bytes]) -> None:
     for name, content in files.items():
         path = folder / name
@@ -202,27 +196,14 @@ def _write(folder: Path, files: dict[str, bytes]) -> None:
 
 
 def _set(work: Path, root: Path) -> None:
-    """Render the pages with Sphinx.
-
-    Raises:
-        Broken: Sphinx warns or fails.
-    """
+    """Render the pages with Sphinx. Raise `Broken` if it warns or fails."""
     said = io.StringIO()
-    app = Sphinx(
-        work / "source",
-        None,
-        work / "html",
-        work / "doctrees",
-        "html",
-        _settings(root),
-        io.StringIO(),
-        said,
-        freshenv=True,
-    )
+    source, html, doctrees = work / "source", work / "html", work / "doctrees"
+    app = Sphinx(source, None, html, doctrees, "html", _settings(root), io.StringIO(), said, freshenv=True)
     app.build(force_all=True)
     warnings = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in said.getvalue().splitlines() if line.strip()]
     if warnings or app.statuscode:
-        raise Broken(line.replace(f"{work / 'source'}/", "") for line in warnings or ["Sphinx failed"])
+        raise Broken(line.replace(f"{source}/", "") for line in warnings or ["Sphinx failed"])
 
 
 def _colours(blue: str) -> dict[str, str]:

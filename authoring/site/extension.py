@@ -110,13 +110,9 @@ def _raw(content: str) -> nodes.raw:
     return nodes.raw("", content, format="html")
 
 
-def _inline(self: Any, node: nodes.math) -> None:
-    self.body.append(SITE.formulas.html(node.astext(), False, _where(node)))
-    raise nodes.SkipNode
-
-
-def _display(self: Any, node: nodes.math_block) -> None:
-    self.body.append(SITE.formulas.html(node.astext(), True, _where(node)))
+def _math(self: Any, node: nodes.math | nodes.math_block) -> None:
+    place = f"{node.document.attributes.get('source', '') if node.document else ''}, line {node.line}"
+    self.body.append(SITE.formulas.html(node.astext(), isinstance(node, nodes.math_block), place))
     raise nodes.SkipNode
 
 
@@ -124,10 +120,6 @@ def _mathml(tex: str) -> str:
     """Return the MathML of a formula if it has been converted, or an empty string."""
     found = [SITE.formulas.done.get(Formula.of(tex, display)) for display in (False, True)]
     return next(filter(None, found), "")
-
-
-def _where(node: nodes.Node) -> str:
-    return f"{node.document.attributes.get('source', '') if node.document else ''}, line {node.line}"
 
 
 def _context(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None) -> None:
@@ -159,7 +151,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     """Register the directives, renderers and handlers with Sphinx."""
     for name, directive in {"cell": Cell, "printed": Printed, "signature": Signature, "shown": Shown}.items():
         app.add_directive(name, directive)
-    app.add_html_math_renderer("mathml", inline_renderers=(_inline, None), block_renderers=(_display, None))
+    app.add_html_math_renderer("mathml", inline_renderers=(_math, None), block_renderers=(_math, None))
     PygmentsBridge.html_formatter = LightFormatter
     app.connect("html-page-context", _context, priority=900)  # after the theme's handler
     app.connect("builder-inited", _no_index)

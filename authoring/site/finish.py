@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import posixpath
 import re
+import shutil
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,12 +30,7 @@ def clear(site: Path) -> None:
     """Remove files that readers do not need."""
     for pattern in UNNEEDED:
         for path in sorted(site.glob(pattern)):
-            if path.is_dir():
-                for inner in sorted(path.rglob("*"), reverse=True):
-                    inner.rmdir() if inner.is_dir() else inner.unlink()
-                path.rmdir()
-            else:
-                path.unlink()
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def check(site: Path, sources: Mapping[str, str], faults: Faults) -> int:
@@ -55,7 +51,8 @@ def check(site: Path, sources: Mapping[str, str], faults: Faults) -> int:
         place = sources.get(page, page)
         if (size := len(text.encode())) > LARGEST:
             faults.add(place, f"the page has {size:,} bytes, above {LARGEST:,}")
-        for name in _repeated(text):
+        counts = Counter(re.findall(r'\sid="([^"]+)"', text))
+        for name in (name for name, times in counts.items() if times > 1):
             faults.add(place, f"two places of the page are called {name!r}")
         for tag, target in _LEADS.findall(text):
             target = html.unescape(target)
@@ -64,11 +61,8 @@ def check(site: Path, sources: Mapping[str, str], faults: Faults) -> int:
                     faults.add(place, f"the page would ask another machine for {target}")
                 continue
             path, _, anchor = target.partition("#")
-            file = (
-                posixpath.normpath(posixpath.join(posixpath.dirname(page), unquote(path.partition("?")[0])))
-                if path
-                else page
-            )
+            file = posixpath.join(posixpath.dirname(page), unquote(path.partition("?")[0]))
+            file = posixpath.normpath(file) if path else page
             count += 1
             if file.startswith("..") or not (site / file).is_file():
                 faults.add(place, f"the link {target!r} leads nowhere: there is no {file}")
@@ -76,8 +70,3 @@ def check(site: Path, sources: Mapping[str, str], faults: Faults) -> int:
             elif anchor and file in ids and "=" not in anchor and unquote(anchor) not in ids[file]:
                 faults.add(place, f"the link {target!r} leads nowhere: {file} has no place of that name")
     return count
-
-
-def _repeated(text: str) -> list[str]:
-    counts = Counter(re.findall(r'\sid="([^"]+)"', text))
-    return sorted(name for name, count in counts.items() if count > 1)

@@ -14,7 +14,6 @@ from pathlib import Path
 from authoring.site.explorer import MODELS
 from authoring.site.notebook import raw
 from authoring.site.output import Assets, page_html
-from companion_school.explorer.models import live_file
 from companion_school.explorer.page_files import LIVE
 from companion_school.study.figure_html import STYLE
 
@@ -30,13 +29,6 @@ def texts(assets: Assets) -> Iterator[tuple[str, str, str]]:
     for name, label in PAGES:
         text = (HERE / f"{name}.md").read_text(encoding="utf-8")
         yield name, label, _PART.sub(_place, text) + "\n" + raw(_script(name, assets)) + "\n"
-
-
-def parameters() -> int:
-    """Return the model's number of parameters, which `chat.md` gives in thousands."""
-    from companion_school.explorer.models import load_live
-
-    return sum(weight.numel() for weight in load_live(live_file("story")).parameters())
 
 
 def _place(found: re.Match[str]) -> str:

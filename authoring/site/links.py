@@ -9,17 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
-from authoring.markdown import DISPLAY
+from authoring.markdown import DISPLAY, INLINE
 from authoring.site.fault import Faults
-from authoring.site.pages import Course, Page, cells_with_id
+from authoring.site.pages import Course, Page
 
 CELL = "cell-id="  # JupyterLab's prefix for links to a cell
 TOP = "navigation-top"  # id of the navigation cell at the top of every lesson; pages omit this cell
 _CODE = r"^(?P<fence>```+|~~~+)[^\n]*\n.*?^(?P=fence)[ \t]*$|(?<!`)(?P<tick>`+)(?!`).+?(?<!`)(?P=tick)(?!`)"
-_INLINE = r"(?<![\\$])\$(?!\$)[^$]+?(?<!\\)\$(?!\$)"
 _LINK = r"(?P<image>!?)\[(?P<text>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<href>[^()\s]+)\)"
 _ANCHOR = r'(?P<fold><summary>[^<\n]*)?<a href="(?P<to>[^"]+)">(?P<says>.*?)</a>'
-_PROSE = re.compile(f"{_CODE}|{DISPLAY.pattern}|{_INLINE}|{_LINK}|{_ANCHOR}", re.DOTALL | re.MULTILINE)
+_PROSE = re.compile(f"{_CODE}|{DISPLAY.pattern}|{INLINE.pattern}|{_LINK}|{_ANCHOR}", re.DOTALL | re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class Links:
         if not fragment.startswith(CELL):
             return fragment  # a heading; finish.py checks it on the rendered page
         id = fragment.removeprefix(CELL)
-        if page.source.suffix != ".ipynb" or id not in cells_with_id(page.notebook.cells):
+        if page.source.suffix != ".ipynb" or id not in {cell.id for cell in page.notebook.cells}:
             self.faults.add(place, f"the link {href!r} leads nowhere: no such cell")
         return "" if id == TOP else f"cell-{id}"
 

@@ -148,17 +148,17 @@ def formulas_of(output: str) -> list[Formula]:
     ]
 
 
-def with_formulas(output: str, formulas: Formulas, place: str = "") -> str:
+def with_formulas(output: str, formulas: Formulas) -> str:
     """Render the formulas in the questions of an output."""
 
     def question(found: re.Match[str]) -> str:
         parts = _CODE.split(found[0])
-        parts[::2] = [_set(part, formulas, place) for part in parts[::2]]
+        parts[::2] = [_set(part, formulas) for part in parts[::2]]
         return "".join(parts)
 
     return _QUESTION.sub(question, output)
 
 
-def _set(part: str, formulas: Formulas, place: str) -> str:
-    part = DISPLAY.sub(lambda found: formulas.html(html.unescape(found[1]), True, place), part)
-    return _DOLLARS.sub(lambda found: formulas.html(html.unescape(found[1]), False, place), part)
+def _set(part: str, formulas: Formulas) -> str:
+    part = DISPLAY.sub(lambda found: formulas.html(html.unescape(found[1]), True), part)
+    return _DOLLARS.sub(lambda found: formulas.html(html.unescape(found[1]), False), part)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -130,8 +130,3 @@ def _readable(page: Page) -> bool:
         return bool(page.notebook.cells)
     except (nbformat.reader.NotJSONError, nbformat.ValidationError, AttributeError):
         return False
-
-
-def cells_with_id(cells: Sequence[NotebookNode]) -> set[str]:
-    """Return the ids of the cells that can be targets of links."""
-    return {cell.id for cell in cells}

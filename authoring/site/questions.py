@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from authoring.site import output
@@ -22,19 +22,6 @@ def by_lesson() -> dict[str, list[Question]]:
     for question in questions().values():
         found.setdefault(f"{question.lesson:02d}", []).append(question)
     return found
-
-
-def place_of(pages: Iterable[Page], question: Question) -> str | None:
-    """Return the page and the cell that ask a question, or `None`."""
-    return next(
-        (
-            f"{page.name}.html#cell-{cell.id}"
-            for page in pages
-            for cell in page.notebook.cells
-            if cell.source.startswith(f"# question {question.id}\n")
-        ),
-        None,
-    )
 
 
 def bar(asked: list[Question]) -> str:
@@ -73,9 +60,10 @@ def texts(press: Press, course: Course) -> Iterator[tuple[str, str, str]]:
 
 def _shown(question: Question, name: str, lesson: Page, course: Course, press: Press) -> str:
     asking = [part for kind in ("lesson", "deeper") if (part := course.part(kind, lesson.lesson))]
-    asked = place_of(asking, question)
+    cells = ((part, cell) for part in asking for cell in part.notebook.cells)
+    code = f"# question {question.id}\n"
+    source, asked = next(((part, cell.id) for part, cell in cells if cell.source.startswith(code)), (lesson, None))
     # links in a question are relative to the folder of its notebook
-    source = next((part for part in asking if asked and asked.startswith(f"{part.name}.html")), lesson)
     page, place = replace(source, name=name), f"question {question.id}"
 
     def lead(href: str) -> str | None:
@@ -85,5 +73,6 @@ def _shown(question: Question, name: str, lesson: Page, course: Course, press: P
     shown = Shown(question)._repr_html_()
     for formula in output.formulas_of(shown):
         press.formulas.add(formula, place)
-    back = f'<p class="back"><a href="../{asked}">Question {question.id} in its place</a></p>' if asked else ""
+    href = f"../{source.name}.html#cell-{asked}"
+    back = f'<p class="back"><a href="{href}">Question {question.id} in its place</a></p>' if asked else ""
     return block("shown", output.page_html(shown, press.assets, lead, page.up) + back)

@@ -221,7 +221,6 @@ def _section(title: str, body: str) -> str:
 
 
 def _language(example: str) -> str:
-    """Return "python" for an example that parses as Python, else "none"."""
     try:
         ast.parse(example)
     except SyntaxError:
@@ -230,10 +229,7 @@ def _language(example: str) -> str:
 
 
 def _entries(lines: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the entries in lines of the form `name: description`, with indented continuations.
-
-    Return an empty list if any line has a different form.
-    """
+    """Return the entries in lines `name: description` with indented continuations, or none if any line differs."""
     found: list[tuple[str, str]] = []
     for line in lines:
         if found and line.startswith("  "):

@@ -11,7 +11,6 @@ import re
 import subprocess
 import tomllib
 from pathlib import Path
-from typing import Any
 
 from authoring.site.fault import Faults
 from authoring.site.pages import Page
@@ -21,14 +20,10 @@ GITHUB = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+?)(?:\.git)?/?")
 KEY = "Repository"
 
 
-def project(root: Path) -> dict[str, Any]:
-    """Return the table `project` from pyproject.toml."""
-    return tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-
-
 def address(root: Path, faults: Faults) -> str:
     """Return the repository's address without a trailing slash, or an empty string if the project names none."""
-    named = project(root).get("urls", {}).get(KEY, "")
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    named = project.get("urls", {}).get(KEY, "")
     if not named:
         return ""
     found = GITHUB.fullmatch(named)
@@ -53,7 +48,7 @@ def changed(folder: Path) -> dict[str, str]:
     return days
 
 
-def badges(repository: str, file: str = "start.ipynb") -> dict[str, str]:
+def badges(repository: str, file: str) -> dict[str, str]:
     """Return the addresses that open a notebook, by service. The id of a cell can be appended to each address."""
     if not repository:
         return {}

@@ -48,7 +48,8 @@ def sections(page: str, kind: str, title: str, doctree: nodes.document, mathml: 
         while isinstance(node, nodes.section):
             above.insert(0, _words(node.next_node(nodes.title), mathml))
             node = node.parent
-        words = " ".join(filter(None, (_words(child, mathml) for child in section.children if _counts(child))))
+        shown = (child for child in section.children if not isinstance(child, nodes.section | nodes.title))
+        words = " ".join(filter(None, (_words(child, mathml) for child in shown)))
         anchor = section["ids"][0] if len(above) > 1 else ""
         if words or len(above) > 1:
             yield Section(page, kind, title, anchor, tuple(above[1:]), words)
@@ -68,10 +69,6 @@ def terms(glossary: str, lead: Callable[[str], str | None]) -> Iterator[Section]
             words = readable(f"{said} {link[1] if link else ''}")
             name = term.replace("*", "").strip()
             yield Section(page.removesuffix(".html"), "term", "Glossary", anchor, (name,), words)
-
-
-def _counts(node: nodes.Node) -> bool:
-    return not isinstance(node, nodes.section | nodes.title)
 
 
 def _words(node: nodes.Node | None, mathml: Say) -> str:
@@ -95,7 +92,7 @@ def _words(node: nodes.Node | None, mathml: Say) -> str:
 
 
 def _of_html(text: str) -> str:
-    found = [asked for asked in _ASKED.findall(text)] + [part for pair in _CAPTION.findall(text) for part in pair]
+    found = _ASKED.findall(text) + [part for pair in _CAPTION.findall(text) for part in pair]
     return " ".join(_without_marks(" ".join(found)).split())
 
 
@@ -106,12 +103,9 @@ def _without_marks(text: str) -> str:
 
 def in_a_line(mathml: str) -> str:
     """Return a formula as one line of text without TeX, such as `(a + b)/(2)`, `√(d_k)` and `x^2`."""
-    said = _said(ElementTree.fromstring(re.sub(r"&(?!(?:amp|lt|gt|quot|apos|#\w+);)\w+;", _entity, mathml)))
+    text = re.sub(r"&(?!(?:amp|lt|gt|quot|apos|#\w+);)\w+;", lambda found: html.unescape(found[0]), mathml)
+    said = _said(ElementTree.fromstring(text))
     return re.sub(r"\s+", " ", re.sub(r"[\u2061-\u2064]", "", said)).replace("( ", "(").replace(" )", ")").strip()
-
-
-def _entity(found: re.Match[str]) -> str:
-    return html.unescape(found[0])
 
 
 def _said(node: ElementTree.Element) -> str:

@@ -73,10 +73,7 @@ def shown_width(width: int) -> int:
 
 
 def _cuts(pixels: Pixels) -> list[int]:
-    """Return the columns at which the picture is cut, or an empty list if it cannot be cut.
-
-    The cuts are in the first gap after each diagram except the last.
-    """
+    """Return the columns of the cuts, in the first gap after each diagram except the last, or none without gaps."""
     ink, width = (pixels != pixels[0, 0]).any(axis=2), pixels.shape[1]
     rows = [[run for run in _runs(row) if run[1] - run[0] >= BASE * width] for row in ink]
     last = max(range(len(rows)), key=lambda y: (len(rows[y]), y))
@@ -100,10 +97,7 @@ def _below_the_first_line(pixels: Pixels) -> int:
 
 
 def _is_over(line: Pixels, cuts: list[int]) -> bool:
-    """Return whether part of a line of text is near a cut.
-
-    If so, the line belongs to all diagrams, as a legend does.
-    """
+    """Return whether part of a line of text is near a cut, so that it belongs to all diagrams, as a legend does."""
     near = round(NEAR * line.shape[1])
     return any(bool((line[:, cut - near : cut + near] != line[:1, :1]).any()) for cut in cuts)
 
