@@ -44,7 +44,9 @@ class Oral:
 Found = tuple[str, str, str]  # kind of question, the question, and points that a good answer mentions
 _SHAPING = {"transpose", "permute", "movedim", "mT", "T", "view", "reshape", "flatten", "expand"}
 _SHAPING |= {"unsqueeze", "squeeze"}
-_REDUCING = {"softmax", "log_softmax", "sum", "mean", "max", "amax", "cumsum", "argmax", "norm", "logsumexp", "var"}
+_REDUCING = dict.fromkeys(("softmax", "log_softmax"), "normalized to a sum of one")
+_REDUCING |= dict.fromkeys(("max", "amax", "argmax"), "compared") | dict.fromkeys(("sum", "mean"), "added up")
+_REDUCING |= {"cumsum": "accumulated step by step"} | dict.fromkeys(("norm", "logsumexp", "var"), "combined")
 _OTHER = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">"}
 _SIGN = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
 
@@ -54,11 +56,11 @@ def _calls(node: ast.AST) -> Iterator[Found]:
         return
     name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
     keywords = {one.arg: _told(one.value) for one in node.keywords}
-    if name in _REDUCING and (axis := keywords.get("dim", keywords.get("axis"))):
+    if (done := _REDUCING.get(name)) and (axis := keywords.get("dim", keywords.get("axis"))):
         yield (
             "axis",
             f"Why `dim={axis}` in this call of `{name}`? What would the result mean along another axis?",
-            f"which axis `{axis}` is (its name and its size for one input), and what is {_done(name)} along it",
+            f"which axis `{axis}` is (its name and its size for one input), and what is {done} along it",
         )
     if keywords.get("keepdim") == "True":
         yield (
@@ -104,16 +106,6 @@ def _calls(node: ast.AST) -> Iterator[Found]:
             f"Take an input of three numbers. What does this `{name}` give, and in which order?",
             "the values and the positions, worked out by hand",
         )
-
-
-def _done(name: str) -> str:
-    told = {
-        "softmax": "normalized to a sum of one",
-        "log_softmax": "normalized to a sum of one",
-        "cumsum": "accumulated step by step",
-    }
-    told |= dict.fromkeys(("max", "amax", "argmax"), "compared") | dict.fromkeys(("sum", "mean"), "added up")
-    return told.get(name, "combined")
 
 
 def _shapes(node: ast.AST) -> Iterator[Found]:

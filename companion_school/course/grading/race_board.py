@@ -109,7 +109,6 @@ def _raced(worker: Worker, student: str, sources: Mapping[str, str], seconds: fl
 
 
 def _value(outcome: Outcome) -> Any:
-    """Return the value of a call. Raises `ValueError` if the call failed."""
     if outcome.result is Result.TIMEOUT:
         raise ValueError("it did not return")
     if outcome.error is not None:
@@ -121,7 +120,6 @@ def _value(outcome: Outcome) -> Any:
 
 
 def _runner(value: Any) -> tuple[list[tuple[int, int]], int]:
-    """Validate the merges and the context length returned by a race. Raises `ValueError` if they are malformed."""
     match value:
         case [list() as merges, int(context)] if len(merges) <= _MOST_MERGES and 1 <= context <= _LONGEST_CONTEXT:
             pairs = [tuple(pair) for pair in merges if isinstance(pair, (list, tuple))]
@@ -214,5 +212,4 @@ def board(raced: Sequence[Raced]) -> list[list[str]]:
 def write_table(rows: Sequence[Sequence[str]], file: Path) -> None:
     """Write a table as CSV. Its first row holds the column names."""
     head, *others = rows
-    file.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(file, as_csv(head, (dict(zip(head, map(quoted, row), strict=True)) for row in others)))
