@@ -86,7 +86,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         stale = [page for page in PAGES if not page.fresh(lessons)]
         if not options.check:
             for page in stale:
-                page.path.parent.mkdir(exist_ok=True)
                 write_atomic(page.path, page.make(lessons))
     except LessonError as error:
         print(error, file=sys.stderr)

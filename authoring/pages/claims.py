@@ -35,7 +35,7 @@ def sentence(claim: str) -> str:
     if "not_decidable" in entry:
         said = next((one["often"] for one in entries("undecided") if claim in one["claims"]), "")
         return f"{said}: {entry['not_decidable']}" if said else entry["not_decidable"]
-    corrections = (Correction.of(one, mapped()) for one in entries() if claim in one["claims"])
+    corrections = (Correction.of(one) for one in entries() if claim in one["claims"])
     return entry.get("says") or next(one.true for one in corrections)
 
 

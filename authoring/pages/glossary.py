@@ -45,16 +45,15 @@ def aliases(*kinds: str) -> dict[str, list[str]]:
 
 
 def _explaining(lesson: Lesson, heading: str) -> Lesson:
-    """Return the lesson, or its deeper notebook if that contains the heading."""
     deeper = lesson.deeper
     return deeper if deeper and heading in [there.text for there in deeper.headings] else lesson
 
 
 def render(lessons: Sequence[Lesson]) -> str:
     """Return the page as Markdown."""
-    also = aliases("aliases")
+    also = {term: f" ({', '.join(names)})" for term, names in aliases("aliases").items()}
     rows = [
-        f"| **{term}**{_also(also.get(term))} | {line} "
+        f"| **{term}**{also.get(term, '')} | {line} "
         f"| {lesson.link(f'{lesson.label}: {heading}', lesson.heading(heading).cell)} |"
         for term, line, lesson, heading in terms(lessons)
     ]
@@ -66,7 +65,3 @@ def render(lessons: Sequence[Lesson]) -> str:
         "\n".join(["| term | in a line | explained in |", "|---|---|---|", *rows]),
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def _also(names: Sequence[str] | None) -> str:
-    return f" ({', '.join(names)})" if names else ""

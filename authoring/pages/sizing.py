@@ -18,12 +18,7 @@ from companion.costs.sizing import (
     row_tokens,
     train_cost,
 )
-from companion.costs.tables import (
-    Question,
-    cost_table,
-    devices_table,
-    memory_table,
-)
+from companion.costs.tables import Question, cost_table, devices_table, memory_table
 from companion.families.registry import systems
 from companion.ground.display import Table, figure, many, readable_bytes
 

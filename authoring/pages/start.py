@@ -11,7 +11,7 @@ from typing import Any
 import nbformat
 
 from authoring import exercises
-from authoring.lesson import Lesson
+from authoring.lesson import ROOT, Lesson
 from authoring.minutes import Part
 from authoring.pages import front
 from authoring.site.fault import Faults
@@ -22,7 +22,6 @@ from companion_school.study import progress_table
 FILE = progress_table.FILE
 PATH = "../companion_school/study/path.json"
 TEXT = Path(__file__).with_suffix(".md")
-ROOT = Path(__file__).parents[2]
 CODE = f"{IN_ANOTHER_KERNEL}\nfrom companion_school.study import progress_table\n\nprogress_table.show()"
 MARK = "<!-- the path -->"  # marks in start.md where to insert the cell that shows the path
 

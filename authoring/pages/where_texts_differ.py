@@ -32,8 +32,8 @@ class Correction:
     true: str
 
     @classmethod
-    def of(cls, entry: Mapping[str, Any], mapped: Mapping[str, Mapping[str, Any]]) -> Correction:
-        says = mapped.get(entry["claims"][0], {})
+    def of(cls, entry: Mapping[str, Any]) -> Correction:
+        says = mapped().get(entry["claims"][0], {})
         true = entry.get("true") or says.get("says") or says.get("not_decidable")
         if not true:
             raise LessonError(f"{SOURCE.name}: {entry['claims'][0]} has no `true`, and tests/claims.toml no `says`")
@@ -110,10 +110,7 @@ def where(correction: Correction, at: Lesson, lessons: Iterable[Lesson]) -> str:
 
 
 def _at_home(corrections: Iterable[Correction], lessons: Sequence[Lesson]) -> Iterator[tuple[Lesson, Correction]]:
-    """Yield each correction with its lesson.
-
-    A correction that only a test checks is listed with the lesson of the previous correction.
-    """
+    """Yield each correction with its lesson or, if only a test checks it, the lesson of the previous correction."""
     before = lessons[0]
     for correction in corrections:
         lesson = home(correction, lessons)
@@ -131,7 +128,7 @@ def escaped(text: str) -> str:
 
 def render(lessons: Sequence[Lesson]) -> str:
     """Return the page as Markdown."""
-    corrections = [Correction.of(entry, mapped()) for entry in entries()]
+    corrections = [Correction.of(entry) for entry in entries()]
     listed = list(_at_home(corrections, lessons))
     count, places = len(listed), len({lesson.name for lesson, _ in listed})
     parts = [
@@ -151,7 +148,7 @@ def render(lessons: Sequence[Lesson]) -> str:
                 f"| {escaped(c.often)} | {escaped(c.true)} | {escaped(where(c, lesson, lessons))} |" for c in rows
             ]
             parts.append("\n".join(table))
-    undecided = [Correction.of(entry, mapped()) for entry in entries("undecided") if entry["claims"][0] in mapped()]
+    undecided = [Correction.of(entry) for entry in entries("undecided") if entry["claims"][0] in mapped()]
     parts += [
         "## What no computation decides",
         "These statements are common too. No code in this course can show whether they are right or wrong, so the "

@@ -33,6 +33,8 @@ from companion_school.records import NAMES
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = ROOT / "companion_school" / "records"
+MAKE = {make.__name__: make for make in (law, cache, recall, heads, rounding, steps, inside, evening, data, scores)}
+"""The records that ship without a model."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -42,19 +44,17 @@ def main(arguments: list[str] | None = None) -> int:
     torch.set_num_threads(1)
     for name in names:
         folder = ROOT / "build" / "records" / name
-        if name == "answering":
+        if name == "story":
+            found, model, tokenizer = story(folder)
+            save_model(SHIPPED / "story", model.half())
+            tokenizer.save(SHIPPED / "story" / "tokenizer.json")
+        elif name == "answering":
             found, books = answering(folder)
             save_model(SHIPPED / "answering", books.half())
         elif name == "live":
             found = live(folder, SHIPPED / "live")
-        elif name != "story":
-            made = {"law": law, "cache": cache, "recall": recall, "heads": heads, "rounding": rounding, "steps": steps}
-            made |= {"inside": inside, "evening": evening, "data": data, "scores": scores}
-            found = made[name](folder)
         else:
-            found, model, tokenizer = story(folder)
-            save_model(SHIPPED / "story", model.half())
-            tokenizer.save(SHIPPED / "story" / "tokenizer.json")
+            found = MAKE[name](folder)
         write_atomic(SHIPPED / f"{name}.json", json.dumps(found, indent=1) + "\n")
     return 0
 

@@ -19,21 +19,9 @@ RUNS = tuple(
 """Kind of answers, number of updates and seed of each run."""
 ASKED = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
 CELLS = (
-    "setup",
-    "sets-up-words",
-    "sets-up-write",
-    "sets-up-books",
-    "template",
-    "sets-up-templates",
-    "sets-up-counts",
-    "answers",
-    "sets-up-people",
-    "fine-tune",
-    "adapter",
-    "sets-up-names",
-    "sets-up-sums",
-    "tuned",
-)
+    "setup", "sets-up-words", "sets-up-write", "sets-up-books", "template", "sets-up-templates", "sets-up-counts",
+    "answers", "sets-up-people", "fine-tune", "adapter", "sets-up-names", "sets-up-sums", "tuned",
+)  # fmt: skip
 
 
 def adapted(folder: Path) -> list[dict[str, Any]]:

@@ -34,22 +34,9 @@ seed."""
 TEACHER, DISTILLED = 12, (0, 6, 12, 24)
 """Number of steps with the checker that train the teacher, and the updates after which the student is measured."""
 CELLS = (
-    "setup",
-    "sets-up-words",
-    "sets-up-write",
-    "sets-up-books",
-    "sets-up-reading",
-    "template",
-    "sets-up-counts",
-    "answers",
-    "sets-up-people",
-    "fine-tune",
-    "sets-up-tries",
-    "above-group",
-    "improve",
-    "hole",
-    "distil",
-)
+    "setup", "sets-up-words", "sets-up-write", "sets-up-books", "sets-up-reading", "template", "sets-up-counts",
+    "answers", "sets-up-people", "fine-tune", "sets-up-tries", "above-group", "improve", "hole", "distil",
+)  # fmt: skip
 
 
 class Runs(LessonRuns):

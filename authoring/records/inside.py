@@ -32,21 +32,9 @@ PAIRS = 20
 READERS, LOOK = (260, 520), 20
 """Numbers of updates for the readers, and updates between two measurements."""
 CELLS = (
-    "setup",
-    "watched",
-    "modules",
-    "asks",
-    "two-stories",
-    "gaps",
-    "patched",
-    "sets-up-heads",
-    "sets-up-pairs",
-    "copying",
-    "probe",
-    "sets-up-streams",
-    "sets-up-largest",
-    "sparse",
-)
+    "setup", "watched", "modules", "asks", "two-stories", "gaps", "patched", "sets-up-heads", "sets-up-pairs",
+    "copying", "probe", "sets-up-streams", "sets-up-largest", "sparse",
+)  # fmt: skip
 
 
 def trained(text: Text, start: int, folder: Path) -> list[Path]:
