@@ -267,7 +267,7 @@ def _verify_parser() -> Parser:
 
 def _notebooks_parser() -> Parser:
     parser = Parser(
-        description=("Make the exercise notebooks for self-study. Every run writes the same files, byte for byte."),
+        description="Make the exercise notebooks for self-study. Every run writes the same files, byte for byte.",
         epilog=(
             "examples:\n"
             "  companion course notebooks            bring notebooks/exercises/ up to date\n"
@@ -296,17 +296,17 @@ def _release(flags: Namespace) -> int:
     out = Path(flags.out)
     must_be_writable(out, "--out")
     settings = _settings(flags)
+    late = None if flags.due is None else Lateness(flags.due, flags.late, flags.grace or "")
     name, rule = checked_name(flags.pset), out / f"{flags.pset}.toml"
     stages, notebooks = _stages(flags)
     asked = flags.exercises, flags.questions, flags.written, flags.numbers
     pset = None if stages else ProblemSet.of(name, *asked)
-    release.check_free(pset, out) if pset else project.check_free(name, stages, out)
+    release.check_free(pset, out) if pset else project.check_free(name, out)
     if rule.exists():
         raise ValueError(f"--out {out}: {rule.name} already exists there; move it away or choose another name")
     bundles = _bundles(pset, flags)
     file, is_new = _secret_file(flags, out)
     secret = read_secret(file)
-    late = Lateness(settings["due"], settings["late"], settings.get("grace", "")) if "due" in settings else None
     written = release.release(pset, secret, out, late) if pset else project.release(name, stages, out, notebooks, late)
     if settings:
         write_atomic(rule, as_toml(settings))
@@ -315,10 +315,10 @@ def _release(flags: Namespace) -> int:
         write_atomic(out / settings["items"], Path(flags.own_items).read_bytes())
     if pset and pset.numbers:
         release.write_sheets(pset, secret, read_roster(Path(flags.roster)), out)
-    written += _write_bundles(pset, name, settings, secret, flags, bundles)
+    _write_bundles(pset, name, settings, secret, flags)
     if is_new:
         print(f"{file}: your new secret. Keep it: grading needs it, and no one else may read it.")
-    for path in written:
+    for path in (*written, *bundles):
         print(f"{path}: written{' with two invented students; replace them' if path.name == 'roster.csv' else ''}")
     if stages and notebooks is None:
         print(f"\n{project.UNGUIDED}")
@@ -332,15 +332,12 @@ def _release(flags: Namespace) -> int:
 def _settings(flags: Namespace) -> dict[str, str]:
     """Validate the flags, and return the contents of PSET.toml."""
     from companion_school.course.grading.gradebook import read_roster
-    from companion_school.course.grading.lateness import Lateness
     from companion_school.course.written.rubrics import add_items
 
     if (flags.due is None) != (flags.late is None):
         raise ValueError("--due, --late: expected both or neither; --late '0% a day' deducts nothing")
     if flags.grace is not None and flags.due is None:
         raise ValueError(f"--grace {flags.grace} needs --due and --late")
-    if flags.due is not None:
-        Lateness(flags.due, flags.late, flags.grace or "")
     if flags.own_items is not None:
         add_items(Path(flags.own_items))
     if bool(flags.numbers) != (flags.roster is not None):
@@ -383,12 +380,7 @@ def _secret_file(flags: Namespace, out: Path) -> tuple[Path, bool]:
 
 
 def _guides(named: str | None) -> Path | None:
-    """Find the folder with the stages' notebooks.
-
-    If `named` is given, return its subfolder `build`; raise `ValueError` if that does not exist. Otherwise, return
-    `notebooks/build` in the working directory or in the repository that contains the package. Return None if neither
-    exists.
-    """
+    """Return the subfolder `build` of the named folder or else of `notebooks`, here or beside the package, if any."""
     import companion
 
     places = [Path(named)] if named else [Path("notebooks"), Path(companion.__file__).parents[1] / "notebooks"]
@@ -417,13 +409,8 @@ def _bundles(pset: ProblemSet | None, flags: Namespace) -> list[Path]:
 
 
 def _write_bundles(
-    pset: ProblemSet | None,
-    name: str,
-    settings: Mapping[str, str],
-    secret: bytes,
-    flags: Namespace,
-    places: Sequence[Path],
-) -> Sequence[Path]:
+    pset: ProblemSet | None, name: str, settings: Mapping[str, str], secret: bytes, flags: Namespace
+) -> None:
     from companion_school.course.bundles import gradescope, repository
 
     if flags.gradescope is not None:
@@ -432,7 +419,6 @@ def _write_bundles(
         gradescope.write_bundle(name, asked, settings, secret, Path(flags.gradescope), items)
     if flags.repository is not None and pset is not None:
         repository.write_template(pset, secret, Path(flags.repository))
-    return places
 
 
 def _export(flags: Namespace) -> int:

@@ -150,7 +150,6 @@ def run(flags: Namespace) -> int:
 
 
 def _must_be_apart(folder: Path, seed_file: Path, out: Path) -> None:
-    """Raise `ValueError` if the secret is in a folder that students see."""
     for flag, other in (("folder", folder), ("--out", out)):
         if seed_file.resolve().parent.is_relative_to((other / "feedback" if flag == "--out" else other).resolve()):
             if flag == "folder" and (folder / "submitted").is_dir():
@@ -176,7 +175,6 @@ def _wall(flags: Namespace, folder: Path, seed_file: Path) -> Wall:
 
 
 def _what_and_who(flags: Namespace, folder: Path, seed_file: Path, secret: bytes) -> tuple[Task, str, list[Handed]]:
-    """Return the task, the name of the assignment, and the submissions."""
     from companion_school.course.grading.lateness import read_rule
     from companion_school.course.grading.received import read_times
     from companion_school.course.grading.submissions import handed_in
@@ -195,7 +193,7 @@ def _what_and_who(flags: Namespace, folder: Path, seed_file: Path, secret: bytes
 
 def _tell_what_was_found(folder: Path, handed: Sequence[Handed]) -> None:
     """Report which files are skipped, and which file is graded if a student submitted several."""
-    from companion_school.course.grading.submissions import CHOICE, left_out
+    from companion_school.course.grading.submissions import CHOICE, left_out, plain
 
     for file in left_out(folder):
         print(f"left out: {file} is neither a notebook, a Python file nor a zip", file=sys.stderr)
@@ -203,15 +201,8 @@ def _tell_what_was_found(folder: Path, handed: Sequence[Handed]) -> None:
     if several:
         print(CHOICE, file=sys.stderr)
     for one in several:
-        files = ", ".join(plain_name(file) for file in one.files) if len(one.files) == 1 else "its folder"
+        files = ", ".join(plain(file.name) for file in one.files) if len(one.files) == 1 else "its folder"
         print(f"{one.student}: {files} is graded; left out: {', '.join(one.others)}", file=sys.stderr)
-
-
-def plain_name(file: Path) -> str:
-    """Return a file's name in a form that is safe to print to a terminal."""
-    from companion_school.course.grading.submissions import plain
-
-    return plain(file.name)
 
 
 def _own_numbers(task: Task, handed: Sequence[Handed], secret: bytes, out: Path) -> Callable[[str], Sequence[Exercise]]:
@@ -260,7 +251,6 @@ def _graded(
 
 
 def _tell(settled: Sequence[Settled], changes: Sequence[str] | None, task: Task, name: str) -> None:
-    """Print the class results, the work that was not graded, and how late work was handled."""
     from companion_school.course.grading.lateness import read_rule
     from companion_school.course.grading.marks_csv import summary
     from companion_school.course.grading.received import CALLED_LATE
@@ -288,7 +278,6 @@ def _tell(settled: Sequence[Settled], changes: Sequence[str] | None, task: Task,
 
 
 def _written(out: Path, faults: Sequence[str]) -> int:
-    """Print which files were written and which could not be written; return the exit code."""
     print(f"{out / 'marks.csv'}: the marks; {out / 'class.csv'}: which mistakes were made, and how often")
     print(f"{out / 'feedback'}: a page for each student")
     for fault in faults:

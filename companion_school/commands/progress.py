@@ -21,7 +21,7 @@ def parser() -> Parser:
             "whether you tried and passed it, and which hints and solutions you have read. The last line says "
             "where to continue, as the start page does. Your progress is saved in .companion/progress.json in "
             "your home folder, or in the folder COMPANION_HOME."
-        ),
+        )
     )
     parser.add_argument(
         "lesson", nargs="?", metavar="LESSON", help="a lesson, as in 2, or all (default: a line for each lesson)"

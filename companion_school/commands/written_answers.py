@@ -86,14 +86,12 @@ def collect(flags: Namespace) -> int:
     rows, shown = rows_of(graded, blind=flags.blind), to.with_suffix(".html")
     write_atomic(to, sheet(rows, known))
     write_atomic(shown, sheet_page(rows))
-    texts = [(one.handed.student, text) for one in graded for text in one.texts]
-    for student, text in texts:
-        if not text.text:
-            print(f"{student}: no text for {text.item.id}")
     same: dict[tuple[str, str], list[str]] = {}
-    for student, text in texts:
+    for student, text in ((one.handed.student, text) for one in graded for text in one.texts):
         if text.text:
             same.setdefault((text.item.id, text.text), []).append(student)
+        else:
+            print(f"{student}: no text for {text.item.id}")
     models = {(item.id, item.model) for item in written}
     for key, students in same.items():
         who = count(len(students), "student") if flags.blind else ", ".join(students)

@@ -58,13 +58,9 @@ def write_bundle(
         ids: Numbers of its exercises, questions and written answers; empty for a project.
         settings: Contents of its PSET.toml.
         secret: The instructor's secret, from which the hidden cases are derived.
-        file: The zip file to write.
+        file: The zip file to write (see `check_place`).
         items: Contents of the file that defines the instructor's own written answers; empty if there are none.
-
-    Raises:
-        ValueError: The name does not end in .zip, or the file exists already.
     """
-    check_place(file)
     told = {**settings, "assignment": name, "exercises": list(ids)}
     contents = {
         "setup.sh": document("setup.sh.txt").encode(),
@@ -94,7 +90,6 @@ def requirements() -> list[str]:
 
 
 def _packages() -> dict[str, bytes]:
-    """Return the contents of every file of both packages, keyed by the path relative to their parent folder."""
     roots = [Path(str(package.__file__)).resolve().parent for package in (companion, companion_school)]
     return {
         f"{root.name}/{path.relative_to(root).as_posix()}": path.read_bytes()

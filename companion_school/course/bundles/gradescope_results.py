@@ -66,15 +66,7 @@ def graded(folder: Path) -> dict[str, Any]:
     who = " and ".join(names) or "student"
     handed = handed_by(who, folder / "submission", told["assignment"], project=bool(task.stages))
     wall = choose_wall([folder / "source" / SECRET, Path(__file__).parents[2] / "exercises"])
-    [student] = grade(
-        [handed],
-        task.exercises,
-        secret,
-        written=task.written,
-        stages=task.stages,
-        jobs=1,
-        wall=wall,
-    )
+    [student] = grade([handed], task.exercises, secret, written=task.written, stages=task.stages, jobs=1, wall=wall)
     late = Late()
     if "due" in told and about.get("created_at"):
         rule = Lateness(told["due"], told["late"], told.get("grace", ""))

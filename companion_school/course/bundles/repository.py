@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -46,12 +45,7 @@ def check_place(pset: ProblemSet, folder: Path) -> None:
 
 
 def write_template(pset: ProblemSet, secret: bytes, folder: Path) -> None:
-    """Write the template repository of a problem set atomically.
-
-    Raises:
-        ValueError: As raised by `check_place`.
-    """
-    check_place(pset, folder)
+    """Write the template repository of a problem set atomically into a folder that `check_place` accepts."""
     pset = pset.dealt(secret)
     public = count(sum(shares(exercise)[0] for exercise in pset.exercises), "point")
     asked = [exercise.id for exercise in pset.exercises if shares(exercise)[0]]
@@ -67,16 +61,13 @@ def write_template(pset: ProblemSet, secret: bytes, folder: Path) -> None:
         ".gitignore": b"__pycache__/\n.ipynb_checkpoints/\n",
     }
     folder.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=folder.parent))
-    try:
+    with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=folder.parent) as unfinished:
+        whole = Path(unfinished, "whole")
         for path, content in made.items():
-            write_atomic(unfinished / path, content)
-        unfinished.chmod(0o755)
+            write_atomic(whole / path, content)
         if folder.exists():
             folder.rmdir()
-        unfinished.rename(folder)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        whole.rename(folder)
 
 
 def _torch() -> str:

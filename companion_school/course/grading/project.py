@@ -109,27 +109,16 @@ def _made(part: Part, outcome: str, verdict: Verdict | None = None, note: str = 
 
 @dataclass(frozen=True)
 class _Tried:
-    """A student's files, and everything needed to run the parts on them.
-
-    Attributes:
-        worker: Runs the student's code.
-        keys: The answer keys.
-        student: The student's name.
-        sources: Text of each usable file, keyed by module.
-        faults: Errors in the other files, keyed by file name.
-        surveyed: Imports and forbidden names of each file.
-        bans: Lists of forbidden names, in the same order as in `surveyed`.
-        late: For each stage, the names of the parts that have exceeded their time limit.
-    """
+    """A student's files, and everything needed to run the parts on them."""
 
     worker: Worker
     keys: KeyRing
     student: str
-    sources: Mapping[str, str]
-    faults: Mapping[str, str]
+    sources: Mapping[str, str]  # text of each usable file, keyed by module
+    faults: Mapping[str, str]  # errors in the other files, keyed by file name
     surveyed: Mapping[str, Surveyed]
-    bans: Sequence[tuple[str, ...]]
-    late: dict[int, set[str]]
+    bans: Sequence[tuple[str, ...]]  # lists of forbidden names, in the same order as in `surveyed`
+    late: dict[int, set[str]]  # for each stage, the names of the parts that have exceeded their time limit
 
     def begin(self, part: Part) -> Callable[[], Mark]:
         """Run a part's public cases, and return a function that runs the hidden cases and returns the mark."""

@@ -91,16 +91,11 @@ class ProblemSet:
                 exercise builds on another that is not in the set, or a question cannot be graded.
         """
         checked_name(name)
-        if not ids and not asked and not written and not numbers:
+        given = {"--exercises": ids, "--questions": asked, "--written": written, "--numbers": numbers}
+        if not any(given.values()):
             raise ValueError("--exercises: expected at least one, as in --exercises 2.3 2.4, or --questions 2.a 2.b")
-        for flag, named in (
-            ("--exercises", ids),
-            ("--questions", asked),
-            ("--written", written),
-            ("--numbers", numbers),
-        ):
-            twice = sorted({id for id in named if named.count(id) > 1})
-            if twice:
+        for flag, named in given.items():
+            if twice := sorted({id for id in named if named.count(id) > 1}):
                 raise ValueError(f"{flag}: {', '.join(twice)} is named more than once")
         try:
             wanted = {find_gradable(id).id for id in asked}

@@ -64,10 +64,7 @@ def source_notebook(pset: ProblemSet, secret: bytes) -> Notebook:
         .rstrip("\n")
         .format(name=pset.name, exercises=exercises, points=points, precision=PRECISION)
     )
-    cells: list[Cell] = [
-        locked("about", markdown(about)),
-        locked("imports", code(IMPORTS)),
-    ]
+    cells: list[Cell] = [locked("about", markdown(about)), locked("imports", code(IMPORTS))]
     for exercise in counted(pset.exercises, unit="exercise"):  # show progress, because hidden cases take seconds
         place = exercise.id.replace(".", "_").replace("-", "_")
         cells += [
@@ -84,15 +81,13 @@ def _answer(exercise: Exercise, place: str, secret: bytes) -> list[Cell]:
 
 
 def _own(exercise: Exercise, place: str) -> list[Cell]:
-    """Return the cells of a question whose numbers differ from student to student. A person marks it, because nbgrader
-    lacks its numbers."""
+    """Return the cells of a question with individual numbers, which a person marks, because nbgrader lacks them."""
     answer = f"{exercise.stub.partition(chr(10))[0]}\n    {BEGIN}\n    return 0.0  # each student's own\n    {END}"
     asked = code(f'from {PACKAGE} import check\n\ncheck("{exercise.id}")', tags=["raises-exception"])
     return [marked_by_hand(f"answer_{place}", exercise.points, code(answer)), locked(f"run_{place}", asked)]
 
 
 def _written(item: Written) -> list[Cell]:
-    """Return the cells of a written answer: the prompt, code to run, and a text cell with a model answer."""
     place = item.id.replace(".", "_").replace("-", "_")
     facts = f"*{count(item.points, 'point')}, given by a person. About {count(item.minutes, 'minute')}.*"
     asked = f"## {item.id} {item.title}\n\n{facts}\n\n{item.prompt}\n\n**How it is marked**\n\n{rubric(item)}"
@@ -128,16 +123,11 @@ def checks(pset: ProblemSet) -> dict[str, bytes]:
     engine = sorted(files("companion_school.checking").iterdir(), key=lambda file: file.name)
     made = {f"{PACKAGE}/{file.name}": file.read_bytes() for file in engine if file.name.endswith(".py")}
     for exercise in pset.exercises:
-        made[f"{PACKAGE}/keys/{exercise.id}.key"] = _public_key(exercise)
+        knows = not is_constant(exercise)
+        # A question's key omits the known mistakes, because the only choice that is not a mistake would be the answer.
+        key = seal(exercise, PUBLIC_SEED, mistakes=not is_question(exercise.id), knows_answers=knows)
+        made[f"{PACKAGE}/keys/{exercise.id}.key"] = key
     return made
-
-
-def _public_key(exercise: Exercise) -> bytes:
-    """Return the sealed key of the public check.
-
-    A question's key omits the known mistakes, because the only choice that is not a mistake would be the answer.
-    """
-    return seal(exercise, PUBLIC_SEED, mistakes=not is_question(exercise.id), knows_answers=not is_constant(exercise))
 
 
 def student_files(pset: ProblemSet, source: Notebook) -> dict[str, bytes]:
@@ -213,9 +203,8 @@ def check_free(pset: ProblemSet, out: Path) -> list[Path]:
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out {out}: expected a folder, got a file")
     places = [out / "source" / pset.name, out / "release" / pset.name, out / f"{pset.name}.md"]
-    places += [out / f"{pset.name}_marking.md"] * bool(pset.written) + [out / f"{pset.name}_sheets"] * bool(
-        pset.numbers
-    )
+    places += [out / f"{pset.name}_marking.md"] * bool(pset.written)
+    places += [out / f"{pset.name}_sheets"] * bool(pset.numbers)
     must_be_free(out, places)
     return places
 

@@ -274,7 +274,6 @@ def _serve(channel: socket.socket, program: dict[str, Any], engine: dict[str, An
     case, in_this_process = engine["exercise"].Case, engine["call"].in_this_process
 
     def attempt(action: Any) -> Any:
-        """Return the outcome of an action. If the action raises an exception, the exception is the outcome."""
         try:
             return action()
         except BaseException as error:  # SystemExit and KeyboardInterrupt, too
