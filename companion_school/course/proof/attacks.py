@@ -48,10 +48,7 @@ return names['reference'](scores, may_look)
 ATTACKS: dict[str, tuple[str, tuple[str, ...]]] = {
     # Attempts to make the grader hang
     "loops for ever": ("while True: pass", TIMEOUT),
-    "swallows interrupts": (
-        "while True:\n    try:\n        while True: pass\n    except BaseException: pass",
-        TIMEOUT,
-    ),
+    "swallows interrupts": ("while True:\n    try:\n        while True: pass\n    except BaseException: pass", TIMEOUT),
     "ignores every signal": (
         "import signal\nfor number in range(1, 32):\n    try: signal.signal(number, signal.SIG_IGN)\n"
         "    except Exception: pass\nwhile True: pass",

@@ -157,17 +157,9 @@ def _hand_in(student: Student, folder: Path, secret: Path) -> None:
     if student.file.endswith(".py"):
         (folder / student.file).write_text("\n\n# %%\n".join(cells), "utf-8")
         return
-    output = {"output_type": "stream", "name": "stdout", "text": "x" * student.outputs}
-    parts = [
-        {
-            "cell_type": "code",
-            "execution_count": 7,
-            "metadata": student.cell_metadata,
-            "outputs": [output] * (student.outputs > 0),
-        }
-        | {"source": cell, "id": "same"}
-        for cell in cells
-    ]
+    outputs = [{"output_type": "stream", "name": "stdout", "text": "x" * student.outputs}] * (student.outputs > 0)
+    about = {"cell_type": "code", "execution_count": 7, "metadata": student.cell_metadata, "id": "same"}
+    parts = [about | {"outputs": outputs, "source": cell} for cell in cells]
     (folder / student.file).write_text(json.dumps({"cells": parts, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
 
 
@@ -225,9 +217,7 @@ def hostile_class() -> dict[str, Student]:
             points=shares(target)[0],
         ),
         "tells hidden inputs by its errors' names": Student(
-            [*others, _remembers(target, _NAMED_ERROR)],
-            {TARGET: ("crashed",)},
-            points=shares(target)[0],
+            [*others, _remembers(target, _NAMED_ERROR)], {TARGET: ("crashed",)}, points=shares(target)[0]
         ),
         "spoils the notebook's head": Student(
             [*others, f"while True: scale = 1\n{wrong} * scale"], {TARGET: ("timeout",)}
@@ -279,10 +269,7 @@ def _remembers(target: Exercise, otherwise: str) -> str:
 
 
 def _known(book: Collection[Exercise]) -> Iterator[tuple[str, str, str, str | None]]:
-    """Yield an exercise, name, code and expected message for each known mistake and each correct variant.
-
-    The message is None for a correct variant.
-    """
+    """Yield each known answer: its exercise, name, code and expected message, which is None for a correct variant."""
     for exercise in book:
         for number, known in enumerate(exercise.mistakes, 1):
             yield exercise.id, f"{exercise.id} mistake {number}", as_answer(known.answer, exercise.name), known.message

@@ -42,25 +42,11 @@ _OPERATORS: dict[type[ast.operator], tuple[type[ast.operator], ...]] = {
 }
 _ORDERED = (ast.Sub, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow, ast.MatMult)
 _PAIRS = (
-    ("min", "max"),
-    ("amin", "amax"),
-    ("argmin", "argmax"),
-    ("cummin", "cummax"),
-    ("minimum", "maximum"),
-    ("clamp_min", "clamp_max"),
-    ("sum", "mean"),
-    ("any", "all"),
-    ("sin", "cos"),
-    ("floor", "ceil"),
-    ("triu", "tril"),
-    ("zeros", "ones"),
-    ("zeros_like", "ones_like"),
-    ("log", "log2"),
-    ("exp", "expm1"),
-    ("sqrt", "square"),
-    ("float32", "float64"),
-    ("repeat", "repeat_interleave"),
-)
+    ("min", "max"), ("amin", "amax"), ("argmin", "argmax"), ("cummin", "cummax"), ("minimum", "maximum"),
+    ("clamp_min", "clamp_max"), ("sum", "mean"), ("any", "all"), ("sin", "cos"), ("floor", "ceil"), ("triu", "tril"),
+    ("zeros", "ones"), ("zeros_like", "ones_like"), ("log", "log2"), ("exp", "expm1"), ("sqrt", "square"),
+    ("float32", "float64"), ("repeat", "repeat_interleave"),
+)  # fmt: skip
 _EITHER_WAY = {"transpose", "swapaxes", "maximum", "minimum", "max", "min", "isclose", "allclose", "dist", "einsum"}
 """Calls that are symmetric in their first two arguments, and einsum, where swapping them always raises an error."""
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
+
+import torch
 
 from companion.ground.display import count, table
 from companion.ground.waiting import counted
 from companion_school.build.parts import parts
 from companion_school.build.stages import STAGES
+from companion_school.course.proof.hostile import run_hostile_class
 from companion_school.course.proof.seeds import seed_trials
 from companion_school.course.proof.verify import SEEDS, Trial, counts, trials
 from companion_school.exercises.catalogue import exercises, find_exercise
@@ -65,16 +68,12 @@ class Proof:
         return not self.faults and {*self.kinds} <= {trial.kind for trial in self.trials}
 
 
-def prove(
-    ids: Iterable[str] | None = None, *, jobs: int = 2, hostile: Callable[[int], Iterable[Trial]] | None = None
-) -> Proof:
+def prove(ids: Iterable[str] | None = None, *, jobs: int = 2) -> Proof:
     """Try the known answers to all exercises and grade the hostile class, or try only the given exercises.
 
     Args:
         ids: Numbers of exercises (default: all exercises, plus the hostile class).
         jobs: Number of parallel processes.
-        hostile: Function that runs the hostile class in a given number of processes (default:
-            `hostile.run_hostile_class`).
 
     Raises:
         ValueError: An exercise does not exist.
@@ -84,9 +83,9 @@ def prove(
     found: list[Trial] = []
     with (
         ThreadPoolExecutor(1) as beside,  # in parallel, because a dozen students only wait for the time limit
-        ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_one_thread) as pool,
+        _processes(jobs) as pool,
     ):
-        of_hostile = beside.submit(hostile or _hostile_class(), jobs) if whole else None
+        of_hostile = beside.submit(run_hostile_class, jobs) if whole else None
         for done in counted(pool.map(_trials, chosen), total=len(chosen), unit="exercise"):
             found += done
         if of_hostile is not None:
@@ -111,10 +110,14 @@ def prove_on_seeds(ids: Iterable[str] | None, seeds: int, *, jobs: int = 2) -> P
     for id in wanted:
         stage = next((stage for stage in STAGES.values() if stage.id == id), None)
         chosen += [part.exercise().id for part in parts(stage.number)] if stage else [find_exercise(id).id]
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
+    with _processes(jobs) as pool:
         tried = pool.map(_seed_trials, chosen, [seeds] * len(chosen))
         found = [trial for done in counted(tried, total=len(chosen), unit="exercise") for trial in done]
     return Proof(len(chosen), tuple(found), ON_MANY_SEEDS if ids is None else _tried(ON_MANY_SEEDS, found), seeds)
+
+
+def _processes(jobs: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,))
 
 
 def _tried(kinds: Sequence[str], trials: Iterable[Trial]) -> tuple[str, ...]:
@@ -128,18 +131,6 @@ def _seed_trials(id: str, seeds: int) -> list[Trial]:
         return list(seed_trials(find_exercise(id), seeds))
     known = (part.exercise() for number in STAGES for part in parts(number))
     return list(seed_trials(next(each for each in known if each.id == id), seeds, strict=False))
-
-
-def _hostile_class() -> Callable[[int], Iterable[Trial]]:
-    from companion_school.course.proof.hostile import run_hostile_class
-
-    return run_hostile_class
-
-
-def _one_thread() -> None:
-    import torch
-
-    torch.set_num_threads(1)
 
 
 def _trials(id: str) -> list[Trial]:

@@ -131,7 +131,6 @@ def tally(id: str) -> Tally:
 
 
 def _begin() -> None:
-    """Set up a worker process with one thread and, on Linux, a memory limit."""
     import torch
 
     torch.set_num_threads(1)

@@ -23,8 +23,9 @@ GOOD = tuple(Trial("2.3", kind, "one", seed, None) for kind in KINDS for seed in
 BAD = (*GOOD, Trial("2.3", "mistake", "a mask", 3, "should be caught, but passes"))
 
 
-def test_everything_about_an_exercise_is_tried_on_every_seed():
-    found = prove(["2.5"], jobs=1, hostile=lambda jobs: 1 / 0)
+def test_everything_about_an_exercise_is_tried_on_every_seed(monkeypatch):
+    monkeypatch.setattr(proof, "run_hostile_class", lambda jobs: 1 / 0)
+    found = prove(["2.5"], jobs=1)
     one = exercises()["2.5"]
     tried = 1 + len(one.variants) + 1 + len(one.mistakes)
     assert len(found.trials) == tried * len(SEEDS) and found.holds and "hostile" not in found.kinds
@@ -45,7 +46,8 @@ def test_a_known_mistake_is_named_as_any_answer_that_makes_it(id):
 
 def test_the_whole_proof_tries_every_exercise_and_the_hostile_class(monkeypatch):
     monkeypatch.setattr(proof, "exercises", lambda: ["2.5"])
-    found = prove(jobs=1, hostile=lambda jobs: [Trial("", "hostile", f"in {jobs}", 0, None)])
+    monkeypatch.setattr(proof, "run_hostile_class", lambda jobs: [Trial("", "hostile", f"in {jobs}", 0, None)])
+    found = prove(jobs=1)
     assert "hostile" in found.kinds and found.holds and found.trials[-1].name == "in 1"
     assert "1 of 1  hostile students" in as_text(found)
 
