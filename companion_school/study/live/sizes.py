@@ -9,12 +9,15 @@ import numpy as np
 from companion_school.study import figures
 from companion_school.study.live import moving
 
+Law = tuple[float, float, float, float, float]
+"""Floor, alpha, delta, factor 1 and factor 2 (see `budget`)."""
 FACTORS = (0.25, 0.5, 1, 3, 10, 30, 100)
 RANGE = (1.25, 3.5)  # bits per byte
+LISTED = (1e3, 1e4, 1e5, 1e6, 1e7)  # parameters, in the table of a budget without measured runs
 
 
 def budget(
-    laws: Sequence[tuple[float, float, float, float, float]],
+    laws: Sequence[Law],
     *,
     compute: float,
     runs: Sequence[tuple[float, int, float]],
@@ -59,15 +62,6 @@ def budget(
         ax.plot(*zip(*measured, strict=True), "s", color="black", fillstyle="none", linestyle="none", label="measured")
     ax.set(xscale="log", xlabel="parameters", ylabel="bits per byte")
     ax.legend()
-    listed = np.array([size for size, _ in measured] or sorted({*10.0 ** np.arange(3, 8), sizes[best]}))
-    tokens = compute / 6 / listed
-    numbers: dict[str, list[object]] = {
-        "parameters": [round(size) for size in listed],
-        "tokens": [round(number) for number in tokens],
-        "predicted": [float(bits) for bits in floor + first / listed**alpha + second / tokens**delta],
-    }
-    if measured:
-        numbers["measured"] = [bits for _, bits in measured]
     moving.show(
         "budget",
         {
@@ -80,5 +74,17 @@ def budget(
         "Small models on the left read much, large ones on the right little, and a red dot marks the best size. With "
         "more compute the dot moves right and down. Squares are measured runs.",
         caption=caption,
-        numbers=numbers,
+        numbers=_valley(laws[law], compute, measured or [(size, None) for size in sorted({*LISTED, sizes[best]})]),
     )  # fmt: skip
+
+
+def _valley(law: Law, compute: float, models: Sequence[tuple[float, float | None]]) -> dict[str, list[object]]:
+    """Return the table of models of these sizes that take the same compute, with their bits per byte if measured."""
+    floor, alpha, delta, first, second = law
+    table: dict[str, list[object]] = {"parameters": [], "tokens": [], "predicted": [], "measured": []}
+    for size, bits in models:
+        tokens = compute / 6 / size
+        row = round(size), round(tokens), float(floor + first / size**alpha + second / tokens**delta), bits
+        for column, value in zip(table.values(), row, strict=True):
+            column.append(value)
+    return {name: column for name, column in table.items() if column[0] is not None}
