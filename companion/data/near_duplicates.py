@@ -63,7 +63,7 @@ def signature(found: npt.NDArray[np.uint64], hashes: int = 112, seed: int = 0) -
     if not len(found):
         return np.full(hashes, np.iinfo(np.uint64).max, np.uint64)
     numbers = np.arange(1, hashes + 1, dtype=np.uint64) + np.uint64(seed) * np.uint64(2**32)
-    return mixed(found[None, :] + mixed(numbers)[:, None]).min(axis=1)
+    return splitmix64(found[None, :] + splitmix64(numbers)[:, None]).min(axis=1)
 
 
 def near_duplicates(
@@ -106,7 +106,7 @@ def near_duplicates(
     return [root(at) for at in range(len(texts))]
 
 
-def mixed(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def splitmix64(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """Apply the finalizer of SplitMix64, a one-to-one function of 64-bit numbers (Steele et al. 2014)."""
     numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -17,7 +17,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from companion.data.batches import IGNORE
-from companion.data.near_duplicates import mixed
+from companion.data.near_duplicates import splitmix64
 from companion.data.number_names import MOST, Language, PieceKind, language
 from companion.ground.fields import require_whole
 from companion.ground.padding import padded
@@ -49,7 +49,7 @@ def is_held_out(number: int) -> bool:
 @lru_cache
 def _held_out() -> np.ndarray:
     numbers = np.arange(MOST, dtype=np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-    return mixed(numbers) % np.uint64(HELD_OUT) == 0
+    return splitmix64(numbers) % np.uint64(HELD_OUT) == 0
 
 
 @lru_cache
