@@ -19,6 +19,7 @@ from companion_school.commands import course_items, exam, slides, written_answer
 
 if TYPE_CHECKING:
     from companion_school.build.stages import Stage
+    from companion_school.course.grading.lateness import Lateness
     from companion_school.course.release.problem_set import ProblemSet
 
 
@@ -315,7 +316,7 @@ def _release(flags: Namespace) -> int:
         write_atomic(out / settings["items"], Path(flags.own_items).read_bytes())
     if pset and pset.numbers:
         release.write_sheets(pset, secret, read_roster(Path(flags.roster)), out)
-    _write_bundles(pset, name, settings, secret, flags)
+    _write_bundles(pset, name, settings, secret, flags, late)
     if is_new:
         print(f"{file}: your new secret. Keep it: grading needs it, and no one else may read it.")
     for path in (*written, *bundles):
@@ -409,7 +410,12 @@ def _bundles(pset: ProblemSet | None, flags: Namespace) -> list[Path]:
 
 
 def _write_bundles(
-    pset: ProblemSet | None, name: str, settings: Mapping[str, str], secret: bytes, flags: Namespace
+    pset: ProblemSet | None,
+    name: str,
+    settings: Mapping[str, str],
+    secret: bytes,
+    flags: Namespace,
+    late: Lateness | None,
 ) -> None:
     from companion_school.course.bundles import gradescope, repository
 
@@ -418,7 +424,7 @@ def _write_bundles(
         asked = pset.ids if pset else ()
         gradescope.write_bundle(name, asked, settings, secret, Path(flags.gradescope), items)
     if flags.repository is not None and pset is not None:
-        repository.write_template(pset, secret, Path(flags.repository))
+        repository.write_template(pset, secret, Path(flags.repository), late)
 
 
 def _export(flags: Namespace) -> int:

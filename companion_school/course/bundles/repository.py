@@ -18,6 +18,7 @@ from pathlib import Path
 
 from companion.ground.atomic import write_atomic
 from companion.ground.display import count
+from companion_school.course.grading.lateness import Lateness
 from companion_school.course.grading.tables import read_table, unquoted
 from companion_school.course.points import shares
 from companion_school.course.release.documents import document
@@ -44,7 +45,7 @@ def check_place(pset: ProblemSet, folder: Path) -> None:
         raise ValueError(f"--repository {folder}: expected a new or empty folder")
 
 
-def write_template(pset: ProblemSet, secret: bytes, folder: Path) -> None:
+def write_template(pset: ProblemSet, secret: bytes, folder: Path, rule: Lateness | None = None) -> None:
     """Write the template repository of a problem set atomically into a folder that `check_place` accepts."""
     pset = pset.dealt(secret)
     public = count(sum(shares(exercise)[0] for exercise in pset.exercises), "point")
@@ -52,7 +53,7 @@ def write_template(pset: ProblemSet, secret: bytes, folder: Path) -> None:
     answers = files("companion_school.course.grading").joinpath("answers.py").read_bytes()
     workflow = document("checks.yml").format(torch=_torch(), index=_TORCH, check=CHECK)
     made = {
-        **student_files(pset, source_notebook(pset, secret)),
+        **student_files(pset, source_notebook(pset, secret, rule)),
         "README.md": document("repository.md").format(name=pset.name, points=public).encode(),
         "requirements.txt": f"--extra-index-url {_TORCH}\n{_torch()}\nsafetensors\nnumpy\njupyterlab\n".encode(),
         CHECK: document("public_checks.py.txt").format(name=pset.name, ids=asked).encode(),

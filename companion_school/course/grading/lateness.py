@@ -96,6 +96,12 @@ class Lateness:
         _seconds(self.grace, "grace")
 
     @property
+    def told(self) -> str:
+        """The due date and the penalty in words, without a full stop."""
+        grace = f" after a grace period of {self.grace}" if self.grace else ""
+        return f"Due {self.due}; late work loses {self.late}{grace}"
+
+    @property
     def zone(self) -> str:
         """UTC offset of the due date, such as "+01:00", which is assumed for times without an offset."""
         return moment(self.due, "due").isoformat()[-6:]
@@ -141,8 +147,7 @@ def due_line(name: str, rule: Lateness | None) -> str:
     """Say in Markdown when a problem set or project is due, and which files contain this."""
     if rule is None:
         return "There is no due date."
-    grace = f" after a grace period of {rule.grace}" if rule.grace else ""
-    return f"Due {rule.due}; late work loses {rule.late}{grace} (`{name}.toml`; individual extensions: `{EXTENSIONS}`)."
+    return f"{rule.told} (`{name}.toml`; individual extensions: `{EXTENSIONS}`)."
 
 
 def _told(time: str, ends: datetime, late: float, days: int, share: float) -> str:

@@ -40,7 +40,7 @@ def release(
         out: Output folder (created if missing).
         notebooks: Folder with the guiding notebooks, `notebooks/build` in the repository. If None, the project has no
             guides, and the teacher's page says so.
-        rule: Due date and penalty for late work, for the teacher's page.
+        rule: Due date and penalty for late work, which the students' and the teacher's page state.
 
     Returns:
         The students' folder and the teacher's page.
@@ -59,7 +59,7 @@ def release(
         for stage in stages:
             for file in sorted(notebooks.glob(f"{stage.number:02d}_*.ipynb")) if notebooks else []:
                 write_atomic(made / "notebooks" / file.name, file.read_bytes())
-        write_atomic(made / "README.md", _for_students(name, stages, needed, guided=notebooks is not None))
+        write_atomic(made / "README.md", _for_students(name, stages, needed, rule, guided=notebooks is not None))
         place.parent.mkdir(parents=True, exist_ok=True)
         made.rename(place)
     write_atomic(page, _for_teachers(name, stages, needed, due_line(name, rule), guided=notebooks is not None))
@@ -77,10 +77,11 @@ def check_free(name: str, out: Path) -> tuple[Path, Path]:
     return places
 
 
-def _for_students(name: str, stages: Sequence[Stage], needed: set[int], *, guided: bool) -> str:
+def _for_students(name: str, stages: Sequence[Stage], needed: set[int], rule: Lateness | None, *, guided: bool) -> str:
     lines = [
         f"# {name}: your own transformer",
         "",
+        *([] if rule is None else [f"{rule.told}.", ""]),
         "The folder `transformer/` contains the files that you complete: signatures and docstrings with shapes. They "
         "import PyTorch, `tokenizers`, `safetensors` and each other. Code marked `# given` is complete.",
         "",

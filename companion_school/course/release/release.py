@@ -56,13 +56,14 @@ PACKAGE = "exercise_check"
 """Name of the copy of `companion_school/checking` in a release."""
 
 
-def source_notebook(pset: ProblemSet, secret: bytes) -> Notebook:
-    """Return the instructor's notebook with nbgrader's metadata (schema 3)."""
+def source_notebook(pset: ProblemSet, secret: bytes, rule: Lateness | None = None) -> Notebook:
+    """Return the instructor's notebook with nbgrader's metadata (schema 3); its first cell says when the set is due."""
     exercises, points = count(len(pset.exercises) + len(pset.written), "exercise"), count(pset.points, "point")
+    due = "" if rule is None else f" {rule.told}."
     about = (
         document("about.md" if pset.exercises else "about_written.md")
         .rstrip("\n")
-        .format(name=pset.name, exercises=exercises, points=points, precision=PRECISION)
+        .format(name=pset.name, exercises=exercises, points=points, precision=PRECISION, due=due)
     )
     cells: list[Cell] = [locked("about", markdown(about)), locked("imports", code(IMPORTS))]
     for exercise in counted(pset.exercises, unit="exercise"):  # show progress, because hidden cases take seconds
@@ -153,7 +154,7 @@ def release(pset: ProblemSet, secret: bytes, out: Path, rule: Lateness | None = 
         pset: The problem set.
         secret: The instructor's secret.
         out: Output folder (created if missing).
-        rule: Due date and penalty for late work, for the instructor's page.
+        rule: Due date and penalty for late work, which the notebook and the instructor's page state.
 
     Returns:
         The set's folders and files, including the folder for the sheets, which `write_sheets` fills.
@@ -163,7 +164,7 @@ def release(pset: ProblemSet, secret: bytes, out: Path, rule: Lateness | None = 
     """
     places = check_free(pset, out)
     pset = pset.dealt(secret)
-    kept_notebook = source_notebook(pset, secret)
+    kept_notebook = source_notebook(pset, secret, rule)
     received = student_files(pset, kept_notebook)
     kept = received | {f"{pset.name}.ipynb": to_text(kept_notebook).encode()}
     out.mkdir(parents=True, exist_ok=True)

@@ -71,10 +71,12 @@ def test_pages_say_when_the_work_is_due_what_it_needs_and_who_gets_a_sheet(tmp_p
     page, said = Path("c/set.md").read_text("utf-8"), capsys.readouterr().out
     assert told in page and "give each student their own sheet from `set_sheets/`" in page and "not `companion`" in page
     assert "and each student their own sheet from c/set_sheets." in said
+    assert f"points. {told}.\\n" in Path("c/release/set/set.ipynb").read_text("utf-8")
     assert main(["course", "release", "part", "--build", "20", *due]) == 0
-    assert told in Path("c/part.md").read_text("utf-8")
+    assert told in Path("c/part.md").read_text("utf-8") and told in Path("c/release/part/README.md").read_text("utf-8")
     assert main(["course", "release", "own", "--written", "27.data", "--out", "c"]) == 0
     page = Path("c/own.md").read_text("utf-8")
+    assert "Due 2" not in Path("c/release/own/own.ipynb").read_text("utf-8")
     assert "There is no due date." in page and "and Jupyter, and `companion`" in page and "hidden checks" not in page
     Path("sub").mkdir()
     shutil.copy("c/source/set/set.ipynb", "sub/ada.ipynb")
