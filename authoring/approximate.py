@@ -51,7 +51,8 @@ def faults(code: str, later: Sequence[str]) -> Iterator[tuple[int, str]]:
 
 def shown_without_source(code: str, texts: Sequence[str]) -> bool:
     """Return whether a cell printed a number after `≈` although no `≈` in its code can be checked."""
-    return any(SHOWN.search(text) for text in texts) and not list(_printed(parsed(code)))
+    tree = parsed(code)
+    return any(SHOWN.search(text) for text in texts) and bool(tree.body) and not list(_printed(tree))
 
 
 def _printed(tree: ast.Module) -> Iterator[tuple[int, ast.expr | None]]:

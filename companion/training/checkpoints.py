@@ -256,8 +256,10 @@ def _state(folder: Path) -> Record:
         state = read_checksummed(path, "the checkpoint is damaged", digest)
         if _name(state["done"]) != folder.name:
             raise ValueError(f"done={shown(state['done'])}: expected it to match the folder's name, {folder.name}")
+        if not isinstance(state["best"], dict | None):
+            raise ValueError(f"best={shown(state['best'])}: expected an object or null")
         return state
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         why = str(error).removeprefix(f"{path}: ")
         raise ValueError(f"{path}: the checkpoint is damaged ({why})") from None
 

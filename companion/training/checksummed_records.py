@@ -64,8 +64,10 @@ def read_checksummed(path: Path, remedy: str, run: str = "") -> Record:
         raise ValueError(f"{path}: cannot be read ({why(error)}); {remedy}") from None
     if not isinstance(fields, dict):
         raise ValueError(f"{path}: expected a JSON object, got {type(fields).__name__}; {remedy}")
-    if fields.pop(DIGEST, None) != (digest := _digest(fields, run)):
-        raise ValueError(f"{path}: the file was changed after this run wrote it; {remedy}")
+    found = fields.pop(DIGEST, None)
+    if found != (digest := _digest(fields, run)):
+        older = "" if found else ", or an earlier version wrote it, without a digest"
+        raise ValueError(f"{path}: the file was changed after this run wrote it{older}; {remedy}")
     return Record({**fields, DIGEST: digest}, path)
 
 

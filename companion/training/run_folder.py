@@ -176,10 +176,10 @@ class RunFolder:
         Raises:
             ValueError: if a file is missing, or is not the one that the run began with.
         """
-        found = {}
-        for name, wanted in self.record()["sha256"].items():
+        wanted, found = self.record()["sha256"], {}
+        for name in [name for name in TEXT_FILES if name in wanted]:  # no other path that the record may name
             path = self.path / name
-            if not path.is_file() or _digest(path.read_bytes()) != wanted:
+            if not path.is_file() or _digest(path.read_bytes()) != wanted[name]:
                 raise ValueError(f"{path}: the file that this run started with is missing or was changed; {_REMEDY}")
             found[name] = path.read_text("utf-8")
         return found

@@ -331,7 +331,7 @@ def _release(flags: Namespace) -> int:
 
 
 def _settings(flags: Namespace) -> dict[str, str]:
-    """Validate the flags, and return the contents of PSET.toml."""
+    """Validate the flags that depend on each other, and return the contents of PSET.toml."""
     from companion_school.course.grading.gradebook import read_roster
     from companion_school.course.written.rubrics import add_items
 
@@ -381,7 +381,10 @@ def _secret_file(flags: Namespace, out: Path) -> tuple[Path, bool]:
 
 
 def _guides(named: str | None) -> Path | None:
-    """Return the subfolder `build` of the named folder or else of `notebooks`, here or beside the package, if any."""
+    """Return the subfolder `build` of the named folder or else of `notebooks`, here or beside the package, if any.
+
+    Raises `ValueError` if the named folder has none.
+    """
     import companion
 
     places = [Path(named)] if named else [Path("notebooks"), Path(companion.__file__).parents[1] / "notebooks"]

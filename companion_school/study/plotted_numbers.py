@@ -102,7 +102,8 @@ def _bars(ax: Axes, bars: BarContainer) -> Numbers:
     axis, letter = (ax.xaxis, _shared_label(ax)) if upright else (ax.yaxis, ax.get_xlabel())
     centers = [bar.get_x() + bar.get_width() / 2 if upright else bar.get_y() + bar.get_height() / 2 for bar in bars]
     ticks = _ticks(axis)
-    names: list[Any] = [ticks.get(round(float(c), 6)) or float(c) for c in centers]
+    places = _column(np.array(centers, dtype=float))
+    names: list[Any] = [ticks.get(round(float(c), 6)) or place for c, place in zip(centers, places, strict=True)]
     heights = np.array([bar.get_height() if upright else bar.get_width() for bar in bars], dtype=float)
     label = str(bars.get_label())
     return {

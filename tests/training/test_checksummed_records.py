@@ -1,9 +1,11 @@
 """Changes to a run's files by hand are noticed before the files are used."""
 
+import hashlib
 import json
 
 import pytest
 import torch
+from edited_runs import edit_record
 
 from companion.training.run_folder import RunFolder
 from companion.training.trainer import Trainer, TrainingConfig
@@ -35,6 +37,22 @@ def test_a_changed_record_is_noticed(tmp_path, make_trainer, change):
     for use in (folder.record, folder.result, folder.model):
         with pytest.raises(ValueError, match=r"run\.json: the file was changed after .*; restore it from a backup"):
             use()
+
+
+def test_a_record_without_a_digest_may_come_from_an_earlier_version(tmp_path, make_trainer):
+    folder = begun(tmp_path, make_trainer)
+    edit(tmp_path / "run.json", digest=None)
+    with pytest.raises(ValueError, match=r"was changed after this run wrote it, or an earlier version wrote it, with"):
+        folder.record()
+
+
+def test_a_record_cannot_name_files_outside_its_folder(tmp_path, make_trainer):
+    """These names become paths of files that are written when the run is exported or chatted with."""
+    run, other = begun(tmp_path / "run", make_trainer), tmp_path / "other.txt"
+    other.write_text("from another folder")
+    digest = hashlib.sha256(other.read_bytes()).hexdigest()
+    edit_record(run.path, sha256={"../other.txt": digest, str(other): digest})
+    assert run.texts() == {}
 
 
 def test_a_field_that_is_missing_is_named_where_it_is_asked_for(tmp_path, make_trainer):

@@ -272,7 +272,7 @@ def test_a_gradient_through_the_head_is_not_differentiated_again_without_a_word(
     penalised().backward()
     monkeypatch.setattr(losses, "ON_CPU", losses.Limits(38, 26, 26))
     with pytest.raises(RuntimeError, match="cannot be differentiated twice.* at most 38 .*got 39"):
-        penalised().backward()
+        penalised()  # at once, before anything is differentiated a second time
 
 
 @pytest.mark.parametrize("loss", ["packed", "translation"])

@@ -72,7 +72,7 @@ class TextTask(Task):
     @classmethod
     def open(cls, settings: TextSettings, folder: RunFolder | None = None) -> TextTask:
         """Read the text and, with a `folder`, the tokenizer of the run in that folder. Raises `ValueError` for an
-        invalid model or text."""
+        invalid text; `open_text` checks the model."""
         if folder is not None:
             return cls(settings, Text.read(settings), folder.tokenizer())
         start = None if settings.init_from is None else Start.find(settings.init_from, "--init-from")

@@ -61,6 +61,7 @@ def write_bundle(
         file: The zip file to write (see `check_place`).
         items: Contents of the file that defines the instructor's own written answers; empty if there are none.
     """
+    check_place(file)
     told = {**settings, "assignment": name, "exercises": list(ids)}
     contents = {
         "setup.sh": document("setup.sh.txt").encode(),

@@ -47,6 +47,7 @@ def check_place(pset: ProblemSet, folder: Path) -> None:
 
 def write_template(pset: ProblemSet, secret: bytes, folder: Path, rule: Lateness | None = None) -> None:
     """Write the template repository of a problem set atomically into a folder that `check_place` accepts."""
+    check_place(pset, folder)  # the release may have filled the folder since the command checked it
     pset = pset.dealt(secret)
     public = count(sum(shares(exercise)[0] for exercise in pset.exercises), "point")
     asked = [exercise.id for exercise in pset.exercises if shares(exercise)[0]]
@@ -66,6 +67,7 @@ def write_template(pset: ProblemSet, secret: bytes, folder: Path, rule: Lateness
         whole = Path(unfinished, "whole")
         for path, content in made.items():
             write_atomic(whole / path, content)
+        whole.chmod(0o755)
         if folder.exists():
             folder.rmdir()
         whole.rename(folder)

@@ -15,7 +15,7 @@ from companion_school.course.grading.answers import LARGEST, Unreadable, content
 from companion_school.course.grading.exercise_mark import UNREADABLE, Graded, KeyRing, Mark, Text, begin
 from companion_school.course.grading.results import EMPTY, FAILED, NOTHING, OTHER, READ
 from companion_school.course.grading.sandbox.parent import Limits, Worker
-from companion_school.course.grading.sandbox.wall import Wall
+from companion_school.course.grading.sandbox.wall import Wall, choose
 from companion_school.course.grading.submissions import Handed, plain
 from companion_school.course.written.rubrics import MARK, Written
 
@@ -57,7 +57,8 @@ def grade(
         The marks, in the order of `handed`.
 
     Raises:
-        ValueError: If the system has no fork, or `wall` is not given and the system offers no isolation.
+        ValueError: If `jobs` is below 1, the system has no fork, or `wall` is not given and the system offers no
+            isolation.
         OSError: If the process that runs answers does not start.
     """
     keys = KeyRing(secret)
@@ -86,8 +87,10 @@ def grade(
     found: dict[int, Graded] = {}
     stop = threading.Event()
 
+    behind, most = wall or choose(), limits or Limits()
+
     def work() -> None:
-        with Worker(limits or Limits(), wall) as worker:
+        with Worker(most, behind) as worker:
             while not stop.is_set():
                 try:
                     number = waiting.get_nowait()
@@ -96,6 +99,8 @@ def grade(
                 found[number] = make(worker, handed[number])
                 done(found[number])
 
+    if jobs < 1:
+        raise ValueError(f"--jobs {jobs}: expected a whole number >= 1")
     workers = min(jobs, len(handed))
     with ThreadPoolExecutor(workers or 1) as pool:
         try:
