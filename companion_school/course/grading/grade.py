@@ -81,30 +81,39 @@ def grade(
                 return project.nothing(one, stages, FAILED, fault, worker.wall.warning)
             return _nothing(one, chosen, written, robust, FAILED, fault, worker.wall.warning)
 
+    if jobs < 1:
+        raise ValueError(f"--jobs {jobs}: expected a whole number >= 1")
+    behind, most = wall or choose(), limits or Limits()
+    return _in_threads(min(jobs, len(handed)), lambda: Worker(most, behind), handed, make, done)
+
+
+def _in_threads(
+    threads: int,
+    worker: Callable[[], Worker],
+    handed: Sequence[Handed],
+    make: Callable[[Worker, Handed], Graded],
+    done: Callable[[Graded], None],
+) -> list[Graded]:
+    """Grade submissions in several threads, each with its own worker. An error in one stops the others."""
     waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
     for number in range(len(handed)):
         waiting.put(number)
     found: dict[int, Graded] = {}
     stop = threading.Event()
 
-    behind, most = wall or choose(), limits or Limits()
-
     def work() -> None:
-        with Worker(most, behind) as worker:
+        with worker() as own:
             while not stop.is_set():
                 try:
                     number = waiting.get_nowait()
                 except queue.Empty:
                     return
-                found[number] = make(worker, handed[number])
+                found[number] = make(own, handed[number])
                 done(found[number])
 
-    if jobs < 1:
-        raise ValueError(f"--jobs {jobs}: expected a whole number >= 1")
-    workers = min(jobs, len(handed))
-    with ThreadPoolExecutor(workers or 1) as pool:
+    with ThreadPoolExecutor(threads or 1) as pool:
         try:
-            for future in [pool.submit(work) for _ in range(workers)]:
+            for future in [pool.submit(work) for _ in range(threads)]:
                 future.result()
         finally:
             stop.set()
