@@ -87,36 +87,45 @@ def one_layer() -> dict[tuple[int, int, str], float]:
     frequent answer is right in 12 to 14 % of the timetables.
     """
     lesson, found = SimpleNamespace(**names_of("08", *TRAVELLERS)), {}
-    leaves, goes, way = lesson.journeys(torch.Generator().manual_seed(5), batch=6000)
-    express = way[:, 1::2]
-    reads = lesson.shift_in(express, lesson.BEGIN)
-    its = leaves[:, None, :] == reads[:, :, None]
     for steps in (1050, 3000):
         for start in STARTS:
             traveller = lesson.practise(lesson.Traveller(seed=start), steps, 2, 3e-3, start)
-            [layer] = traveller.model.decoder.blocks
-            with torch.no_grad():
-                rows = traveller.remember(leaves, goes)
-                weights, best = lesson.look_inside(traveller, rows, express)
-                values = layer.cross.project_source(rows).values[:, 0]
-
-                def answers(module: nn.Module, replacement: Tensor, rows=rows, traveller=traveller) -> Tensor:
-                    with module.register_forward_hook(lambda _, x, out: replacement):
-                        return lesson.says(traveller, rows, express).argmax(-1)
-
-                alone = answers(layer.cross.output, layer.cross.output((weights * its) @ values))
-                silent = answers(layer.feed_forward, torch.zeros(()))
-            read = [_read((weights @ values)[:, i], reads[:, i], leaves, goes) for i in (0, 1)]
-            right = {"right": best, "right with its train alone": alone, "right without feed-forward": silent}
-            measured = {kind: (stops == express)[:, :2].double().mean().item() for kind, stops in right.items()}
-            measured["weight on its train"] = (weights * its).sum(-1)[:, :2].mean().item()
-            measured["stops read from the sum"] = sum(read) / 2
-            for kind, share in measured.items():
+            for kind, share in _one_sum(lesson, traveller).items():
                 found[steps, start, kind] = 100 * share
                 print(f"one layer, {steps} steps, start {start}: {kind} {100 * share:.0f} %", flush=True)
     return found
 
 
+@torch.no_grad()
+def _one_sum(lesson: SimpleNamespace, traveller: nn.Module) -> dict[str, float]:
+    """Return the measures of `one_layer` for one model, as fractions."""
+    leaves, goes, way = lesson.journeys(torch.Generator().manual_seed(5), batch=6000)
+    express = way[:, 1::2]
+    reads = lesson.shift_in(express, lesson.BEGIN)
+    [layer] = traveller.model.decoder.blocks
+    rows = traveller.remember(leaves, goes)
+    weights, best = lesson.look_inside(traveller, rows, express)
+    values = layer.cross.project_source(rows).values[:, 0]
+    on_its_train = weights * (leaves[:, None, :] == reads[:, :, None])
+
+    def right(stops: Tensor) -> float:
+        return (stops == express)[:, :2].double().mean().item()
+
+    def answers(module: nn.Module, replacement: Tensor) -> Tensor:
+        with module.register_forward_hook(lambda _, x, out: replacement):
+            return lesson.says(traveller, rows, express).argmax(-1)
+
+    sums = weights @ values
+    return {
+        "right": right(best),
+        "right with its train alone": right(answers(layer.cross.output, layer.cross.output(on_its_train @ values))),
+        "right without feed-forward": right(answers(layer.feed_forward, torch.zeros(()))),
+        "weight on its train": on_its_train.sum(-1)[:, :2].mean().item(),
+        "stops read from the sum": sum(_read(sums[:, i], reads[:, i], leaves, goes) for i in (0, 1)) / 2,
+    }
+
+
+@torch.enable_grad()
 def _read(sums: Tensor, reads: Tensor, leaves: Tensor, goes: Tensor, known: int = 5000) -> float:
     """Return how often a small network, trained on `known` sums, names the stop before a letter for the other sums."""
     x = torch.cat([(sums - sums.mean(0)) / sums.std(0), F.one_hot(reads, 10)], -1).float()

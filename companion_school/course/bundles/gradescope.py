@@ -58,8 +58,11 @@ def write_bundle(
         ids: Numbers of its exercises, questions and written answers; empty for a project.
         settings: Contents of its PSET.toml.
         secret: The instructor's secret, from which the hidden cases are derived.
-        file: The zip file to write (see `check_place`).
+        file: The zip file to write.
         items: Contents of the file that defines the instructor's own written answers; empty if there are none.
+
+    Raises:
+        ValueError: As raised by `check_place`.
     """
     check_place(file)
     told = {**settings, "assignment": name, "exercises": list(ids)}

@@ -46,7 +46,11 @@ def check_place(pset: ProblemSet, folder: Path) -> None:
 
 
 def write_template(pset: ProblemSet, secret: bytes, folder: Path, rule: Lateness | None = None) -> None:
-    """Write the template repository of a problem set atomically into a folder that `check_place` accepts."""
+    """Write the template repository of a problem set atomically.
+
+    Raises:
+        ValueError: As raised by `check_place`.
+    """
     check_place(pset, folder)  # the release may have filled the folder since the command checked it
     pset = pset.dealt(secret)
     public = count(sum(shares(exercise)[0] for exercise in pset.exercises), "point")

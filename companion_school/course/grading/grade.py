@@ -61,6 +61,8 @@ def grade(
             isolation.
         OSError: If the process that runs answers does not start.
     """
+    if jobs < 1:
+        raise ValueError(f"--jobs {jobs}: expected a whole number >= 1")
     keys = KeyRing(secret)
 
     # Python 3.11 may raise a SystemError if two threads parse code at the same time, so the parts are built here.
@@ -81,8 +83,6 @@ def grade(
                 return project.nothing(one, stages, FAILED, fault, worker.wall.warning)
             return _nothing(one, chosen, written, robust, FAILED, fault, worker.wall.warning)
 
-    if jobs < 1:
-        raise ValueError(f"--jobs {jobs}: expected a whole number >= 1")
     behind, most = wall or choose(), limits or Limits()
     return _in_threads(min(jobs, len(handed)), lambda: Worker(most, behind), handed, make, done)
 

@@ -46,18 +46,18 @@ def comparing(
     shares = (first, first + gap)
     alone = [math.sqrt(p * (1 - p) / questions) for p in shares]
     errors = {"unpaired": math.hypot(*alone), "paired": math.sqrt(max(0.0, differ / 100 - gap**2) / questions)}
+    ends = [(100 * share, 100 * Z * error) for share, error in zip(shares, alone, strict=True)]
+    ends += [(points, 100 * Z * error) for error in errors.values()]
     fig, (left, right) = figures.subplots(1, 2, width=8.4, height=2.8)
-    for at, (share, error) in enumerate(zip(shares, alone, strict=True)):
-        left.errorbar(100 * share, -at, xerr=100 * Z * error, fmt="o", color=figures.PALETTE["blue"], capsize=4)
+    for at, (middle, wide) in enumerate(ends[:2]):
+        left.errorbar(middle, -at, xerr=wide, fmt="o", color=figures.PALETTE["blue"], capsize=4)
     left.set(xlabel="% right", ylabel="model", ylim=(-1.6, 0.6))
     left.set_yticks([0, -1], ["first", "second"])
-    for at, error in enumerate(errors.values()):
-        right.errorbar(points, -at, xerr=100 * Z * error, fmt="s", color=figures.PALETTE["red"], capsize=4)
+    for at, (middle, wide) in enumerate(ends[2:]):
+        right.errorbar(middle, -at, xerr=wide, fmt="s", color=figures.PALETTE["red"], capsize=4)
     right.axvline(0, color="black", linestyle="--", linewidth=1)
     right.set(xlabel="difference in points", ylabel="interval", ylim=(-1.6, 0.6))
     right.set_yticks([0, -1], list(errors))
-    ends = [(100 * share, 100 * Z * error) for share, error in zip(shares, alone, strict=True)]
-    ends += [(points, 100 * Z * error) for error in errors.values()]
     moving.show(
         "comparing",
         {"first": first, "questions": QUESTIONS, "points": POINTS, "differ": DIFFER,

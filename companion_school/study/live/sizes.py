@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -49,13 +50,14 @@ def budget(
         raise ValueError(f"runs: expected nights of {FACTORS}, got {others}")
     if law not in range(len(laws)):
         raise ValueError(f"law: expected 0 to {len(laws) - 1}, got {law}")
-    floor, alpha, delta, first, second = laws[law]
     sizes = np.logspace(3, 6, 121)
-    scores = floor + first / sizes**alpha + second / (compute / 6 / sizes) ** delta
+    scores = _predicted(laws[law], compute, sizes)
     best = int(scores.argmin())
     fig, ax = figures.subplots(width=5.6, height=3.4)
     inside = scores <= RANGE[1]
-    ax.plot(sizes[inside], scores[inside], color=figures.PALETTE["blue"], marker="", label=f"the law, floor {floor:g}")
+    ax.plot(
+        sizes[inside], scores[inside], color=figures.PALETTE["blue"], marker="", label=f"the law, floor {floors[law]:g}"
+    )
     ax.plot(sizes[best], scores[best], "o", color=figures.PALETTE["red"], markersize=9, label="its best size")
     measured = [(size, bits) for nights, size, bits in runs if nights == 1]
     if measured:
@@ -74,17 +76,24 @@ def budget(
         "Small models on the left read much, large ones on the right little, and a red dot marks the best size. With "
         "more compute the dot moves right and down. Squares are measured runs.",
         caption=caption,
-        numbers=_valley(laws[law], compute, measured or [(size, None) for size in sorted({*LISTED, sizes[best]})]),
+        numbers=_valley(
+            laws[law], compute, [size for size, _ in measured] or sorted({*LISTED, sizes[best]}),
+            [bits for _, bits in measured],
+        ),
     )  # fmt: skip
 
 
-def _valley(law: Law, compute: float, models: Sequence[tuple[float, float | None]]) -> dict[str, list[object]]:
-    """Return the table of models of these sizes that take the same compute, with their bits per byte if measured."""
+def _predicted(law: Law, compute: float, size: Any) -> Any:
+    """Return the bits per byte of a model of this size, or of an array of sizes, by the law."""
     floor, alpha, delta, first, second = law
-    table: dict[str, list[object]] = {"parameters": [], "tokens": [], "predicted": [], "measured": []}
-    for size, bits in models:
-        tokens = compute / 6 / size
-        row = round(size), round(tokens), float(floor + first / size**alpha + second / tokens**delta), bits
-        for column, value in zip(table.values(), row, strict=True):
-            column.append(value)
-    return {name: column for name, column in table.items() if column[0] is not None}
+    return floor + first / size**alpha + second / (compute / 6 / size) ** delta
+
+
+def _valley(law: Law, compute: float, sizes: Sequence[float], measured: Sequence[float]) -> dict[str, list[object]]:
+    """Return the table of models of these sizes that take the same compute, with measured bits per byte if any."""
+    table: dict[str, list[object]] = {
+        "parameters": [round(size) for size in sizes],
+        "tokens": [round(compute / 6 / size) for size in sizes],
+        "predicted": [float(_predicted(law, compute, size)) for size in sizes],
+    }
+    return table | ({"measured": [*measured]} if measured else {})
