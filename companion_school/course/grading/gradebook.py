@@ -8,6 +8,8 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from companion_school.course.grading.lateness import Lateness, read_rule
+from companion_school.course.grading.results import FILE, load
 from companion_school.course.grading.tables import Row, as_csv, number, quoted, read_number, read_table, unquoted
 
 COLUMNS = (
@@ -28,7 +30,7 @@ def collect(folder: Path, roster: Path | None = None) -> list[Row]:
     Args:
         folder: Output folder of `companion grade`, or a folder that contains several of them.
         roster: CSV file with the column id and any of last_name, first_name and email. People on the roster who handed
-            in nothing get rows without a score, because the instructor decides their score.
+            in nothing get rows with their due date but no score, because the instructor decides their score.
 
     Returns:
         The rows, sorted by problem set and student.
@@ -53,7 +55,7 @@ def collect(folder: Path, roster: Path | None = None) -> list[Row]:
         if key in found:
             raise ValueError(f"{path}: {key[1]} already has a mark for {key[0]} in {origin[key]}; expected only one")
         found[key], origin[key] = row, path
-    _enrol(found, people)
+    _enrol(found, people, {row["assignment"]: path.parent for row, path in marks})
     return [found[key] for key in sorted(found)]
 
 
@@ -73,8 +75,10 @@ def _marks(path: Path) -> list[Row]:
         if not row["assignment"] or not row["student_id"]:
             raise ValueError(f"{where}: expected an assignment and a student_id, got an empty one")
         score, most = read_number(row["score"], f"{where}, score"), read_number(row["max_score"], f"{where}, max_score")
-        if most is None or not 0 <= (score or 0) <= most < math.inf:
-            raise ValueError(f"{where}: expected a score from 0 to max_score, got {row['score']} of {row['max_score']}")
+        # A bonus may raise a score above the maximum, and overrides.csv limits the bonus to the maximum.
+        if most is None or not 0 <= (score or 0) <= 2 * most < math.inf:
+            what = "expected a score from 0 to max_score, or with a bonus up to twice that"
+            raise ValueError(f"{where}: {what}, got {row['score']} of {row['max_score']}")
         mark = {name: row.get(name) or "" for name in COLUMNS}
         for name in ("student_id", *_ROSTER):
             mark[name] = unquoted(mark[name])
@@ -109,14 +113,21 @@ def read_roster(roster: Path) -> dict[str, Row]:
     return people
 
 
-def _enrol(found: dict[tuple[str, str], Row], people: Mapping[str, Row]) -> None:
+def _enrol(found: dict[tuple[str, str], Row], people: Mapping[str, Row], folders: Mapping[str, Path]) -> None:
     """Fill in the names of all people on the roster, and add a row for each problem set that a person missed."""
-    most = {row["assignment"]: row["max_score"] for row in found.values()}
-    for id, person in people.items():
-        for assignment, points in most.items():
-            empty = dict.fromkeys(COLUMNS, "") | {"assignment": assignment, "max_score": points}
-            row = found.setdefault((assignment, id), empty | {"student_id": id})
+    for assignment, points in {row["assignment"]: row["max_score"] for row in found.values()}.items():
+        rule = _rule_of(folders[assignment], assignment) if people else None
+        for id, person in people.items():
+            due = rule.due_of(id, assignment) if rule else ""
+            missed = {"assignment": assignment, "duedate": due, "student_id": id, "max_score": points}
+            row = found.setdefault((assignment, id), dict.fromkeys(COLUMNS, "") | missed)
             row.update({name: value for name, value in person.items() if value})
+
+
+def _rule_of(marks: Path, assignment: str) -> Lateness | None:
+    """Return the rule for late work of the course that marks come from, or None if there is no rule or no course."""
+    course = Path(load(marks).course) if (marks / FILE).is_file() else Path()
+    return read_rule(course, assignment) if course.name and course.is_dir() else None
 
 
 # Matching a learning platform's names with roster ids

@@ -406,11 +406,11 @@ def read_overrides(file: Path, results: Results, ids: Mapping[str, str] | None =
 
     A row that names no student but a mistake (as worded in class.csv) applies to all students whose wrong answer to the
     item makes that mistake. A row for a single student takes precedence. It names the student as in the results or by
-    the roster id in `ids`.
+    the roster id in `ids`. A bonus (`EXTRA`) may raise a score above the maximum.
 
     Raises:
         ValueError: If a row names a student or an item that is not in the results, has no reason or author, is
-            repeated, or gives points outside the possible range, or if a student's total would fall outside its range.
+            repeated, or gives points outside the possible range, or if a student's score would be negative.
     """
     if not file.is_file():
         return []
@@ -430,7 +430,7 @@ def read_overrides(file: Path, results: Results, ids: Mapping[str, str] | None =
             found[student, item] = one
     changes = list((of_mistakes | own).values())
     for settled in settle(results, {}, changes):
-        if not 0 <= settled.earned <= settled.most:
+        if settled.earned < 0:
             what = f"{settled.record.student} would have {number(settled.earned)} of {number(settled.most)} points"
             raise ValueError(f"{file}: with these rows {what}")
     return changes

@@ -229,6 +229,15 @@ def test_a_mark_changed_by_hand_reaches_table_and_page_and_stays(handed_in, monk
     assert [rows[name]["raw_score"] for name in ("priya", "nadia", "wei")] == ["5", "", "0.5"]
     assert "Emmy set this to 1 of 2 points: dv is right" in page(handed_in, "week2", "priya")
     assert rows["priya"]["changed_by_hand"] == "2.5 1 by Emmy"
+    kept = (out / "overrides.csv").read_text()
+    (out / "overrides.csv").write_text(f"{kept}timely-tina,extra,1.5,a proof of her own,Emmy\n")
+    assert main(["course", "mark", "--into", str(out)]) == 0
+    assert "7.5 of 6 points" in page(handed_in, "week2", "timely-tina")  # a bonus may exceed the maximum
+    (out / "overrides.csv").write_text(f"{kept}wei,2.4,0,x,y\n".replace("extra,0.5", "extra,-0.5"))
+    assert main(["course", "mark", "--into", str(out)]) == 2
+    assert "wei would have -0.5 of 6 points" in capsys.readouterr().err
+    (out / "overrides.csv").write_text(kept)
+    assert main(["course", "mark", "--into", str(out)]) == 0
     text = (out / "marks.csv").read_text("utf-8")
     (out / "marks.csv").write_text(text.replace("noor", "nora"))
     assert main(["course", "mark", "--into", str(out)]) == 2

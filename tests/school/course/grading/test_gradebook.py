@@ -8,6 +8,7 @@ import pytest
 
 from companion.commands.main import main
 from companion_school.course.grading.gradebook import COLUMNS, collect, to_csv
+from companion_school.course.grading.results import Results, store
 
 HEAD = "assignment,student_id,score,max_score,timestamp,submission,2.3\n"
 
@@ -70,11 +71,31 @@ def test_a_roster_names_students_and_shows_who_is_missing(marks, tmp_path):
     assert kurt["last_name"] == "Gödel" and kurt["score"] == "" and kurt["max_score"] == "4"
 
 
+def test_people_who_handed_in_nothing_have_the_due_date_that_applies_to_them(marks, tmp_path):
+    course = tmp_path / "course"
+    course.mkdir()
+    (course / "week3.toml").write_text('due = "2026-01-12T12:00+01:00"\nlate = "10% a day"\n')
+    (course / "extensions.csv").write_text("student_id,assignment,due\nkurt,week3,2026-01-15T12:00+01:00\n")
+    (marks / "week3" / "results.json").write_text(store(Results("week3", str(course), ())))
+    roster = tmp_path / "roster.csv"
+    roster.write_text("id,first_name\nada,Ada\nkurt,Kurt\nemmy,Emmy\nlise,Lise\n")
+    found = {(row["assignment"], row["student_id"]): row for row in collect(marks, roster)}
+    dues = {id: found["week3", id]["duedate"] for id in ("kurt", "emmy")}
+    assert dues == {"kurt": "2026-01-15T12:00+01:00", "emmy": "2026-01-12T12:00+01:00"}
+    assert found["week2", "kurt"]["duedate"] == ""  # a set without a course has no due date
+
+
+def test_a_bonus_above_the_maximum_is_exported(marks):
+    (marks / "week3" / "marks.csv").write_text(HEAD + "week3,ada,4.5,4,,read,right\n")
+    assert next(row["score"] for row in collect(marks) if row["assignment"] == "week3") == "4.5"
+
+
 @pytest.mark.parametrize(
     "row, message",
     [
         ("week2,ada,1,6,,read,x", r"ada already has a mark for week2 in"),
-        ("week2,grace,7,6,,read,x", "line 2: expected a score from 0 to max_score, got 7 of 6"),
+        ("week2,grace,13,6,,read,x", "line 2: expected a score .* with a bonus up to twice that, got 13 of 6"),
+        ("week2,grace,-1,6,,read,x", "line 2: expected a score from 0 to max_score, .* got -1 of 6"),
         ("week2,grace,x,6,,read,x", "line 2, score must be a number, got 'x'"),
         ("week2,,1,6,,read,x", "line 2: expected an assignment and a student_id"),
     ],
