@@ -103,7 +103,7 @@ class Difference:
 
 
 def difference(lesson: Lesson) -> Difference | None:
-    """Return the first place where a notebook differs from its source, or `None`. Executes nothing."""
+    """Return the first place where a notebook differs from its source, or `None`. Nothing is executed."""
     lesson = lesson.again()
     if not lesson.source.exists():
         return Difference(f"there is a notebook, but no source {lesson.source.name} in {lesson.source.parent.name}/")

@@ -1,4 +1,4 @@
-"""The contract of every lesson (README.md), which contains all rules that a built notebook must follow. Runs no cell.
+"""The contract of every lesson (README.md), which contains all rules for built notebooks. No cells are run.
 
 faults = check(lesson, known_of(lesson, lessons()))
 """

@@ -130,7 +130,7 @@ def finish(path: Path) -> Finished:
 
 
 def _in_another_kernel(code: str) -> str:
-    """Add an import with a hint to the first cell's code, below the comment that readers see of a folded cell."""
+    """Add an import with a hint to the first cell's code, below the comment that a folded cell still shows."""
     rows = code.split("\n")
     at = 1 if rows[0].startswith("#") else 0
     return "\n".join([*rows[:at], IN_ANOTHER_KERNEL, *rows[at:]])

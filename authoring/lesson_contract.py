@@ -214,7 +214,7 @@ def _checks(lesson: Lesson, number: int, cell: NotebookNode) -> Iterator[Fault]:
 
 
 def claims(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """Check that claims are named in the metadata of cells with assertions, and that readers do not see them."""
+    """Check that claims are named in the metadata of cells with assertions, and that readers do not see these names."""
     for number, cell in enumerate(lesson.built, 1):
         found = _CLAIM.search(cell.source)
         if found:

@@ -1,7 +1,7 @@
 """Rules for every notebook (README.md): functions that take a lesson and reference data, and yield `Fault`s.
 
-The rules for lessons only are in lesson_contract.py, and those for deeper notebooks in deeper_contract.py. All of them
-are applied by contract.py.
+Rules that apply only to lessons are in lesson_contract.py, and rules for deeper notebooks in deeper_contract.py.
+contract.py applies all of them.
 """
 
 from __future__ import annotations
@@ -254,7 +254,8 @@ def _printed(output: NotebookNode) -> str:
 
 
 def tags(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """Check that all tags are known, and that few cells, each for a reason, have outputs that are not compared."""
+    """Check that all tags are known, and that only few cells, each with a reason, have outputs that are not
+    compared."""
     loose, names = [], set()
     known_tags = {RUNG, NOT_COMPARED, FOLDED}
     for number, cell in numbered(lesson, "code"):

@@ -69,7 +69,7 @@ def _bears_out(shown: str, words: str) -> bool:
 
 
 def _rounds_to(number: Decimal, short: Decimal) -> bool:
-    """Return whether a number, rounded to the decimals of a shorter one, equals it. Ties may be rounded either way."""
+    """Return whether `number`, rounded to as many decimals as `short`, equals `short`. Ties may go either way."""
     step = Decimal(1).scaleb(min(0, int(short.as_tuple().exponent)))
     return any(number.quantize(step, way) == short for way in (ROUND_HALF_EVEN, ROUND_HALF_UP))
 

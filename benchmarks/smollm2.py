@@ -215,7 +215,7 @@ def _ours(ours: Transformer, ids: list[int], new: int) -> tuple[dict[str, Conten
 
 
 def products_alone(model: Transformer, runs: int = 5) -> float:
-    """Return the seconds that the matrix products of one decode step take, by the best of some runs.
+    """Return the seconds that the matrix products of one decode step take, in the fastest of several runs.
 
     The rest of a step's time goes to small operations: norms, rotations, attention over the cache, and Python.
     """

@@ -9,7 +9,7 @@ from authoring.comparisons.cells import names_of, row
 
 
 def rotated_or_not() -> dict[tuple[str, int], list[float]]:
-    """Compare two speeds of rotation and no rotation, by the loss and by right answers on eleven unseen texts."""
+    """Compare two rotation speeds with no rotation, by loss and by right answers on eleven unseen texts."""
     by_hand = ("setup", "rows", "projections", "turn", "scores", "weights", "take-over", "norm")
     lesson = names_of("00", *by_hand, "whole-model", "sentences", "training", "trained", "no-turn", "new-starts")
 

@@ -82,7 +82,7 @@ def one_layer() -> dict[tuple[int, int, str], float]:
     """Measure how a single decoder layer answers at the two stops before the last, by steps and seed, in percent.
 
     "its train" is the weight of cross-attention on the train that leaves from where the traveller is. Two changes test
-    what the answer is made of: only this train's value is added, or the feed-forward network is switched off. The last
+    what the answer depends on: only this train's value is added, or the feed-forward network is switched off. The last
     measure is how often a small network reads the stop before each letter from the weighted sum; the letter's most
     frequent answer is right in 12 to 14 % of the timetables.
     """

@@ -16,7 +16,7 @@ MOMENTS = (80, 100)
 
 
 def curve() -> dict[tuple[int, int], dict[int, tuple[float, float, float]]]:
-    """Measure the training loss, the accuracy of tokens with teacher forcing, and of names in free running.
+    """Measure the training loss, and the accuracy of tokens with teacher forcing and of names in free running.
 
     Returns:
         The three values after each update, by total number of updates and seed.
@@ -42,7 +42,7 @@ def curve() -> dict[tuple[int, int], dict[int, tuple[float, float, float]]]:
 
 
 def sampling() -> dict[tuple[str, int], list[float]]:
-    """Measure how many more mistakes a wrong name has in free running, with and without scheduled sampling.
+    """Measure how many more mistakes a wrong name contains in free running, with and without scheduled sampling.
 
     The training and the measure are those of the deeper notebook. The measure is the mean number of edits in free
     running minus the number of wrong slots with teacher forcing.

@@ -13,7 +13,7 @@ CELLS = ("setup", "sets-up-lines", "build", "learn")
 def gated() -> Found:
     """Compare a mixture of gated experts with dense models of its active and of its total size.
 
-    The smaller dense model is also scored after 480 updates, which take it about as long as the mixture takes for 360.
+    The smaller dense model is also scored after 480 updates, which take about as long as 360 updates of the mixture.
     """
     lesson, found = names_of("11", *CELLS), Found()
     settings = {

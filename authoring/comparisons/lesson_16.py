@@ -86,8 +86,7 @@ def mixed() -> dict[Any, list[float]]:
 
     Measure the mean of the matrices' diagonals, and the smallest entry, the largest entry and the second singular value
     of their product. The second singular value is the share of a difference between streams that survives all layers.
-    The
-    matrices begin near the identity: their scores have 5 on the diagonal.
+    The matrices begin near the identity, because their scores have 5 on the diagonal.
     """
     lesson, found = names_of("16", "setup", "sets-up-text"), {}
     runs = [_train_streams(lesson, 5.0, start, (50, 100)) for start in STARTS]

@@ -52,7 +52,7 @@ def distilled() -> Found:
 
 
 def preferred() -> Found:
-    """Measure answers before and after DPO with two weights of the penalty.
+    """Measure answers before and after DPO with two penalty weights.
 
     The measures are the share of answers that show working, and the share of these that are right.
     """

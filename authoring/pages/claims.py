@@ -1,4 +1,4 @@
-"""claims.md: every claim of the ledger in a sentence, its verdict, and the assertion or test that decides it."""
+"""claims.md: every claim in the ledger as one sentence, with its verdict and the assertion or test that decides it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Pictures for the pages: SVG from Matplotlib on white, with letters as outlines, so that all look the same.
+"""Pictures for the pages: SVG from Matplotlib on white, with letters as outlines so that they look the same everywhere.
 
-Each picture contains a digest of its inputs, and is up to date if this digest is. The bytes of pictures are not
-compared, because another version of Matplotlib may draw a line at a slightly different position.
+Each picture contains a digest of its inputs, and the picture is up to date if the digest is. The bytes of pictures are
+not compared, because another version of Matplotlib may draw a line at a slightly different position.
 """
 
 from __future__ import annotations

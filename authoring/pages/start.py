@@ -23,7 +23,7 @@ FILE = progress_table.FILE
 PATH = "../companion_school/study/path.json"
 TEXT = Path(__file__).with_suffix(".md")
 CODE = f"{IN_ANOTHER_KERNEL}\nfrom companion_school.study import progress_table\n\nprogress_table.show()"
-MARK = "<!-- the path -->"  # marks in start.md where to insert the cell that shows the path
+MARK = "<!-- the path -->"  # shows in start.md where to insert the cell with the path
 
 
 def lessons_on_the_path(lessons: Sequence[Lesson]) -> list[dict[str, Any]]:

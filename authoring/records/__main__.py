@@ -1,7 +1,7 @@
 """Make the records that ship: `python -m authoring.records story`, `law`, `cache`, `recall`, `heads`,
 `answering`, `rounding`, `steps`, `inside`, `evening`, `data`, `scores` or `live`.
 
-Making a record takes from minutes to an hour on one core. An interrupted run resumes from its results in
+Making a record takes anywhere from a few minutes to an hour on one core. An interrupted run resumes from its results in
 `build/records`. Nothing is written to the package until a record is complete.
 """
 

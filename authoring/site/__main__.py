@@ -1,4 +1,4 @@
-"""Build the site: `python -m authoring.site [--out build/site]`. Executes no cell."""
+"""Build the site: `python -m authoring.site [--out build/site]`. No cells are executed."""
 
 from __future__ import annotations
 

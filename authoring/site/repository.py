@@ -34,7 +34,7 @@ def address(root: Path, faults: Faults) -> str:
 
 
 def changed(folder: Path) -> dict[str, str]:
-    """Return the date of the last change to each file in a folder, by path. Empty if there is no git history."""
+    """Return the date of the last change to each file in a folder, by path, or no dates if there is no git history."""
     command = ["git", "log", "--format=%x00%cs", "--name-only", "--no-renames", "--relative", "--", "."]
     try:
         log = subprocess.run(command, cwd=folder, capture_output=True, text=True, encoding="utf-8", check=True).stdout

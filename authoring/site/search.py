@@ -1,7 +1,7 @@
 """The search index, which contains every section of every page with its headings and words.
 
 The browser loads the whole index (one or two megabytes), but only on the search page. The index is a script, because a
-page opened from a local folder may not fetch files. `search.js` searches it.
+page opened from a local folder cannot fetch files. `search.js` searches it.
 """
 
 from __future__ import annotations

@@ -38,7 +38,8 @@ def difference(
         expected: The expected result.
         tolerance: Absolute and relative tolerance; by default it depends on the dtype.
         exact_zero: If true, entries of a floating-point tensor that are expected to be 0 must be exactly 0.
-        told: Whether to list the numbers that differ instead of only saying "other numbers", which is faster.
+        told: Whether to list the numbers that differ; if false, the description only says "other numbers", which takes
+            less time.
         gone: If true, `exact_zero` also rejects an exact 0 where a small nonzero number is expected, and `tolerance`
             applies to ints as well. If false, a 0 within the tolerance is accepted, and ints must be equal.
 

@@ -61,15 +61,13 @@ class Case:
     """An input on which an answer is tested.
 
     An answer has two marks, *right* and *robust*. A case counts towards *right*, unless its arguments must be rejected
-    or contain an added NaN. In these cases, it counts towards *robust*. The attributes `robust` and `right` override
-    this.
+    or contain an added NaN; then it counts towards *robust*. The attributes `robust` and `right` override this.
 
     Attributes:
         shows: The property that a wrong answer violates in this case, in words, such as "rows add up to one".
         arguments: The arguments of the call.
         refuse: True if the arguments are invalid, so that the answer must raise a `ValueError`.
-        gradients: Whether to compare the gradients with respect to all floating-point tensors among the arguments as
-            well.
+        gradients: Whether to compare gradients too, with respect to all floating-point tensors among the arguments.
         tolerance: Absolute and relative tolerance for each number; by default, it depends on the dtype.
         exact_zero: Whether entries that are expected to be 0 must be exactly 0; None means that the `Exercise` decides.
         only_nan: If true, an answer passes if its result contains NaN or if it rejects the arguments.
@@ -78,8 +76,8 @@ class Case:
         room: Limit on the peak memory of the call in bytes, not counting its arguments; None for no limit.
         says: Text that the error message must contain if the arguments must be rejected.
         part: Index of the part of the result that is compared; None to compare the whole result.
-        robust: Reason why the case counts towards *robust* although by default it would count towards *right*; or "".
-        right: Reason why the case counts towards *right* although by default it would count towards *robust*; or "".
+        robust: Reason for counting the case towards *robust* where the default is *right*; "" to keep the default.
+        right: Reason for counting the case towards *right* where the default is *robust*; "" to keep the default.
     """
 
     shows: str
@@ -190,7 +188,7 @@ class Mistake:
 
 @dataclass
 class Exercise:
-    """An exercise. The decorator `exercise` creates it. Its own three decorators add cases, mistakes and variants.
+    """An exercise, created by the decorator `exercise`. Its own three decorators add cases, mistakes and variants.
 
     Attributes:
         id: Lesson and number, such as "2.3".
@@ -365,13 +363,11 @@ def exercise(
         excused: Laws that do not apply to this exercise, each with a reason: "one", "levels", "offset", "nan", "dtype",
             "other", "tie", "scale", "edge" and "large" (`derived_cases`), "memory" (the result may be an argument or a
             view into one) and "layout" (the arguments are in memory in the order of their axes).
-        right: Names of what counts towards *right* in this exercise although by default it counts towards *robust*,
-            each with the reason. A name is "gradients" (if the exercise is about gradients, or if its answer is used in
-            a model), "type", "memory", "again", "refusals", a law (see `derived_cases`), a property that cases show, or
-            "all".
-        robust: Names of what counts towards *robust* in this exercise although by default it counts towards *right*,
-            each with the reason. A name is one of the laws "one", "other", "tie" and "edge", or a property that cases
-            show.
+        right: Names of things that count towards *right* in this exercise instead of *robust*, the default, each with
+            the reason. A name is "gradients" (if the exercise is about gradients, or if its answer is used in a model),
+            "type", "memory", "again", "refusals", a law (see `derived_cases`), a property that cases show, or "all".
+        robust: Names of things that count towards *robust* in this exercise instead of *right*, the default, each with
+            the reason. A name is one of the laws "one", "other", "tie" and "edge", or a property that cases show.
         limits: For each argument, by name, the values with which the statement compares it, or a function of all
             arguments that returns these values. Derived cases hit these values exactly or miss them narrowly.
         room: Function of all arguments that returns how many bytes an answer may use at any one time, not counting the
@@ -449,7 +445,7 @@ def _check_groups(id: str, groups: Sequence[Group], points: int) -> None:
 
 
 def _parts(id: str, reference: Answer) -> tuple[str, str]:
-    """Return the stub and the solution. Both are the code without decorator and docstring; the stub also lacks the
+    """Return the stub and the solution. Both are the code without its decorator and docstring; the stub also lacks the
     body."""
     text = textwrap.dedent(inspect.getsource(reference))
     tree = ast.parse(text).body[0]

@@ -173,7 +173,7 @@ def praise(verdict: Verdict, right: str) -> str:
 
 @contextmanager
 def _still_running(title: str) -> Iterator[None]:
-    """Say how to stop an answer that takes long, because a slow answer cannot be distinguished from an endless loop."""
+    """Say how to stop a slow answer, because it cannot be distinguished from an endless loop."""
     text = (
         f"{title}: still running after {PATIENCE:g} seconds. If your answer has a loop that does not end, stop it: the "
         "square above the notebook, or the menu Kernel, Interrupt Kernel."

@@ -58,7 +58,7 @@ class Watch:
         forbidden: Names to detect.
 
     Attributes:
-        seen: The forbidden operators and names detected so far, which are complete only after the context has ended.
+        seen: The forbidden operators and names detected so far; the list is complete only after the context has ended.
         measures: Whether to measure memory too.
         peak: If `measures` is true, the peak number of bytes that PyTorch allocated in the most recent context.
     """

@@ -28,7 +28,7 @@ KEYS = Path(__file__).parent / "keys"
 def check(id: str | float, group: int | None = None) -> None:
     """Try your answer to an exercise on the public cases.
 
-    If the answer is right, print a message that says so and what would make it robust.
+    If the answer is right, print a message that says so and explains what would make the answer robust.
 
     Args:
         id: Number of the exercise, such as "2.3".

@@ -381,9 +381,10 @@ def _secret_file(flags: Namespace, out: Path) -> tuple[Path, bool]:
 
 
 def _guides(named: str | None) -> Path | None:
-    """Return the subfolder `build` of the named folder or else of `notebooks`, here or beside the package, if any.
+    """Return the named folder's subfolder `build`, or None if there is none.
 
-    Raises `ValueError` if the named folder has none.
+    Without a name, `notebooks` is tried in the current folder and then beside the package. Raises `ValueError` if a
+    folder is named but has no such subfolder.
     """
     import companion
 

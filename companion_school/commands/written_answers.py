@@ -80,7 +80,7 @@ def collect(flags: Namespace) -> int:
         raise ValueError("--pset: expected a problem set with written answers, found none")
     known = read_sheet(to) if to.is_file() else {}
     handed = handed_in(folder, task.name or None)
-    # one process is enough, because a second one would need more time to load PyTorch than to read
+    # one process is enough, because a second one would take longer to load PyTorch than to read the answers
     with counting(len(handed), unit="submission", what="reading") as step:
         graded = grade(handed, [], b"", written=written, jobs=1, runs=True, done=lambda _: step(1))
     rows, shown = rows_of(graded, blind=flags.blind), to.with_suffix(".html")

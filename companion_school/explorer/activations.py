@@ -174,7 +174,7 @@ def _layers(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def _by_layer(layers: Mapping[str, nn.Module], off: Collection[str]) -> dict[str, list[int]]:
-    """Group the indices of heads and experts to switch off by the name of their layer."""
+    """Return the indices of the heads and experts to switch off, by the name of their layer."""
     numbers: dict[str, list[int]] = {}
     for name in off:
         layer, _, number = name.rpartition(".")

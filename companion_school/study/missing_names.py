@@ -1,4 +1,4 @@
-"""IPython extension for the course's kernel that adds advice to the errors of cells that cannot know a name.
+"""IPython extension for the course's kernel that adds advice to the errors of cells that use an unknown name.
 
 A reopened notebook still shows its results, but the new kernel lacks its variables. A reader's copy that is older than
 the course may use names that have changed since.

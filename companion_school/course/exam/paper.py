@@ -133,7 +133,7 @@ def as_page(title: str, pieces: Sequence[str], rooms: Sequence[int] = ()) -> str
 
 
 def key(name: str, questions: Sequence[Question], secret: bytes, versions: str) -> str:
-    """Return the marking key of all versions in Markdown."""
+    """Return the marking key for all versions in Markdown."""
     lines = [
         f"# {name}: the marking key",
         "Only for the marker. A number may be off by one percent. A right derivation with a slip in the arithmetic "

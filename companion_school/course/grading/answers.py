@@ -256,10 +256,10 @@ def read_texts(files: Sequence[tuple[str, bytes]], wanted: Sequence[str]) -> dic
     """Find the text that a student wrote under each of the wanted lines in Markdown cells.
 
     A text may continue in the Markdown cells that follow; it ends at a code cell, another cell of the problem set, the
-    heading of an exercise or another wanted line. If the student deleted the line, its cell is recognized by its name
-    in the problem set. If the cell is unchanged, the text comes from cells that the student added just above or below
-    it. If there are no such cells, or if the original cell was deleted, the text comes from cells added elsewhere. If
-    there are several texts under the same line, the last non-empty one counts.
+    heading of an exercise, or another one of the wanted lines. If the student deleted the line, its cell is recognized
+    by its name in the problem set. If the cell is unchanged, the text comes from cells that the student added just
+    above or below it. If there are no such cells, or if the original cell was deleted, the text comes from cells added
+    elsewhere. If there are several texts under the same line, the last non-empty one counts.
 
     Args:
         files: Names and contents; Python files are skipped.

@@ -35,7 +35,7 @@ def unpack(archive: Path, into: Path, kinds: Sequence[str], *, inner_zips: bool 
         ValueError: If the archive cannot be read, is encrypted, lists too many files, or the files to unpack exceed
             `answers.LARGEST` bytes.
     """
-    place = Path(tempfile.mkdtemp(dir=into), archive.stem)  # a page may name the folder
+    place = Path(tempfile.mkdtemp(dir=into), archive.stem)  # the folder's name may appear on a page
     place.mkdir()
     kinds = (*kinds, ".zip", ".yml", ".txt") if inner_zips else kinds
     most = LARGEST * (50 if inner_zips else 1)

@@ -174,9 +174,9 @@ def hidden_key(hidden: AnswerKey, public: AnswerKey, variants: Sequence[Answer])
     """Select the hidden cases to use.
 
     Cases with the same arguments as a public case are left out, because an answer could look up their results in a
-    table. Cases that fail an answer known to be correct are left out too; about one seed in fifty yields one. Each
-    remaining case gets the description of the public case at the same index, so that descriptions reveal no numbers
-    drawn from the hidden seed.
+    table. Cases on which an answer known to be correct fails are left out too; about one seed in fifty yields such a
+    case. Each remaining case gets the description of the public case at the same index, so that descriptions reveal no
+    numbers drawn from the hidden seed.
 
     Args:
         hidden: The key of a hidden seed.
@@ -332,7 +332,7 @@ def _outcome_of(tried: Sequence[AnswerKey], run: Run, groups: int) -> tuple[Verd
 
 
 def _already(key: AnswerKey, run: Run) -> str:
-    """Say which kinds of cases or which results an answer already gets right. Empty if there are none."""
+    """Say which kinds of cases or which results an answer already gets right, or return "" if there are none."""
     derived = {*NAMES.values(), LIMIT, ROOM}
     asked = [
         index

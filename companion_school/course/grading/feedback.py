@@ -78,7 +78,7 @@ def _verdict(line: Line) -> str:
 
 def _sentence(text: str) -> str:
     first = text.partition(" ")[0]
-    # A first word with other characters than letters is probably the name of a function or file, so it is not changed.
+    # A first word that contains anything but letters is probably the name of a function or file, so it is not changed.
     begins = text[:1].upper() + text[1:] if first.isalpha() else text
     return begins + ("" if text.endswith((".", "?", "!")) else ".")
 

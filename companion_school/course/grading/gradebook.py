@@ -75,7 +75,8 @@ def _marks(path: Path) -> list[Row]:
         if not row["assignment"] or not row["student_id"]:
             raise ValueError(f"{where}: expected an assignment and a student_id, got an empty one")
         score, most = read_number(row["score"], f"{where}, score"), read_number(row["max_score"], f"{where}, max_score")
-        # A bonus may raise a score above the maximum, and overrides.csv limits the bonus to the maximum.
+        # A bonus may raise a score above the maximum, but the bonus itself is limited to the maximum (see
+        # overrides.csv).
         if most is None or not 0 <= (score or 0) <= 2 * most < math.inf:
             what = "expected a score from 0 to max_score, or with a bonus up to twice that"
             raise ValueError(f"{where}: {what}, got {row['score']} of {row['max_score']}")
@@ -125,7 +126,7 @@ def _enrol(found: dict[tuple[str, str], Row], people: Mapping[str, Row], folders
 
 
 def _rule_of(marks: Path, assignment: str) -> Lateness | None:
-    """Return the rule for late work of the course that marks come from, or None if there is no rule or no course."""
+    """Return the late-work rule of the course to which these marks belong, or None if there is no rule or no course."""
     course = Path(load(marks).course) if (marks / FILE).is_file() else Path()
     return read_rule(course, assignment) if course.name and course.is_dir() else None
 

@@ -144,7 +144,7 @@ class Lateness:
 
 
 def due_line(name: str, rule: Lateness | None) -> str:
-    """Say in Markdown when a problem set or project is due, and which files contain this."""
+    """Say in Markdown when a problem set or project is due, and name the files with the due date and the extensions."""
     if rule is None:
         return "There is no due date."
     return f"{rule.told} (`{name}.toml`; individual extensions: `{EXTENSIONS}`)."

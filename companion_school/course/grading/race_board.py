@@ -3,7 +3,7 @@
 A race trains in the grader's sandbox and returns the merges of its tokenizer. This process encodes the held-out text
 with those merges and the course's tokenizer. It sends windows of the text to the sandbox, one token longer each time,
 receives logits for the next token, and computes the bits itself. A race therefore cannot report its own score, read the
-text while it trains, or look ahead. As the leaderboard says, one thing is not checked: race.py itself must not contain
+text while it trains, or look ahead. One thing is not checked, as the leaderboard says: whether race.py itself contains
 the held-out text.
 """
 

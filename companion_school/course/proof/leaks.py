@@ -40,8 +40,8 @@ def leaks(folder: Path, book: Sequence[Exercise], secret: bytes, *, public: Iter
 
     Args:
         folder: Folder to search, including subfolders.
-        book: Exercises whose code, results and hidden cases must not leak, nor any other code in their lessons'
-            modules.
+        book: Exercises whose code, results and hidden cases must not leak. The other code in their lessons' modules
+            must not leak either.
         secret: The instructor's secret.
         public: Texts that do not count as leaks, such as a student's own answer.
     """

@@ -82,7 +82,7 @@ def prove(ids: Iterable[str] | None = None, *, jobs: int = 2) -> Proof:
     chosen = [find_exercise(id).id for id in (exercises() if ids is None else ids)]
     found: list[Trial] = []
     with (
-        ThreadPoolExecutor(1) as beside,  # in parallel, because a dozen students only wait for the time limit
+        ThreadPoolExecutor(1) as beside,  # in parallel, because a dozen hostile answers just run into the time limit
         _processes(jobs) as pool,
     ):
         of_hostile = beside.submit(run_hostile_class, jobs) if whole else None

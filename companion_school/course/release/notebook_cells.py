@@ -96,10 +96,11 @@ def heading(exercise: Exercise, worth: str | None = None) -> str:
 
 
 def _counts(exercise: Exercise) -> str:
-    """Return a sentence that says that gradients are checked, unless they are not or the statement says so."""
+    """Return a sentence that says that gradients are checked, or "" if they are not or the statement already says
+    so."""
     if "gradients" not in exercise.right or "gradient" in exercise.idea:
         return ""
-    return "\n\nGradients with respect to all arguments are compared as well, and count for *right*."
+    return "\n\nGradients with respect to all arguments are compared as well, and count towards *right*."
 
 
 def _robust(exercise: Exercise) -> str:

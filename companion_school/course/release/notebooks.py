@@ -78,8 +78,8 @@ def self_study(name: str, title: str, book: Iterable[Exercise], line: str = "") 
     cells: list[Cell] = [
         *ends[:1],
         markdown(
-            f"# Exercises: {title}\n\nThese are the exercises of [lesson {name[:2]}](../{name}.ipynb): "
-            f"{count(len(book), 'exercise')}, about {minutes} minutes.\n\n{_HOW}"
+            f"# Exercises: {title}\n\nThese are the exercises for [lesson {name[:2]}](../{name}.ipynb): "
+            f"{len(book)} in all, about {minutes} minutes.\n\n{_HOW}"
         ),
         code(f"{IN_ANOTHER_KERNEL}\n{IMPORTS}\n\n{_DESK}"),
     ]

@@ -122,7 +122,7 @@ def _files(numbers: set[int]) -> str:
 
 
 def _bans(stages: Sequence[Stage]) -> str:
-    """Return a sentence for each part in which further names are forbidden in the student's file."""
+    """Return a sentence for each part that forbids further names in the student's file."""
     banned = [(part, stage.file) for stage in stages for part in parts(stage.number) if part.forbidden]
     return "".join(
         f" `{part.title}` earns nothing if `{file}` uses {' or '.join(f'`{word}`' for word in part.forbidden)}."

@@ -21,7 +21,7 @@ def put_marks(sheet: Path, out: Path) -> int:
 
     Raises:
         ValueError: The sheet is missing, invalid or has no points, the folder has no results, or a mark refers to a
-            student, an item or a text that is not in the results. Nothing is written then.
+            student, an item or a text that is not in the results. In these cases, nothing is written.
     """
     if not sheet.is_file():
         raise ValueError(f"{sheet}: expected a marking sheet, found none; companion course collect writes one")

@@ -4,8 +4,8 @@
 
 `text_id` is a hash of the text, so a mark applies only to the text for which it was given. On a blind sheet, the column
 student_id is empty, and the rows of an item are sorted by text_id. Once a sheet has been read, its marks are stored
-without the texts in `written.csv`, next to marks.csv. An HTML page with the same name shows each text as in the
-student's notebook, including anything that code printed or drew.
+without the texts in `written.csv`, next to marks.csv. An HTML page with the same name shows each text as it appears in
+the student's notebook, including anything that code printed or drew.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Row:
 
 
 def rows_of(graded: Iterable[Graded], *, blind: bool = False) -> list[Row]:
-    """Return the texts of a class that are not empty, grouped by item.
+    """Return a class's nonempty texts, grouped by item.
 
     Args:
         graded: The students' submissions.

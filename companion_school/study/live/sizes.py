@@ -84,13 +84,13 @@ def budget(
 
 
 def _predicted(law: Law, compute: float, size: Any) -> Any:
-    """Return the bits per byte of a model of this size, or of an array of sizes, by the law."""
+    """Return the bits per byte that the law predicts for a model of this size, or for an array of sizes."""
     floor, alpha, delta, first, second = law
     return floor + first / size**alpha + second / (compute / 6 / size) ** delta
 
 
 def _valley(law: Law, compute: float, sizes: Sequence[float], measured: Sequence[float]) -> dict[str, list[object]]:
-    """Return the table of models of these sizes that take the same compute, with measured bits per byte if any."""
+    """Return a table of models of these sizes that take the same compute, with any measured bits per byte."""
     table: dict[str, list[object]] = {
         "parameters": [round(size) for size in sizes],
         "tokens": [round(compute / 6 / size) for size in sizes],

@@ -2,9 +2,9 @@
 
 `wall.Wall.command` starts it as python -I child.py WALL ANSWERS ENGINE SOCKET NAME FOLDER. It loads torch once. From
 the folder ENGINE it loads the modules that call an answer and pack its result (`companion_school/checking`). It forks
-for each request on its socket, which contains the limits and the channel to use. The new process drops its privileges
-(`wall.py`), defines the student's program, and answers the cases on the channel, one at a time. The first message on
-the channel contains the program. All replies are packed with `codec.py`.
+for each request on its socket. A request contains the limits and the channel to use. The new process drops its
+privileges (`wall.py`), defines the student's program, and answers the cases on the channel, one at a time. The first
+message on the channel contains the program. All replies are packed with `codec.py`.
 """
 
 from __future__ import annotations

@@ -194,7 +194,7 @@ class Worker:
     ) -> tuple[dict[str, str], dict[str, list[tuple[str, str]]]]:
         """Return a student's text below each of these lines and, if `runs` is true, the outputs and pictures beside it.
 
-        The files are read in a separate process. The exceptions are those of `read`.
+        The files are read in a separate process. Raises the same exceptions as `read`.
         """
         found = self._read(files, {"written": list(lines), "runs": runs})
         shown = {
@@ -280,8 +280,8 @@ class Worker:
 
         Args:
             program: The program to run.
-            use: Function that receives the calling function, which it may call with a case, and with `again` for the
-                second call on the same case.
+            use: Function that receives another function as its argument. It may call that one with a case, and with
+                `again` for the second call on the same case.
 
         Raises:
             ValueError: The names in the program cannot be defined.

@@ -53,8 +53,7 @@ class Wall:
     warning = "graded without a sandbox: the code could have read this machine's files, and its marks prove little"
 
     def command(self, program: Sequence[Path], arguments: Sequence[str]) -> list[str]:
-        """Return the command that runs the first of these Python files with the paths of the other files and then the
-        arguments."""
+        """Return the command that runs the first Python file, with the other files' paths and then the arguments."""
         return [sys.executable, "-I", *map(str, program), *arguments]
 
     def fault(self, guarded: Sequence[Path]) -> str:
