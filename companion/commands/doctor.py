@@ -233,9 +233,9 @@ def gpu() -> str:
 
 
 def compared() -> Iterator[tuple[bool, Finding]]:
-    """Run all comparisons; yield whether each must hold on every machine, and its result, those that must hold first.
+    """Run all comparisons, required ones first; for each, yield whether it must hold on every machine, and its result.
 
-    The others may differ by rounding.
+    The results of the others may differ by rounding.
     """
     from companion.commands.same_everywhere import MUST_HOLD, may_differ
 

@@ -24,7 +24,7 @@ from companion.ground.fields import cut
 from companion.ground.number_limits import LIMITED, Count, choices, expected, flag_type, kind_of
 
 _VALUE = re.compile(r"(?:Got value|Given value|Not of type Limited): (.*?)(?:: expected.*)?$", re.MULTILINE)
-"""The value in a message of jsonargparse."""
+"""Pattern that finds the rejected value in a message from jsonargparse."""
 _ANY_TEXT = ("--prompt", "--prompt-ids", "--stop", "NAME")
 for _kind in LIMITED:
     register_type(_kind, _kind.base)

@@ -24,7 +24,7 @@ from companion.layers.cache import KVCache
 from companion.transformer import Transformer
 
 ROUNDING = 1e-5
-"""Largest difference between float32 results of about 1 that comes from the order of a sum; real errors are far
+"""Largest difference that the order of a sum can make between float32 results of about 1; real errors are far
 larger."""
 UPDATES = 12
 MODEL = ModelConfig(
@@ -45,7 +45,7 @@ class Finding(NamedTuple):
     Attributes:
         claim: A description of the comparison.
         found: The outcome, in a few words.
-        same: True if both sides agree (in comparisons that may differ: bit for bit).
+        same: True if both sides agree (bit for bit, if the comparison is one that may differ).
     """
 
     claim: str

@@ -223,7 +223,7 @@ def checkpoint_folder(name: str, *, download: bool = False, flag: str = "--check
 
     Args:
         name: A folder, a GGUF file, or the name of a model that was fetched before.
-        download: Fetch the model if that has not been done before.
+        download: Whether to fetch the model if it has not been fetched yet.
         flag: The flag, for messages.
 
     Raises:
@@ -252,7 +252,7 @@ def from_checkpoint(
     Args:
         name: A folder, a GGUF file, or the name of a model that was fetched before.
         device: The device of the model.
-        download: Fetch the model if that has not been done before.
+        download: Whether to fetch the model if it has not been fetched yet.
         ids: Read prompts as token ids, and write ids; this needs no tokenizer unless there are stop strings.
         dtype: Dtype of the weights (default: as stored).
         stop: Stop strings, in addition to those in the folder.

@@ -19,9 +19,9 @@ from companion.data.large_corpora import sample
 from companion.ground.display import readable_bytes
 
 XZ_WINDOW = 64 * 2**20
-"""`xz -9` looks back 64 MiB, so more training text than this cannot help it."""
+"""`xz -9` looks back 64 MiB, so training text beyond this size cannot help it."""
 MOST_READ = 4 * 2**20
-"""Maximum bytes of training text that the baselines read, which takes seconds and a few hundred megabytes of memory."""
+"""Maximum bytes of training text that the baselines read. Reading them takes seconds and a few hundred MB of memory."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ def baselines(train: Sequence[Document], held_out: Sequence[Document]) -> list[B
 def xz_bits_per_byte(train: Sequence[Document], held_out: Sequence[Document]) -> float:
     """Return the bits per byte that `xz -9` adds for `held_out` after compressing `train`, which may be empty.
 
-    With training text, this is the size of both texts compressed together minus that of the training text. Of the
-    training text, only the last `XZ_WINDOW` bytes are used.
+    With training text, this is the compressed size of both texts together minus that of the training text. Only the
+    last `XZ_WINDOW` bytes of the training text are used.
 
     Raises:
         ValueError: if `held_out` is empty.

@@ -117,7 +117,8 @@ class EvaluationBatches:
     Args:
         documents: ids of each document, with its separator.
         context: maximum number of tokens in a window.
-        stride: number of tokens scored in each window after a document's first (default: half of the context).
+        stride: number of tokens scored in each window of a document after its first window (default: half of the
+        context).
         batch: windows per batch. Short windows are padded on the right, where a causal model does not see the padding.
 
     Raises:
@@ -134,7 +135,8 @@ class EvaluationBatches:
             raise ValueError(f"stride={shown(stride)}: expected a whole number from 1 to context={context}")
         self.documents, self.context, self.stride, self.batch = list(documents), context, stride, batch
         self._spans = [span for i, ids in enumerate(self.documents) for span in self._cut(i, len(ids) - 1)]
-        # Windows of similar length share a batch, which needs less padding. Sorting is stable, so the order is fixed.
+        # Windows of similar length share a batch, so that less padding is needed. Sorting is stable, so the order is
+        # fixed.
         self._spans.sort(key=lambda span: span[2] - span[1])
 
     def __len__(self) -> int:

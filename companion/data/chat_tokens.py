@@ -65,7 +65,7 @@ class Dialect:
 
     @classmethod
     def of(cls, folder: str | Path) -> Dialect:
-        """Load the conversation format from a folder with `TEXT_FILES`: a published model's or a fine-tuning run's.
+        """Load the conversation format from the `TEXT_FILES` in the folder of a published model or a fine-tuning run.
 
         Raises:
             ValueError: if the template or the tokenizer of a decoder is missing or damaged, or if no file defines the
@@ -150,8 +150,8 @@ class Dialect:
 def dialect_files(folder: str | Path) -> dict[str, str]:
     """Return the `TEXT_FILES` of a published model or a fine-tuning run, to be written to another folder.
 
-    generation_config.json always gets the ids that end a text, from itself or from config.json. Without a chat
-    template, `PLAIN` is added, and tokenizer_config.json gets the tokens that it needs.
+    The returned generation_config.json always contains the ids that end a text, even if the folder has them only in
+    config.json. Without a chat template, `PLAIN` is added, and tokenizer_config.json gets the tokens that it needs.
 
     Raises:
         ValueError: if the folder has no tokenizer, no file has a valid `eos_token_id`, or a file is not text.

@@ -28,8 +28,8 @@ _GERMAN = (
     "null|eins|zehn|elf|zwölf|dreizehn|vierzehn|fünfzehn|sechzehn|siebzehn|achtzehn|neunzehn|zwanzig|dreißig|vierzig|"
     "fünfzig|sechzig|siebzig|achtzig|neunzig|ein|zwei|drei|vier|fünf|sechs|sieben|acht|neun|und|hundert|tausend"
 )
-"""A part comes before any shorter part that it begins with. Byte-pair encoding would not find these parts, because its
-pieces are not morphemes.
+"""Longer parts are listed before the shorter parts that they begin with. Byte-pair encoding would not find these parts,
+because its pieces are not morphemes.
 """
 _GERMAN_VARIANTS = (
     ("^(?=hundert|tausend)", "ein"),
@@ -117,7 +117,8 @@ class Language:
 
     @cached_property
     def _tables(self) -> tuple[list[str], list[str], list[str]]:
-        """Names of 0 to 999 and of 0 to 999,000 in steps of 1,000, and what 0 to 999 append to the thousands."""
+        """Names of 0 to 999, names of 0 to 999,000 in steps of 1,000, and the texts that 0 to 999 append to the
+        thousands."""
         from num2words import num2words  # installed by the extra "school"; nothing else in the package needs it
 
         def ask(number: int) -> str:

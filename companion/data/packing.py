@@ -32,7 +32,7 @@ from companion.data.batches import IGNORE
 from companion.ground.fields import require_whole
 
 PADDING = -1
-"""Position of padding."""
+"""Number used as the position of padding."""
 
 
 def best_fit(lengths: Sequence[int], room: int) -> list[int]:
@@ -83,7 +83,7 @@ class _Epoch(NamedTuple):
 
 
 class PackedBatches:
-    """Training batches of packed windows. A window contains whole documents, or pieces of a longer one, then padding.
+    """Training batches of packed windows. A window contains whole documents or pieces of longer ones, then padding.
 
     A document's targets are the tokens after its initial separator, followed by the separator, which marks its end. In
     an epoch, each of these tokens is a target exactly once. The next epoch cuts long documents at different positions,

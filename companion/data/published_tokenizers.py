@@ -182,7 +182,8 @@ class TextStream:
         return new
 
     def _let_go(self, text: str) -> None:
-        """Drop all but the last tokens if decoding only these gives the end of `text`, the text of all tokens."""
+        """If decoding only the last few tokens gives the end of `text` (the text of all tokens), drop the tokens before
+        them."""
         for kept in range(KEPT, min(len(self._ids), KEPT + 4)):  # a character has at most four tokens
             last = self._tokenizer.decode(self._ids[-kept:])
             if last and text == self._shown and text.endswith(last) and "\ufffd" not in last:

@@ -28,7 +28,7 @@ Facts = Mapping[str, str]
 """What is known about a role, such as {"name": "Mila", "kind": "mole", "she": "yes"}."""
 
 CAST = {"Emil": "frog", "Greta": "goat", "Hugo": "hare", "Mila": "mole", "Rosa": "owl", "Tom": "fox"}
-"""The persons and their kinds. There are few, so that a small model meets each one often enough."""
+"""The people and their kinds. There are only a few, so that a small model meets each one often enough."""
 GIRLS = ("Greta", "Mila", "Rosa")
 THINGS = {"ball": "blue", "bell": "golden", "boat": "little", "drum": "old", "hat": "striped", "kite": "red"}
 FOODS = {"cake": "big", "melon": "sweet", "pie": "warm"}

@@ -4,8 +4,8 @@
 
 `Attention` is an ordinary `nn.Module`, whose input and output both have the shape (batch, token, d_model). Here it is
 combined with PyTorch's layers in a small classifier. It uses grouped queries and rotary positions, but no causal mask.
-The classifier learns whether a row of symbols contains the same symbol twice in succession, which no single token
-reveals.
+The classifier learns to tell whether a row of symbols contains the same symbol twice in succession, which no single
+token reveals.
 """
 
 from __future__ import annotations

@@ -27,10 +27,10 @@ from companion.transformer import Memory, Transformer
 
 @dataclass(frozen=True)
 class Beam:
-    """A continuation and its log-probability: the sum over its tokens of ln p(token | preceding tokens).
+    """A continuation and its log-probability, the sum of ln p(token | preceding tokens) over its tokens.
 
-    A stop token counts; a token forced by `Rules.last` adds nothing. If other rules forbid tokens, p is still the
-    model's own probability, and the probability of the forbidden tokens is not redistributed.
+    The sum includes a stop token; a token forced by `Rules.last` adds nothing to it. If other rules forbid tokens, p is
+    still the model's own probability, and the probability of the forbidden tokens is not redistributed.
     """
 
     tokens: tuple[int, ...]
@@ -39,7 +39,7 @@ class Beam:
 
 @dataclass(frozen=True)
 class Search:
-    """Settings of `beam_search`, with its argument names. A width of 1 means that no search takes place."""
+    """Settings of `beam_search`, one field for each argument. A width of 1 means that no search takes place."""
 
     width: int
     length_penalty: float = 1.0
@@ -66,28 +66,28 @@ def beam_search(
     The continuations of a prompt are sorted, with the best one first.
 
     At every step, each live candidate is extended by every possible token. The `width` most probable extensions that
-    have not ended stay alive. A candidate that ends (with a `stop` id, or because it was the last step) is stored if it
-    is among the `width` most probable of its step and among the `width` best that have ended so far. The score of an
+    have not ended stay alive. A candidate that ends (with a `stop` id, or because this was the last step) is stored if
+    it is among the `width` most probable of its step and among the `width` best that have ended so far. The score of an
     ended candidate is log_probability / length^length_penalty, where the length is the number of new tokens, including
     the stop id.
 
-    The cost is one pass over the sources and one over the prompts, and then in each step a one-token pass for each live
+    The cost is one pass over the sources, one over the prompts, and then, at each step, a one-token pass for each live
     candidate.
 
     Args:
         prompts, source, start, max_new_tokens, stop, rules, until: as in `companion.generation.generate.generate`.
-        width: number of candidates. 1 is greedy decoding (for length_penalty = 0). A width large enough for every
+        width: number of candidates. 1 is greedy decoding (for length_penalty = 0). A width large enough to hold every
             possible continuation always finds the best one; with smaller widths, a prefix that drops out early is lost,
             even if it has the best continuation.
         length_penalty: 0 compares the probabilities themselves, which favors short texts; 1 compares the mean
             log-probabilities per token. (Wu et al. 2016, eq. 14 divide by ((5 + length) / 6)^alpha instead;
-            `transformers` and we do not.)
+            `transformers` and this function do not.)
         early_stopping: when a prompt's search may end before the last step; it never ends before `width` candidates
             have ended.
             `True`: as soon as `width` candidates have ended. `False`: when the best live candidate, at its current
-            length, does not score higher than the worst ended one. `"never"`: when it could not score higher at any
-            length, which for length_penalty > 0 is judged at max_new_tokens. For length_penalty <= 0 the last two are
-            the same.
+            length, does not score higher than the worst ended one. `"never"`: when that candidate could not score
+            higher at any length; for length_penalty > 0, this is judged at max_new_tokens. For length_penalty <= 0, the
+            last two settings are equivalent.
 
     Raises:
         ValueError: if the width is below 1 or too large for memory, the length_penalty is not finite or overflows,
@@ -132,7 +132,7 @@ def beam_search(
                     f"logits at step {step}: expected finite values, but some weights of the model are not finite"
                 )
             parents: list[int] = []
-            first = 0  # row of the prompt's most probable candidate; its other candidates follow
+            first = 0  # row of the prompt's most probable candidate; the prompt's other candidates follow
             for search in searches:
                 candidates = [
                     (beam.log_probability + score, place, token)
@@ -260,8 +260,8 @@ class _Search:
             return False
         if self.early_stopping is True:
             return True
-        # The sum of log-probabilities only falls. Divided by a power of the length, it gives the best score where that
-        # power is largest: at the last step if the penalty is positive.
+        # The sum of log-probabilities only falls. Dividing the sum by a power of the length gives the best score where
+        # that power is largest, which is the last step if the penalty is positive.
         hopes = self.early_stopping == "never" and self.length_penalty > 0
         worst = self.ended[-1]
         return self._worth(best, self.steps if hopes else len(best.tokens)) <= self._worth(worst, len(worst.tokens))

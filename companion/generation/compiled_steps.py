@@ -54,7 +54,7 @@ def keep_programs() -> Path | None:
 
     The next process finds the programs there and does not have to wait for tracing and compilation. PyTorch's own cache
     is a temporary folder, which does not survive a restart of the machine, and it stores only the compiler's output, so
-    that every process has to trace again.
+    every process has to trace again.
 
     If `TORCHINDUCTOR_CACHE_DIR` is set, that folder is used instead.
 
@@ -199,15 +199,15 @@ class Programs:
         file = self.folder / name / "step.pt2"
         program = _read(file)
         if program is None:
-            with suppress(Exception):  # whatever PyTorch's reason, the step can still be compiled in the usual way
+            with suppress(Exception):  # whatever the error is, the step can still be compiled in the usual way
                 _make(file, _Step(self.model, list(self.weights), cache, memory), given, free)
                 program = _read(file)
         return program
 
 
 def _usual(model: Transformer) -> bool:
-    """Return whether `_name` determines the model's code, that is, the model has no hooks and no parts from other
-    packages."""
+    """Return whether `_name` determines the model's code, that is, whether the model has no hooks and no parts from
+    other packages."""
     return all(
         type(module).__module__.startswith(("companion.", "torch.nn."))
         and not module._forward_hooks
@@ -275,7 +275,7 @@ def _read(file: Path) -> Program | None:
                 return None
         # the public function does the same, but loads the compiler first
         return torch._C._aoti.AOTIModelPackageLoader(str(file), "model", False, 1, -1).run
-    except Exception:  # whatever the reason, the program is compiled again
+    except Exception:  # whatever the error is, the program is compiled again
         return None
 
 
@@ -313,7 +313,7 @@ def _make(file: Path, step: nn.Module, given: list[Tensor], free: list[int | Non
         traced = _traced(step, given, free)
         from torch._inductor import aoti_compile_and_package
 
-        # Precompiling PyTorch's headers takes longer than it saves over six programs.
+        # Precompiling PyTorch's headers takes more time than it saves over six programs.
         alone = {"aot_inductor.precompile_headers": False}
         aoti_compile_and_package(traced, package_path=f"{made}/{file.name}", inductor_configs=alone)
         folder.mkdir(exist_ok=True)

@@ -33,10 +33,10 @@ class Lookup:
     """Prompt lookup: propose the tokens that followed an earlier occurrence of the text's last tokens.
 
     It finds the longest run of tokens at the end of the text, up to `longest`, that also occurs earlier in the text,
-    and proposes what followed its latest earlier occurrence. If that occurrence is so recent that what followed it
-    reaches the end of the text, the proposal repeats in a cycle.
+    and proposes what followed its latest earlier occurrence. If fewer tokens than requested follow that occurrence, the
+    proposal repeats them in a cycle.
 
-    An instance remembers where runs occur, so a call takes no longer for a longer text. Use one instance per growing
+    An instance remembers where runs occur, so calls do not slow down as the text grows. Use one instance per growing
     text.
     """
 

@@ -46,8 +46,8 @@ def generate(
     Args:
         model: a decoder or an encoder-decoder.
         prompts: token ids of each row; rows may differ in length. They are read in one batch, padded on the right.
-        source: for an encoder-decoder, the token ids of each row's source, also of unequal lengths. They are encoded
-            once, in one batch; each row depends only on its own source.
+        source: for an encoder-decoder, the token ids of each row's source; sources may differ in length too. They are
+            encoded once, in one batch; each row depends only on its own source.
         start: for an encoder-decoder, the id that begins every target, in place of `prompts`.
         max_new_tokens: maximum number of steps. `None` means until the longest row fills `model.config.context`.
         sampling: how to choose the next token. `None` means `Sampling()`, the model's own distribution.
@@ -63,7 +63,7 @@ def generate(
         compile: whether to compile the decode step. Attention then reads the cache in multiples of 64 slots, so that
             there are few different shapes, and one or two compilations suffice for a text of any length. With experts,
             unless they are computed by the `"grouped"` implementation, there is one compilation for each new routing,
-            up to PyTorch's limit. A compilation takes from seconds to a minute. Unless
+            up to PyTorch's limit. Compilation takes anywhere from a few seconds to a minute. Unless
             `companion.generation.compiled_steps` stores the programs, compilation is only worthwhile for long
             continuations or for many of them.
         weights: the format of the weights that decode steps read (`companion.quantization.weights`): fp32, fp16, bf16,
@@ -79,7 +79,7 @@ def generate(
             the same.
 
     Yields:
-        A list with one entry per prompt for each step, until every row has stopped.
+        At each step, a list with one entry per prompt, until every row has stopped.
 
     Raises:
         NotFinite: while running, if the model's logits are not finite.

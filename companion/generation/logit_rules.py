@@ -38,11 +38,11 @@ class Rules:
     Args:
         never: ids that are never chosen (in `transformers`: `bad_words_ids` of one token each, `suppress_tokens`).
             Marian's models need this for their padding id, which also begins every target.
-        min_new_tokens: number of tokens before the first stop id is allowed (it has the same name in `transformers`).
+        min_new_tokens: number of tokens that must be written before a stop id is allowed (same name in `transformers`).
         last: the id that the last permitted step writes if the text has not stopped by then (`forced_eos_token_id`). It
             takes precedence over all other rules.
-        repetition_penalty: scores of tokens already in the text, prompt included, are divided by it if they are
-            positive and multiplied by it if they are negative (Keskar et al. 2019, section 4.1); 1 has no effect.
+        repetition_penalty: positive scores of tokens that are already in the text or its prompt are divided by this
+            number, and negative ones are multiplied by it (Keskar et al. 2019, section 4.1); 1 has no effect.
         no_repeat: no n-gram of this length that is already in the text, prompt included, is written again
             (`no_repeat_ngram_size`; Paulus et al. 2018, section 2.5); 0 has no effect.
         renormalised: whether the probabilities of the remaining tokens are renormalized to sum to one
@@ -89,7 +89,7 @@ class Rules:
     ) -> Float[Tensor, "batch vocab"]:
         """Return the scores of the tokens at one step, with -inf for those that are not allowed.
 
-        A forced token has score 0 and all others -inf, so that it adds nothing to a sum of log-probabilities. If the
+        A forced token has score 0, so that it adds nothing to a sum of log-probabilities; all others have -inf. If the
         scores are not finite, the forced token's score is NaN, so that the caller notices this at forced steps too.
 
         Args:

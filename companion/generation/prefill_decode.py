@@ -119,7 +119,7 @@ def read_rows(
 
 
 def stretched_after(model: Transformer) -> int | None:
-    """Return the text length in tokens beyond which cached keys have the wrong rotation; `None` if they never do.
+    """Return the text length in tokens beyond which cached keys have the wrong rotation, or `None` if there is none.
 
     With longrope this length is C (`companion.config.model.RotaryScaling`): a text that grows beyond C has to be read
     again.
@@ -173,8 +173,8 @@ def _compiled() -> Callable[..., tuple[Tensor, KVCache]]:
     step = torch.compile(decode)
 
     def run(*given: Any) -> tuple[Tensor, KVCache]:
-        # A Python number is traced as a constant, and again as a variable when it changes. This number is sure to
-        # change.
+        # A Python number is first traced as a constant, and traced again as a variable when it changes. This number is
+        # sure to change.
         with torch.compiler.config.patch(dynamic_sources=r"L\['cache'\]\.filled"):  # type: ignore[attr-defined]
             return step(*given)
 

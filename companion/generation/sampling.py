@@ -48,7 +48,7 @@ def temperature(logits: Float[Tensor, "*batch vocab"], t: float) -> Float[Tensor
         return top_k(logits, 1)
     if t < 1e-6:  # every quotient except the largest logit's could be infinite
         logits, t = logits - logits.amax(-1, keepdim=True), max(t, finfo(logits.dtype).tiny)
-    return logits / min(float(t), finfo(logits.dtype).max)  # a larger t is infinite, and -inf / t is NaN
+    return logits / min(float(t), finfo(logits.dtype).max)  # a larger t would become infinite, and -inf / inf is NaN
 
 
 def top_k(logits: Float[Tensor, "*batch vocab"], k: int) -> Float[Tensor, "*batch vocab"]:
@@ -68,7 +68,7 @@ def top_k(logits: Float[Tensor, "*batch vocab"], k: int) -> Float[Tensor, "*batc
 
 
 def top_p(logits: Float[Tensor, "*batch vocab"], p: float) -> Float[Tensor, "*batch vocab"]:
-    """Restrict logits to the most probable tokens, as few as reach a total probability of p (nucleus sampling).
+    """Keep the smallest set of most probable tokens whose total probability reaches p (nucleus sampling).
 
     The token that brings the sum to p is included, so at least one always remains; all others become -inf (Holtzman et
     al. 2020, section 3.1).
@@ -104,9 +104,9 @@ def min_p(logits: Float[Tensor, "*batch vocab"], p: float) -> Float[Tensor, "*ba
 
 
 def _rule(default: Any, help: str, *, left_out: Any) -> Any:
-    """Define a field with the help text of its flag and the value to use if a published folder omits it.
+    """Define a field, with the help text of its flag and the value to use if a published folder omits the field.
 
-    That value follows the released code.
+    That value is the default of the released code.
     """
     return field(default=default, metadata={"help": help, "left_out": left_out})
 
@@ -160,5 +160,5 @@ class Sampling:
 
 
 def released() -> Sampling:
-    """Return the settings that apply to a published folder without any: the defaults of `transformers`."""
+    """Return the settings for a published folder that has none of its own: the defaults of `transformers`."""
     return Sampling(**{f.name: f.metadata["left_out"] for f in fields(Sampling)})

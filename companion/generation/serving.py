@@ -52,11 +52,11 @@ State = Literal["waiting", "running", "done", "cancelled", "failed"]
 BLOCK = 16
 """Tokens per block. A text wastes half a block on average, and a block table has one entry per block."""
 BUDGET = 512
-"""Maximum tokens per step: enough for many to share each reading of the weights, but few enough for short steps."""
+"""Maximum tokens per step: enough for many to share one reading of the weights, but few enough to keep steps short."""
 
 
 class Written(NamedTuple):
-    """A token that a step has written, the number of its text, and whether the token was the text's last one."""
+    """A token written by a step, with the number of its text and whether it is the last token of that text."""
 
     number: int
     token: int
@@ -79,7 +79,7 @@ class Handle:
         (self._text,) = request.texts()
         self._text.row = number
         self._settled = True  # whether its last token was checked and did not end the text
-        self._held = 0  # number of tokens of the text in the pool
+        self._held = 0  # number of the text's tokens that are in the pool
         self._blocks: list[int] = []
         self._numbers: list[int] = []  # for each full block of the text, the number of the prefix ending with it
         self._place = 0  # index of the recurrent state of the text
@@ -568,7 +568,7 @@ def _why(handle: Handle, logits: Float[Tensor, "vocab"]) -> ValueError:
 
 
 def _alike(chunks: Sequence[_Chunk]) -> list[list[_Chunk]]:
-    """Group chunks that can be read together: they use the same weights, and none is more than half padding."""
+    """Group chunks that can be read together because they use the same weights and none is more than half padding."""
     groups: list[list[_Chunk]] = []
     for chunk in sorted(chunks, key=lambda chunk: (chunk.prompt, chunk.tokens)):
         if groups and groups[-1][0].prompt == chunk.prompt and chunk.tokens < 2 * groups[-1][0].tokens:
@@ -579,7 +579,7 @@ def _alike(chunks: Sequence[_Chunk]) -> list[list[_Chunk]]:
 
 
 def _bits(weight: Tensor) -> int:
-    """Return the sum of a tensor's bits read as integers, which almost certainly changes if an element changes."""
+    """Return a checksum of a tensor, which is the sum of its elements with their bits read as integers."""
     whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}.get(weight.element_size())
     numbers = weight.detach().contiguous()
     return int((numbers if whole is None else numbers.view(whole)).sum(dtype=torch.int64))

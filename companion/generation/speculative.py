@@ -10,8 +10,8 @@ model itself draws at their positions. The text is then the same as without a dr
 token that a draft model has drawn from its distribution q is accepted with probability min(1, p / q), where p is the
 large model's distribution. The first rejected token is redrawn from max(0, p - q) (Leviathan et al. 2023, algorithm 1;
 Chen et al. 2023). The same seed then gives a different text, but from the same distribution. `Sampling` and the rules
-apply to both p and q. Both statements are true up to the last digits of the logits, which may depend on the number of
-tokens in a pass.
+apply to both p and q. All of this is true up to the last digits of the logits, which may depend on the number of tokens
+in a pass.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from companion.transformer import Memory, Transformer
 
 @dataclass
 class _Row:
-    """Text being written. `ids` are the tokens that the model sees; the first `given` of them are the prompt."""
+    """A text being written. `ids` are the tokens that the model sees; the first `given` of them are the prompt."""
 
     ids: list[int]
     given: int
@@ -379,7 +379,7 @@ def _keep(
 
 
 def _as_drawn(drawn: Sequence[int], proposed: Sequence[int]) -> tuple[int, int]:
-    """Return how many proposed tokens equal the tokens drawn at their positions, and the token drawn after these."""
+    """Return how many proposed tokens equal the tokens drawn at their positions, and the token drawn after them."""
     accepted = 0
     while accepted < len(proposed) and proposed[accepted] == drawn[accepted]:
         accepted += 1
@@ -399,7 +399,7 @@ def verdict(
     q(x) min(1, p(x) / q(x)) = min(p, q), and the rest of p, max(0, p - q), has the probability of a rejection.
 
     Args:
-        p: the model's probabilities at each proposed token, and after the last.
+        p: the model's distributions at the position of each proposed token, and after the last one.
         q: the distributions that the proposed tokens were drawn from.
         proposed: the proposed tokens.
         uniform: random numbers in [0, 1), one for each row of p. The last number draws the token that follows; each of
@@ -408,6 +408,6 @@ def verdict(
     for place, token in enumerate(proposed):
         if not uniform[place] * float(q[place][token]) < float(p[place, token]):
             left = (p[place] - q[place]).clamp(min=0)
-            # If rounding leaves nothing, p and q are the same.
+            # If nothing is left after rounding, p and q are the same.
             return place, int(pick(left[None] if float(left.sum()) > 0 else p[place : place + 1], uniform[-1:]))
     return len(proposed), int(pick(p[-1:], uniform[-1:]))

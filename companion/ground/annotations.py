@@ -39,7 +39,7 @@ _NO_SIZES: Mapping[str, int] = {}
 
 
 class _Here(threading.local):
-    """Thread-local flag that is set while a thread is inside a function that is `checked`."""
+    """Thread-local flag that is set while a thread is inside a `checked` function."""
 
     def __init__(self) -> None:  # a compiler could not follow an attribute of the class
         self.inside = False
@@ -233,7 +233,8 @@ def _axes(axes: tuple[str, ...], ones: str = " or 1 in any axis") -> str:
 
 
 def _look_at_axes(name: str, tensor: Tensor, axes: tuple[str, ...], sizes: dict[str, tuple[int, str]]) -> None:
-    """Raise `ValueError` unless the tensor has these axes, with the sizes that named axes have elsewhere."""
+    """Raise `ValueError` unless the tensor has these axes, and each named axis has the same size as in other
+    arguments."""
     shape = tuple(tensor.shape)
     pairs = _paired(axes, shape)
     if pairs is None:
@@ -263,7 +264,7 @@ def _look_at_axes(name: str, tensor: Tensor, axes: tuple[str, ...], sizes: dict[
 
 
 def _is_some(axis: str) -> bool:
-    """Return whether an axis name matches any number of axes."""
+    """Return whether an axis name, such as `*batch`, can match zero or more axes."""
     return axis.startswith(("*", "..."))
 
 

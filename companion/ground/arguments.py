@@ -3,9 +3,9 @@
 The user gets a clear message instead of meaningless results or an error from deep inside PyTorch.
 
 Shapes and dtypes are known without waiting for the device, and are always checked. Whether an id is in range, however,
-depends on the contents of a tensor. On the CPU, the look-up itself detects this at no cost. On a GPU, the device checks
-them without making Python wait, so the error is a `RuntimeError` that appears at a later call; its message still says
-what was wrong. `generate` and `beam_search` take prompts as lists and check them on any device.
+depends on the contents of a tensor. On the CPU, the look-up itself detects a wrong id at no cost. On a GPU, the device
+checks the ids without making Python wait, so the error is a `RuntimeError` that appears at a later call; its message
+still says what was wrong. `generate` and `beam_search` take prompts as lists and check them on any device.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 
 
 def columns(most: int = WIDTH) -> int:
-    """Return the columns available for a line: the smaller of `most` and the terminal's width, but at least 30."""
+    """Return the number of columns for a line: the smaller of `most` and the terminal's width, but at least 30."""
     return max(min(shutil.get_terminal_size().columns, most), 30)
 
 

@@ -19,7 +19,8 @@ class OutOfTime(BaseException):
 
 @contextmanager
 def at_most(seconds: float) -> Iterator[None]:
-    """Raise `OutOfTime` in a block that runs for too long, where this is possible (in the main thread, not on Windows).
+    """Raise `OutOfTime` in a block that runs for too long, where this is possible (in the main thread, but not on
+    Windows).
 
     Processor time is measured rather than elapsed time, so that a right answer does not fail because the machine is
     busy.

@@ -105,7 +105,7 @@ def started(things: Iterable[T], what: str) -> Iterator[T]:
 
 @contextmanager
 def loading(package: str) -> Iterator[None]:
-    """Show with `waiting` that this package is being imported, if its first import happens in the `with` block.
+    """Use `waiting` to show that this package is being imported, if its first import happens in the `with` block.
 
     Importing PyTorch takes two seconds on an idle machine and 15 seconds on a busy one. Commands import PyTorch late
     and in different places, so the import itself shows the message.

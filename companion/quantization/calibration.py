@@ -53,9 +53,9 @@ class Calibrated:
     Attributes:
         tokens: number of tokens read.
         layers: number of layers rounded.
-        plain: relative output error of rounding to the nearest level: the sum of |W' x - W x|^2 over that of |W x|^2,
-            averaged over the layers.
-        chosen: the same for the chosen levels.
+        plain: relative output error of rounding to the nearest level: the sum of |W' x - W x|^2 divided by the sum of
+            |W x|^2, averaged over the layers.
+        chosen: the same error for the chosen levels.
     """
 
     tokens: int

@@ -30,8 +30,8 @@ from companion.quantization.rounding import GROUP, FourBits, in_eight_bits, in_f
 HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
 LARGEST_FP16 = torch.finfo(torch.float16).max
 LEVELS = 63
-"""Number of levels on either side of zero in each of the two digits into which the input of an int8 product is split.
-With 7 bits, sums of two products stay below 2^15, above which processors without integer dot products would saturate.
+"""The input of an int8 product is split into two digits, each with this many levels on either side of zero. With 7
+bits, sums of two products stay below 2^15, above which processors without integer dot products would saturate.
 """
 
 
@@ -103,7 +103,7 @@ class Product(nn.Module):
     def is_of(self, weights: Sequence[Tensor]) -> bool:
         """Return whether this product was computed from weights with exactly these elements.
 
-        All elements are read, because some ways of changing a parameter leave no trace, for example fused optimizers.
+        All elements are read, because some ways of changing a parameter, such as a fused optimizer, leave no trace.
         """
         if self.numbers is None:
             return self.mark == mark_of(weights)
@@ -241,7 +241,7 @@ def _packed_bf16(weight: Tensor) -> Made:
 
 
 def _numpy_fp32(weight: Tensor) -> Made:
-    """Use a dot product for each row of the matrix, which reads it sequentially; for many rows of x use PyTorch.
+    """Use one dot product per row of the matrix, which is then read sequentially; for many rows of x, use PyTorch.
 
     `np.vecdot` always uses one thread.
     """
@@ -261,15 +261,15 @@ def _numpy_fp32(weight: Tensor) -> Made:
 FEW = 6
 """Number of rows up to which dot products are faster. Each row reads the matrix again, mostly from the CPU caches."""
 BLOCK = 2**22
-"""Number of elements in a block of memory (16 MB). From 4 MB on NumPy asks Linux for pages of 2 MB, which makes reading
-10 to 20 % faster.
+"""Number of elements in a block of memory (16 MB). For blocks of 4 MB or more, NumPy asks Linux for pages of 2 MB,
+which makes reading 10 to 20 % faster.
 """
 _block: tuple[ref[np.ndarray], int] | None = None
 _cutting = Lock()
 
 
 def _in_large_pages(weight: Float[Tensor, "out d_in"]) -> np.ndarray:
-    """Copy a weight; small ones share a block of memory, which lives as long as any of them."""
+    """Copy a weight; small weights share a block of memory, which lives as long as any of them."""
     global _block
     size = weight.numel()
     with _cutting:
@@ -292,7 +292,7 @@ def _packed_int8(weight: Tensor) -> Made:
     levels, scale = in_eight_bits(weight)
     zeros = torch.zeros(len(scale), dtype=torch.long)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch will remove such tensors; then the plain kernel is used
+        warnings.simplefilter("ignore")  # a later PyTorch will lack such tensors; the plain kernel is then used
         whole = torch._make_per_channel_quantized_tensor(levels, scale.double(), zeros, 0)
     matrix = torch.ops.quantized.linear_prepack(whole, None)
     product: Any = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
@@ -326,7 +326,7 @@ def _packed_int8(weight: Tensor) -> Made:
         # The value of one unit of the first and of the second digit, (digit, row, 1).
         level = torch.addcmul(least, torch.linalg.vector_norm(x, float("inf"), -1, keepdim=True), digits)
         whole = x / level
-        # The kernel rounds, so the second digit keeps only the rounding error of the first.
+        # The kernel rounds, so the second digit contains only the rounding error of the first.
         whole[1].sub_(whole[0].round(), alpha=2 * LEVELS)
         sums = product(whole.view(2 * rows, width), 1.0, LEVELS + 1, matrix).view(2, rows, -1)
         return torch.bmm(level.permute(1, 2, 0), sums.transpose(0, 1)).squeeze(1)

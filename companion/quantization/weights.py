@@ -63,8 +63,7 @@ PAYS_FROM_WEIGHTS = 2**20
 
 
 class PackedLinear(nn.Module):
-    """Quantized or repacked replacement of a linear layer. The replacement shares the weight, the bias and the hooks of
-    that layer.
+    """Quantized or repacked replacement for a linear layer. It shares the weight, the bias and the hooks of that layer.
 
     Attributes:
         product: the product of this layer, or of several layers that read the same x.
@@ -80,7 +79,7 @@ class PackedLinear(nn.Module):
         self.out_features, self.in_features = weight.shape
         self.of = (
             weight,
-        )  # in a tuple it is not a parameter of this module; otherwise programs would request it without reading it
+        )  # in a tuple it is not a parameter of this module; otherwise it would be an unused input of compiled programs
         self.bias = None if layer is None else layer.bias
         self.product, self.place = product, place
 
@@ -312,8 +311,8 @@ def _share_hooks(part: nn.Module, other: nn.Module) -> None:
 def _with(module: nn.Module, forms: Mapping[nn.Module, nn.Module], *, quick: bool) -> nn.Module:
     """Return a copy of the module in evaluation mode with some of its parts replaced.
 
-    The copy shares parameters, buffers and hooks, including later ones. A part that occurs twice in the module is also
-    a single object that occurs twice in the copy.
+    The copy shares parameters, buffers and hooks, including later ones. A part that is used twice in the module is a
+    single object in the copy too.
     """
     made = dict(forms)
 
@@ -379,6 +378,7 @@ def products_of(model: Transformer) -> dict[Product, int]:
 
 
 def largest_change(model: Transformer, weights: Weights, tokens: Int[Tensor, "batch token"]) -> float:
-    """Return the largest absolute change of a logit, for these tokens, between the model and its `prepared` copy."""
+    """Return the largest absolute difference between a model's logits and those of its `prepared` copy for these
+    tokens."""
     with torch.inference_mode():
         return float((prepared(model, weights)(tokens).logits - model(tokens).logits).abs().max())

@@ -41,8 +41,8 @@ def _twice(forward: Callable[..., Any]) -> Callable[..., Any]:
 def _contexts() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
     """Return the contexts for the first run and for the repetition.
 
-    Some modes that are active now, which draw random numbers for several processes or choose kernels, are no longer
-    active in the backward pass. Therefore the repetition enters them again.
+    Some modes that are active now, such as those that draw random numbers for several processes or choose kernels, are
+    no longer active in the backward pass. Therefore the repetition enters them again.
     """
     modes = (_get_current_dispatch_mode(), _get_current_function_mode())
     return nullcontext(), _within([mode for mode in modes if mode is not None])

@@ -6,7 +6,7 @@
         step-00001000/            the last
             model.safetensors, config.json     what `companion.files.models.load_model` reads; for a run that trains
                                                adapters, only these: adapter_model.safetensors, adapter_config.json
-            optimizer.safetensors              both moments and the count of every parameter, or its momentum
+            optimizer.safetensors              both moments and the step count of every parameter, or its momentum
             state.json                         updates done, its score, which checkpoint is the best, checksums
 
 A checkpoint is written into a hidden folder, flushed to disk, and renamed. Only then are older checkpoints hidden and

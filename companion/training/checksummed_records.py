@@ -25,12 +25,13 @@ include."""
 
 
 def checksum_of(record: Mapping[str, Any]) -> str:
-    """Return the digest that a run's other files include, given its run.json."""
+    """Return the digest that a run's other files include, given the contents of its run.json."""
     return str(record.get(SEAL, record[DIGEST]))
 
 
 class Record(dict[str, Any]):
-    """Fields of a run's file. Accessing a missing field raises a `ValueError` that names the file and the field."""
+    """Fields in one of a run's files. Accessing a missing field raises a `ValueError` that names the file and the
+    field."""
 
     def __init__(self, fields: Mapping[str, Any], path: Path) -> None:
         super().__init__(
@@ -43,7 +44,7 @@ class Record(dict[str, Any]):
 
 
 def checksummed(fields: Mapping[str, Any], run: str = "") -> dict[str, Any]:
-    """Return the fields, including their digest. `run` is the digest of the run that the fields belong to."""
+    """Return the fields with their digest added. `run` is the digest of the run that the fields belong to."""
     return {**fields, DIGEST: _digest(fields, run)}
 
 

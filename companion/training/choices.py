@@ -25,7 +25,7 @@ def log_likelihoods(
     """Return the log-likelihood, in nats, of each choice as a continuation of its prompt.
 
     The log-likelihood is the sum of the log-probabilities of the choice's tokens, each given the prompt and the tokens
-    before it. The log-likelihood of a choice is therefore never above that of another choice that is a prefix of it. To
+    before it. If one choice is a prefix of another, the longer one therefore never has the higher log-likelihood. To
     compare choices of different lengths, divide by their number of tokens or bytes, or subtract their log-likelihoods
     after a prompt that lacks the question.
 

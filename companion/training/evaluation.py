@@ -28,7 +28,7 @@ class Evaluation:
 
     @property
     def bits_per_byte(self) -> float:
-        """Loss in bits per byte of text (see `losses.bits_per_byte`), which can be compared between tokenizers."""
+        """Loss in bits per byte of text (see `losses.bits_per_byte`), which can be compared across tokenizers."""
         return bits_per_byte(self.nats, self.bytes)
 
     @property

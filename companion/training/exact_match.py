@@ -43,7 +43,8 @@ class ExactMatch:
 
     @classmethod
     def of(cls, answers: Iterable[tuple[int, bool]]) -> ExactMatch:
-        """Count answers, given as pairs (digits, whether it is right). Raises `ValueError` if there are no answers."""
+        """Count answers, given as pairs (digits, whether the answer is right). Raises `ValueError` if there are no
+        answers."""
         counts: dict[int, tuple[int, int]] = {}
         for digits, right in answers:
             before = counts.get(digits, (0, 0))

@@ -107,7 +107,7 @@ class TrainingConfig(Learning):
         schedule: how the rate falls after the peak. `"cosine"` (half a cosine) and `"linear"` fall to `min_lr_ratio` of
             the peak at the last update; `"inverse_sqrt"` falls with the inverse square root of the update; `"wsd"`
             stays at the peak, and falls to `min_lr_ratio` of it only in the last updates.
-        decay_share: for `"wsd"`, fraction of the updates in which the rate falls.
+        decay_share: for `"wsd"`, fraction of the updates during which the rate falls.
         decay_shape: for `"wsd"`, how the rate falls: `"linear"` or `"1-sqrt"`.
         width_base: d_model of a narrower model for which the rate was tuned; the rate of hidden matrices is then scaled
             (see `mup`, whose `wide_model` makes the model). By default, all parameters have the same rate.

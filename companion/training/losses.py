@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Limits(NamedTuple):
-    """The maximum number of logits whose cross-entropy is computed at once, and the sizes of chunks beyond that number.
+    """The maximum number of logits whose cross-entropy is computed at once, and the chunk sizes used above that number.
 
     Attributes:
         whole: maximum number of logits that are processed without chunks.
@@ -41,7 +41,7 @@ class Limits(NamedTuple):
 ON_CPU = Limits(whole=2**22, chunk=2**18)
 """On a CPU, a chunk of 1 MB in fp32 stays in a core's cache; for logits of 16 MB or more, chunks halve the time."""
 ELSEWHERE = Limits(whole=2**26, chunk=2**24, made=2**28)
-"""Limits memory to 256 MB in fp32 at once, and to 512 MB of logits in bf16."""
+"""On other devices, these values limit memory to 256 MB of fp32 logits, or 512 MB of bf16 logits from the head."""
 
 
 Batch = tuple[Tensor, ...]
@@ -346,10 +346,10 @@ def packed_next_token_loss(
         tokens: input ids.
         places: the position of each token in its own document, counted from 0, or `PADDING` where there is no token.
         targets: the id after each token, or `IGNORE`.
-        hide: with `"documents"`, a token only sees its own document, at its position there, so that its logits are the
-            same as for the document by itself; otherwise it also sees the documents before its own. With `"padding"`,
-            the model gets a padding mask, so that routing statistics do not count padding. No token can see the padding
-            in any case, because it comes last.
+        hide: with `"documents"`, a token only sees its own document, with positions counted within it, so that its
+            logits are the same as for the document by itself; otherwise it also sees the documents before its own. With
+            `"padding"`, the model gets a padding mask, so that routing statistics do not count padding. No token can
+            see the padding in any case, because it comes last.
         smoothing, later: as in `next_token_loss`.
     """
     real = places != PADDING

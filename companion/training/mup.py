@@ -9,9 +9,10 @@ outputs of every layer by the same amount in both models, if
     those whose outputs do not grow (router)    variance over m            1 / m
     gains, biases                               unchanged                  unchanged
 
-where d_0 is the narrow model's d_head. Muon's steps, whose largest singular value is 0.2 sqrt(d_model) times the rate
-instead of d_model times, are scaled by 1 / sqrt(m) instead of 1 / m. Weight decay is multiplied by the same factor that
-divides the rate, so that each update shrinks the weights by the same amount.
+where d_0 is the narrow model's d_head. The largest singular value of a Muon step is 0.2 sqrt(d_model) times the rate,
+whereas that of an AdamW step is about d_model times the rate, so Muon's steps are scaled by 1 / sqrt(m) instead of 1 /
+m. Weight decay is multiplied by the factor by which the rate is divided, so that each update shrinks the weights by the
+same amount.
 
 Changes to the forward pass use existing fields of `ModelConfig` (`score_width`, `logit_divisor`), and at m = 1 nothing
 changes. This assumes that d_ff and heads * d_head grow with d_model. If `d_head` is given, the narrow model has the
@@ -53,7 +54,7 @@ def wide_config(config: ModelConfig, width_base: int) -> ModelConfig:
     if attention.d_head is None:
         attention = replace(attention, score_width=width * wider)
     ends = replace(ends, logit_divisor=ends.logit_divisor * wider)
-    if ends.scaled:  # scaled by the square root of the width, and so too large
+    if ends.scaled:  # scaled by the square root of the width, and therefore too large
         ends = replace(ends, scaled=False, rounded=False, multiplier=math.sqrt(width_base))
     return replace(config, attention=attention, embedding=ends)
 

@@ -24,7 +24,7 @@ def decayed(model: nn.Module) -> set[str]:
 
     Gains and biases do not decay, because their size is not a measure of complexity. Neither do lookup tables (token
     and position embeddings, a head tied to them, relative positions): AdamW decays at every update, and a row whose
-    token did not occur has no gradient to counteract it.
+    token did not occur has no gradient to counteract the decay.
     """
     tables = {
         id(module.weight) for module in model.modules() if isinstance(module, (nn.Embedding, Learned, RelativeBias))
@@ -102,15 +102,15 @@ def adamw(
 
 
 class MuonWithAdamW:
-    """Combine PyTorch's Muon, for the hidden matrices of a model, with AdamW, for everything else, in one optimizer.
+    """Combine PyTorch's Muon (for the hidden matrices of a model) and AdamW (for everything else) in one optimizer.
 
-    Muon (Jordan et al. 2024) stores a momentum of each matrix's gradients, M <- 0.95 M + 0.05 G. The step is along 0.05
-    G + 0.95 M after all singular values of this matrix have been moved close to 1. Moving them takes five iterations of
-    X <- a X + (b X X^T + c (X X^T)^2) X, which start from the matrix divided by its norm and use the coefficients (a,
-    b, c) = (3.4445, -4.7750, 2.0315). The step is steepest descent if the size of a step is measured by its largest
-    singular value (Bernstein and Newhouse 2024). Steps are multiplied by 0.2 sqrt(max(rows, columns)). Their elements
-    are then about as large as those of AdamW's steps, so both can share one learning rate and one decay (Liu et al.
-    2025, Moonlight, section 2.2).
+    Muon (Jordan et al. 2024) stores a momentum of each matrix's gradients, M <- 0.95 M + 0.05 G. The direction of the
+    step is 0.05 G + 0.95 M with all its singular values moved close to 1. Moving them takes five iterations of X <- a X
+    + (b X X^T + c (X X^T)^2) X, which start from the matrix divided by its norm and use the coefficients (a, b, c) =
+    (3.4445, -4.7750, 2.0315). The step is steepest descent if the size of a step is measured by its largest singular
+    value (Bernstein and Newhouse 2024). Steps are multiplied by 0.2 sqrt(max(rows, columns)). Their elements are then
+    about as large as those of AdamW's steps, so both can share one learning rate and one decay (Liu et al. 2025,
+    Moonlight, section 2.2).
 
     Matrices are used as the layers store them: queries, keys and values are three matrices, and the `up` and `down`
     projections of latents are one matrix each. Each expert has its own matrices, which are the slices of a stack

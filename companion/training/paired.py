@@ -10,7 +10,7 @@ from statistics import NormalDist
 
 @dataclass(frozen=True)
 class Paired:
-    """Counts of the questions that each of two models, both or neither answered correctly.
+    """Counts of the questions that both of two models, only one of them, or neither answered correctly.
 
     Attributes:
         both: Number of questions that both models answered correctly.

@@ -139,8 +139,8 @@ def policy_loss(
         reference: log-probabilities under the reference policy (see `divergence`), used if beta > 0.
         advantages: one per answer.
         scored: which tokens belong to the answers.
-        clip: the bound c; a ratio that is further than this from 1 brings no further gain (Schulman et al. 2017, eq.
-            7).
+        clip: the bound c; a ratio that differs from 1 by more than this brings no additional gain (Schulman et al.
+            2017, eq. 7).
         beta: weight of the KL divergence.
         lengths: `"answer"` divides by |o_i|, which makes long wrong answers cheap; `"constant"` divides by `longest`
             (Liu et al. 2025, Dr. GRPO).

@@ -68,7 +68,7 @@ class Run:
         device: the device of this process.
         parallel: the processes of the run.
         resume: the command line that resumes it.
-        task: what is learned.
+        task: the task that the model learns.
         record: the contents of `run.json`.
         trainer: the trainer, unless the run was already finished.
         finished: whether the run is finished and measured, so that nothing is left to train.
@@ -324,7 +324,7 @@ def _standing(folder: RunFolder) -> str:
 
 
 def _cut(settings: RunSettings, updates: int) -> str:
-    """Return a message if the warm-up is shortened because the run is short, or an empty text otherwise."""
+    """Return a message if the warm-up is shortened because the run is short, or an empty string otherwise."""
     warmup = cut_warmup(settings.warmup, updates)
     asked = settings.warmup != type(settings).warmup and settings.schedule != "inverse_sqrt"
     if not asked or warmup == settings.warmup:

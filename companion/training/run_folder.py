@@ -203,7 +203,7 @@ class RunFolder:
         write_atomic(self.path / "result.json", json.dumps(checksummed(result, self._digest()), indent=2) + "\n")
 
     def _digest(self) -> str:
-        """Return the digest of the run that its other files include, which is empty without run.json."""
+        """Return the digest that the run's other files include, or an empty string without run.json."""
         return checksum_of(self.record()) if self.exists else ""
 
     # Checkpoints
@@ -350,7 +350,7 @@ class RunFolder:
             os.truncate(self.path / "log.jsonl", kept)
 
     def _sync_log(self) -> None:
-        """Flush the log to disk, so that a power failure cannot leave it behind a checkpoint."""
+        """Flush the log to disk, so that the log is never older than a checkpoint, even after a power failure."""
         path = self.path / "log.jsonl"
         if path.exists():
             with writing(path, 0), open(path, "ab") as file:
@@ -377,7 +377,7 @@ def _digest(data: bytes) -> str:
 
 
 def newest_run(home: str | os.PathLike[str] = "runs", *, task: str | None = None) -> RunFolder:
-    """Return the most recently started run below `home`, of the given task or of any.
+    """Return the most recently started run below `home`, of the given task or of any task.
 
     Raises:
         ValueError: if there is no such run.

@@ -22,7 +22,7 @@ from companion.training.trainer import Diverged, Trainer, Update
 from companion.transformer import Transformer
 
 MOST_LOGGED = 2000
-"""Maximum number of updates in a log, evenly spaced; more cannot be told apart in a figure."""
+"""Maximum number of updates in a log, evenly spaced; more could not be told apart in a figure."""
 
 
 def fit(

@@ -96,7 +96,7 @@ def warmup_stable_decay(
     """Return the learning rate of the warmup-stable-decay schedule (Hu et al. 2024, MiniCPM, section 4).
 
     The rate rises linearly to `peak`, reached at update number `warmup`, stays there, and falls to `last` over the last
-    `share` of the updates. Before it falls, the rate does not depend on the length of the run, so runs of different
+    `share` of the updates. Before the fall, the rate does not depend on the length of the run, so runs of different
     lengths can branch off from a checkpoint in that phase.
 
     Args:

@@ -77,7 +77,7 @@ LONGEST_NAME = 100
 def flag(f: Field[Any]) -> str:
     """Return the flag of a setting without its dashes.
 
-    The flag is named like the field, unless Python does not allow the flag's name for a field.
+    The flag has the same name as the field, unless Python does not allow that name for a field.
     """
     return f.metadata["flag"] or f.name.replace("_", "-")
 
@@ -469,7 +469,7 @@ class TextSettings(Settings):
     def model_config(self, vocab: int) -> ModelConfig:
         """Return the configuration that the base class returns, with the multi-token-prediction heads added.
 
-        With `init_from`, the result is the configuration of the model that it names.
+        With `init_from`, the result is the configuration of the model that this setting names.
         """
         if self.init_from is not None:
             return self._begun(Path(self.init_from).expanduser()).with_(dropout=float(self.dropout))

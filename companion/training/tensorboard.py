@@ -56,7 +56,7 @@ class Board:
                 board._writer.close()
 
     def add(self, entry: Mapping[str, Any]) -> None:
-        """Write a line of the log."""
+        """Write one entry of the log to TensorBoard's files."""
         if self._writer is None:
             return
         kind = "train" if "loss" in entry else "held_out"

@@ -35,7 +35,7 @@ from companion.transformer import Transformer
 
 LARGE = 2**20
 """Minimum number of parameters for the faster, fused optimizer on a CPU. Smaller models, such as those of the lessons,
-use the plain one everywhere, so that printed results have the same digits.
+use the plain optimizer on every machine, so that printed results have the same digits.
 """
 
 
@@ -53,8 +53,8 @@ class Update:
         tokens: number of scored tokens.
         gradient_norm: norm before clipping.
         learning_rate: learning rate of this update.
-        effective_experts: the number for the layer with the least even load (see `RoutingStats`), or `None` without
-            experts.
+        effective_experts: effective number of experts in the layer with the least even load (see `RoutingStats`), or
+            `None` without experts.
         dropped: fraction of all visits to experts, over all layers, that exceeded the experts' capacity, or `None`
             without experts.
         told: additional metrics that the loss reports (see `Scored`), as means over the scored tokens or examples.
@@ -245,7 +245,7 @@ class Trainer:
     def weights(self) -> dict[str, Tensor]:
         """Return the whole model's `state_dict` in the main process, for saving, and `{}` in the others (a collective).
 
-        With several processes its tensors are on the CPU. The tensors may be the model's own, so write them before the
+        With several processes its tensors are on the CPU. The tensors may be the model's own, so save them before the
         next update.
         """
         kept = self.model.state_dict(keep_vars=True)

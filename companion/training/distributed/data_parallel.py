@@ -1,10 +1,10 @@
-"""`Processes`, the `Parallel` of a run in several processes, which divide the rows and add the gradients.
+"""`Processes`, the implementation of `Parallel` for several processes, which divide the rows and add the gradients.
 
-A micro-batch is the same as with one process. Each process computes all ids from the number of the micro-batch, which
-costs almost nothing, and takes its own rows. Each gradient is a sum over tokens divided by the total number of tokens,
-so the gradients of all processes can simply be added. Therefore the losses and weights of a run do not depend on the
-number of processes, up to the order of floating-point additions: `torchrun --nproc-per-node N -m companion train`
-resumes where `companion train` stopped, and vice versa.
+A micro-batch contains the same rows as with one process. Each process computes all ids from the number of the
+micro-batch, which costs almost nothing, and takes its own rows. Each gradient is a sum over tokens divided by the total
+number of tokens, so the gradients of all processes can simply be added. Therefore the losses and weights of a run do
+not depend on the number of processes, up to the order of floating-point additions: `torchrun --nproc-per-node N -m
+companion train` resumes where `companion train` stopped, and vice versa.
 
     data parallel     the default: each process has the whole model; gradients are summed (PyTorch's DDP)
     sharded           each process has a shard of each weight, gradient and moment, and gathers the rest of a block's
@@ -51,7 +51,7 @@ class Processes(Parallel):
     Args:
         device: this process's device.
         shard: whether to use FSDP instead of DDP.
-        experts: number of processes that divide the experts of a layer among them (default: each process has all
+        experts: number of processes that divide the experts of a layer among themselves (default: each process has all
             experts).
 
     Raises:
@@ -209,8 +209,8 @@ class Processes(Parallel):
 
     @contextmanager
     def collecting(self, last: bool) -> Iterator[None]:
-        # FSDP reduces gradients after every backward pass; otherwise a process would have to hold all of them until
-        # then.
+        # FSDP reduces gradients after every backward pass; otherwise each process would have to hold the whole gradient
+        # until the last pass.
         with nullcontext() if last or self._ddp is None else self._ddp.no_sync():
             yield
 

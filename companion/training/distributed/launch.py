@@ -20,8 +20,9 @@ from companion.training.distributed.data_parallel import Processes
 from companion.training.distributed.parallel import Elsewhere, Lost, Parallel, exit_code
 
 TIMEOUT = timedelta(hours=1)
-"""How long a process waits for the others. It is longer than any evaluation or checkpoint, which the main process makes
-while the others wait. A process that has ended is noticed at once, and one that hangs is noticed after this time.
+"""How long a process waits for the others. This is longer than any evaluation or checkpoint takes, because the others
+wait while the main process makes it. A process that has ended is noticed at once, and one that hangs is noticed after
+this time.
 """
 PATIENCE = timedelta(minutes=1)
 """How long a process waits for the others when it starts."""
@@ -34,7 +35,7 @@ def launched() -> bool:
 
 
 class Alone(ValueError):
-    """Raised when this process cannot reach the others of its run.
+    """Raised when this process cannot reach the other processes of its run.
 
     Every process reports this error itself, because it cannot know whether another process does.
     """
@@ -137,7 +138,7 @@ def start_processes(
 
     Args:
         device: the type of device; if there are several processes, each uses its own GPU, or the CPU.
-        shard: FSDP instead of DDP.
+        shard: whether to use FSDP instead of DDP.
         expert_parallel: number of processes that share the experts of a layer.
         arguments: arguments of the command, for error messages.
 
@@ -218,7 +219,7 @@ def _own_device(device: torch.device) -> torch.device:
 
 
 def is_lost(error: BaseException) -> bool:
-    """Return whether `error` is a collective's failure because another process is lost or has not answered for
+    """Return whether `error` says that a collective failed because another process is lost or did not answer for
     `TIMEOUT`."""
     return isinstance(error, dist.DistNetworkError) or any(sign in str(error).lower() for sign in _SIGNS)
 

@@ -44,7 +44,7 @@ class Elsewhere(RuntimeError):
 def compile_blocks(model: nn.Module) -> None:
     """Compile each block of a model in place.
 
-    Blocks of the same kind share one graph, so compiling takes as long for many layers as for one.
+    Blocks of the same kind share one graph, so compiling many layers takes no longer than compiling one.
     """
     for module in model.modules():
         if isinstance(module, Block):

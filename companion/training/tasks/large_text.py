@@ -35,7 +35,7 @@ class LargeTextTask(TextTask):
     """A `TextTask` that never holds all ids in memory: its tokenizer is trained on a sample, and training reads one
     part after another.
 
-    Figures that concern all tokens are estimated from the first part.
+    Statistics of all tokens are estimated from the first part.
     """
 
     @cached_property

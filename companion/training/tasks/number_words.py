@@ -36,8 +36,8 @@ MEASURED_BRIEFLY = 300
 AT_ONCE = 250
 """Batch size for translation."""
 UPDATES = {"parts": 400, "characters": 1000}
-"""Number of updates that the default model needs, keyed by the kind of pieces; the smaller pieces of the two languages
-decide."""
+"""Number of updates that the default model needs, keyed by the kind of pieces. If the two languages have different
+kinds, the larger number applies."""
 
 
 def translate(

@@ -68,7 +68,7 @@ class Task(ABC):
     @property
     @abstractmethod
     def batches(self) -> Callable[[int], Batch]:
-        """Function from the number of a micro-batch to tensors for `loss`, of which the last contains the targets.
+        """Function that maps the number of a micro-batch to tensors for `loss`; the last tensor contains the targets.
 
         The result depends only on the number.
         """
@@ -84,7 +84,7 @@ class Task(ABC):
 
     @abstractmethod
     def measure(self, model: Transformer, precision: str = "fp32", *, brief: bool = False) -> Measured:
-        """Evaluate `model` on held-out data. If `brief` is true, use less data when evaluation takes long."""
+        """Evaluate `model` on held-out data. If `brief` is true, use less data if evaluation would take long."""
 
     # Length of a run
 

@@ -55,9 +55,9 @@ from companion.transformer import Transformer
 DRAWN = 4000
 """Number of problems of a checkable task that supervised fine-tuning and preference optimization learn from."""
 MEASURED, MEASURED_BRIEFLY = 500, 100
-"""Number of held-out problems, or conversations, for the evaluation of a finished run, and for those during the run."""
+"""Number of held-out problems, or conversations, for evaluating a finished run, and for evaluations during the run."""
 LEARNED = 0.5
-"""Fraction of right answers below which a run is reported not to have learned its task."""
+"""If the fraction of right answers is below this, a run is reported not to have learned its task."""
 PASSES = {"sft": 3, "dpo": 1}
 """Number of passes through a file of conversations by default."""
 USUAL = 200
@@ -198,7 +198,7 @@ class TuneTask(Task):
     # Evaluation
 
     def right_share(self, model: Transformer, problems: Sequence[Problem], precision: str = "fp32") -> Tuned:
-        """Evaluate the fraction of problems that the model answers correctly with greedy decoding."""
+        """Measure the fraction of problems that the model answers correctly with greedy decoding."""
         assert self.settings.problems is not None
         task = checkable(self.settings.problems)
         answers = self.answers(model, [problem.messages for problem in problems], Sampling(0.0), precision=precision)
@@ -347,7 +347,7 @@ def _check_fits(rows: Sequence[Row], context: int, where: str) -> None:
 def _inputs_and_targets(rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
     """Convert rows of unequal lengths to (inputs, targets), each (row, token), padded on the right.
 
-    A target is the token after an input if it is scored, and `IGNORE` otherwise.
+    A target is the token after an input if that token is scored, and `IGNORE` otherwise.
     """
     inputs = padded([row.ids[:-1] for row in rows])
     scored = ((zip(row.ids[1:], row.scored[1:], strict=True)) for row in rows)
@@ -486,7 +486,7 @@ class SupervisedTask(TuneTask):
         return answer_loss
 
     def measure(self, model: Transformer, precision: str = "fp32", *, brief: bool = False) -> Tuned:
-        """Evaluate the fraction of right answers, or else the loss of held-out answers in nats per token."""
+        """Measure the fraction of right answers, or else the loss of held-out answers in nats per token."""
         most = MEASURED_BRIEFLY if brief else MEASURED
         if self.settings.problems is not None:
             return self.right_share(model, self.held_problems[:most], precision)
@@ -571,7 +571,7 @@ class PreferenceTask(TuneTask):
 
     @torch.no_grad()
     def measure(self, model: Transformer, precision: str = "fp32", *, brief: bool = False) -> Tuned:
-        """Evaluate the loss of held-out pairs, and the fraction whose better answer gained more probability."""
+        """Measure the loss of held-out pairs, and the fraction of pairs whose better answer gained more probability."""
         pairs = (self.parts[1] or self.parts[0])[: MEASURED_BRIEFLY if brief else MEASURED]
         gained, nats = 0.0, 0.0
         device = next(model.parameters()).device
@@ -661,7 +661,7 @@ class PolicyTask(TuneTask):
         return partial(_sampled_loss, settings=self.settings)
 
     def measure(self, model: Transformer, precision: str = "fp32", *, brief: bool = False) -> Tuned:
-        """Evaluate the fraction of held-out problems that the model answers correctly."""
+        """Measure the fraction of held-out problems that the model answers correctly."""
         return self.right_share(model, self.held_problems[: MEASURED_BRIEFLY if brief else MEASURED], precision)
 
     def _amounts(self) -> Iterator[str]:
