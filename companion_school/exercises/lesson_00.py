@@ -17,7 +17,7 @@ from companion_school.checking.exercise import Case, exercise
     difficulty=1,
     minutes=5,
     hints=(
-        "Each row belongs to the word that looks. Which row belongs to world, and which of its scores may it use?",
+        "Each row belongs to the word that looks. Which row belongs to world, and which scores in that row may world use?",
         "The future is hidden: only the scores 1 and 0 are left. Exponentiate both.",
         "The weight of hello is its exponential divided by the sum of both.",
     ),
@@ -60,7 +60,7 @@ def _():
     return 1.0
 
 
-@weight_of_hello.mistake("you divided by the square root of d_k again: these scores are divided already")
+@weight_of_hello.mistake("you divided by the square root of d_k again: these scores have already been divided by it")
 def _():
     return torch.softmax(torch.tensor([1.0, 0.0]) / math.sqrt(2), dim=0)[0].item()
 
@@ -113,8 +113,8 @@ def _():
         "levels": "readers write it before lesson 02 subtracts the maximum",
     },
     hints=(
-        "`K @ q` gives one dot product for each word. Which number do you divide them by?",
-        "Divide by the square root of `len(q)`. Then use `masked_fill` to give every position after `t` the score minus infinity.",
+        "`K @ q` gives one dot product for each word. What number must these products be divided by?",
+        "Divide by the square root of `len(q)`. Then use `masked_fill` to set the score of every position after `t` to minus infinity.",
         "Apply the softmax to the result. Before all that, raise a `ValueError` if `t` is not a position.",
     ),
 )
@@ -188,7 +188,7 @@ def _(q, K, t):
     return _masked_softmax(K @ q / math.sqrt(len(K)), torch.arange(len(K)) > t)
 
 
-@row_of_weights.mistake("your mask hides the word itself; it may look at its own position t, too")
+@row_of_weights.mistake("your mask hides the word itself, which may also look at its own position t")
 def _(q, K, t):
     return _masked_softmax(K @ q / math.sqrt(len(q)), torch.arange(len(K)) >= t)
 
@@ -257,7 +257,7 @@ def _(q, K, t):
     hints=(
         "`y.square().mean(-1, keepdim=True)` is one number for each row. What is still missing before the square root?",
         "Add `eps` to it, and only then take the square root.",
-        "Divide, and multiply by the gain. A gain of length 1 would broadcast without complaint, so look at its shape first.",
+        "Divide each row by that root, and multiply by the gain. A gain of length 1 would broadcast without complaint, so look at its shape first.",
     ),
 )
 def normalise_rows(y, gain, eps):
@@ -289,7 +289,7 @@ def _(draw):
     tokens, d_model = draw.sizes(2, 3, 9)
     yield Case("any number of rows, of any width", (draw.normal(tokens, d_model), draw.normal(d_model), 0.1))
     yield Case(
-        "rows of large and of small numbers",
+        "rows of large and small numbers",
         (draw.normal(3, 4) * torch.tensor([[1e3], [1.0], [1e-3]]), draw.normal(4), 1e-6),
     )
     yield Case("a row of zeros stays zero", (torch.zeros(1, 4, dtype=torch.float64), draw.normal(4), 1e-6))
@@ -399,7 +399,7 @@ def _(y, gain, eps):
     limits={"k": lambda x, k, w_r, w_1, w_2: (1, w_r.shape[1])},
     excused={
         "tie": "no two experts get the same score",
-        "nan": "an expert that nobody visits need not be computed",
+        "nan": "an expert that no word visits need not be computed",
     },
     hints=(
         "`scores, chosen = (x @ w_r).topk(k)` gives the best scores and the experts they belong to.",
@@ -437,14 +437,14 @@ def _(draw):
         return draw.normal(d_model), k, draw.normal(d_model, experts), *matrices
 
     yield Case("two of three experts", word(2, 3, 5, 2))
-    yield Case("a single expert has the whole weight", word(3, 4, 2, 1))
+    yield Case("a single expert gets all the weight", word(3, 4, 2, 1))
     d_model, experts, d_ff = draw.sizes(3, 3, 7)
     yield Case("any sizes", word(d_model, experts, d_ff, draw.whole(2, experts - 1)))
     yield Case("all experts", word(2, 3, 4, 3))
     yield Case("gradients, including the router's", word(3, 5, 4, 3), gradients=True)
     yield Case("a k of 0 is rejected", word(2, 3, 4, 0), refuse=True)
     yield Case("a k above the number of experts is rejected", word(2, 3, 4, 4), refuse=True)
-    yield Case("gradients when a single expert has the whole weight", word(3, 3, 9, 1), gradients=True)
+    yield Case("gradients when a single expert gets all the weight", word(3, 3, 9, 1), gradients=True)
 
 
 def _experts(x, w_1, w_2):
@@ -623,7 +623,7 @@ _PROMPT, _WRITTEN = (lambda ids, known: ids[:known]), (lambda ids, known: ids[kn
 
 
 def _telling(draw, text, n):
-    """Draw a table for which each known-wrong answer generates different words from the correct answer."""
+    """Draw a table for which no known-wrong answer generates the same words as the correct answer."""
     while True:
         table = draw.normal(10, 10)
         right = _greedy(text, n, _WORDS, table, _ALL)
@@ -643,7 +643,7 @@ def _(draw):
     order = draw.shuffled(10)
     shuffled = [_WORDS[i] for i in order]
     yield Case("another vocabulary", (text, 6, shuffled, _telling(draw, text, 6)[order][:, order]))
-    yield Case("no word is to be written", (text, 0, _WORDS, draw.normal(10, 10)))
+    yield Case("no new words are requested", (text, 0, _WORDS, draw.normal(10, 10)))
     yield Case("an unknown word is rejected", ("hello moon", 1, _WORDS, draw.normal(10, 10)), refuse=True)
     yield Case("an empty text is rejected", ("", 1, _WORDS, draw.normal(10, 10)), refuse=True)
     close = torch.tensor([[0.0, 1.0, 1.0 + 1e-9], [1.0, 0.0, 0.5], [0.5, 1.0, 0.0]], dtype=torch.float64)
@@ -711,7 +711,7 @@ def _(text, n, vocabulary, table):
     return _greedy(text, n, vocabulary, table, _ALL)
 
 
-@continue_text.mistake("an unknown word raises a KeyError: say what is wrong with a ValueError")
+@continue_text.mistake("an unknown word raises a KeyError: raise a ValueError that says what is wrong")
 def _(text, n, vocabulary, table):
     number = {word: i for i, word in enumerate(vocabulary)}
     return _greedy(" ".join(vocabulary[number[word]] for word in text.split()), n, vocabulary, table, _ALL)
@@ -736,7 +736,7 @@ def _(text, n, vocabulary, table):
 
 @continue_text.variant
 def _(text, n, vocabulary, table):
-    # multiply the table by the number of times that each word was seen
+    # multiply the table by the number of times that each word has been seen
     if not text.strip():
         raise ValueError("nothing to continue")
     count = torch.zeros(len(vocabulary), dtype=table.dtype)
@@ -763,7 +763,7 @@ def _(text, n, vocabulary, table):
     excused={"dtype": "one of its correct answers always computes in float64"},
     hints=(
         "At which position is the new word, if `len(keys)` words came before it?",
-        "Compute its query, key and value; rotate the first two by its position, equation (0.3). The cached keys are rotated already.",
+        "Compute its query, key and value, and rotate the query and the key by the word's position, equation (0.3). The cached keys have already been rotated.",
         "Append its key and value to the cached ones, `torch.cat([keys, key[None]])`, and only then compute scores, weights and the average.",
     ),
 )
@@ -832,7 +832,7 @@ def _step(x, w_q, w_k, w_v, keys, values, *, query_at=0, key_at=0, value_at=None
 
 
 @one_more_word.mistake(
-    "your code puts the new word at position 0; it comes after the cached ones, at position len(keys)"
+    "your code puts the new word at position 0, but it comes after the cached words, at position len(keys)"
 )
 def _(x, w_q, w_k, w_v, keys, values):
     return _step(x, w_q, w_k, w_v, keys, values, query_at=None, key_at=None)
@@ -873,7 +873,7 @@ def _(x, w_q, w_k, w_v, keys, values):
     return _collected(_turned(x @ w_q, places[-1]), keys, values), keys, values
 
 
-@one_more_word.mistake("the new word does not look at itself: its own key and value belong among those it sees")
+@one_more_word.mistake("the new word must also look at itself: include its own key and value among those that it sees")
 def _(x, w_q, w_k, w_v, keys, values):
     _, more_keys, more_values = _step(x, w_q, w_k, w_v, keys, values)
     return _collected(_turned(x @ w_q, len(keys)), keys, values), more_keys, more_values

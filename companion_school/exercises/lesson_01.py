@@ -102,7 +102,7 @@ def _():
     minutes=15,
     hints=(
         "A byte from 128 to 191 continues a character, and any other byte begins one. Where does the last character begin?",
-        "Its first byte says how long it should be: below 128 one byte, from 192 two, from 224 three, from 240 four.",
+        "Its first byte says how long it is: one byte if this value is below 128, two from 192 on, three from 224 on, and four from 240 on.",
         "If all its bytes are there, you can show all of `data`. If not, you can show everything before it.",
     ),
 )
@@ -144,8 +144,8 @@ def _(draw):
     yield Case("a character of three bytes, cut after two", ([*"éé猫".encode()][:-1],))
     yield Case("a character of three bytes, cut after one", ([*"éé猫".encode()][:-2],))
     yield Case("a whole character of two bytes at the end", ([*"猫é".encode()],))
-    for missing in (1, 2, 3, 0):
-        last = "whole" if missing == 0 else f"without the last {missing} of its bytes"
+    lasts = {1: "without its last byte", 2: "without its last two bytes", 3: "without its last three bytes", 0: "whole"}
+    for missing, last in lasts.items():
         yield Case(f"a character of four bytes, {last}", ([*"猫𝄞".encode()][: 7 - missing],))
     yield Case("nothing at all", ([],))
     text = "".join(_SIGNS[i] for i in draw.wholes(0, len(_SIGNS) - 1, 8).tolist()).encode()
@@ -196,7 +196,7 @@ def _(data):
 
 
 @whole_bytes.mistake(
-    "you held back only a first byte; a first byte from 224 waits for two more, one from 240 for three"
+    "you held back only a first byte; from 224 on, a first byte waits for two more bytes, and from 240 on for three"
 )
 def _(data):
     _beginning(data)
@@ -466,19 +466,19 @@ def _(ids, G, vocab):
     minutes=20,
     forbidden=("backward", "autograd", "requires_grad", "requires_grad_", "vjp"),
     robust={
-        "scores above 1000": "a table that starts as in the lesson gives scores around 1",
+        "scores above 1000": "a table initialised as in the lesson gives scores around 1",
     },
     hints=(
         "The states are the rows that were read, times the square root of d. Compute D, equation (D1.9) of the deeper notebook: probabilities minus 1 at the right answer.",
         "The head contributes D^T H. The gradient at the input is G = sqrt(d) D E.",
-        "Add both sums of equation (D1.10) of the deeper notebook: row i of G is added to row `ids[i]` and does not replace it.",
+        "Add the two sums in equation (D1.10) of the deeper notebook: row i of G is added to row `ids[i]` and does not replace it.",
     ),
 )
 def tied_gradient(E, ids, answers):
     """The smallest tied model uses the table `E` (vocab, d_model) twice, and has no other parameters. After token $t$,
     its scores are $\\sqrt d\\, E[t]\\, E^\\top$, with $d$ = d_model. `ids` (token) holds the tokens that the model
-    reads, and `answers` (token) the tokens that should come next; both are `int64`. The loss is the *sum* over the
-    positions of minus the logarithm of the right answer's probability. Return its gradient with respect to the table,
+    reads, and `answers` (token) the tokens that should come next; both are `int64`. The loss is the *sum*, over all
+    positions, of minus the logarithm of the right answer's probability. Return its gradient with respect to the table,
     (vocab, d_model), without autograd.
 
     ```python
@@ -538,7 +538,7 @@ def _(E, ids, answers):
     return head.index_add_(0, ids, G) / len(ids)
 
 
-@tied_gradient.mistake("you took the mean of the two halves; they add up")
+@tied_gradient.mistake("you took the mean of the two parts; they must be added")
 def _(E, ids, answers):
     head, G = _tied(E, ids, answers)
     return head.index_add_(0, ids, G) / 2
@@ -556,7 +556,7 @@ def _(E, ids, answers):
     return head.index_add_(0, ids, G)
 
 
-@tied_gradient.mistake("the factor is d in your code, and should be its square root")
+@tied_gradient.mistake("your factor is d; it should be the square root of d")
 def _(E, ids, answers):
     head, G = _tied(E, ids, answers, root=float(E.shape[1]))
     return head.index_add_(0, ids, G)
@@ -641,7 +641,7 @@ def _(E, ids, answers):
     difficulty=2,
     minutes=15,
     hints=(
-        "`rank = {pair: r for r, pair in enumerate(merges)}` tells when a pair was learned.",
+        "`rank = {pair: r for r, pair in enumerate(merges)}` tells you when a pair was learned.",
         "Which pairs of neighbours are in `rank`, and which of them has the smallest rank?",
         "Walk through the word and join that pair wherever it occurs. Repeat until no pair is known.",
     ),
@@ -954,7 +954,7 @@ def _(vocab, d_model, std):
     return 1 / std, math.log(vocab) + d_model / 2
 
 
-@start_of_table.mistake("the loss is counted in nats: use the natural logarithm")
+@start_of_table.mistake("the loss is measured in nats: use the natural logarithm")
 def _(vocab, d_model, std):
     return 1 / std, math.log2(vocab) + d_model * std**2 / 2
 

@@ -20,7 +20,7 @@ from companion_school.checking.exercise import Case, exercise
     hints=(
         "Divide all three scores by 2, the square root of the four components of a query.",
         "Exponentiate: what are the three numbers?",
-        "What share of their sum is the first?",
+        "What fraction of their sum is the first one?",
     ),
 )
 def weight_of_cat():
@@ -84,11 +84,11 @@ def _():
     difficulty=2,
     minutes=10,
     robust={
-        "a mean far above the standard deviation": "a correct identity loses all digits at such a mean",
+        "a mean far above the standard deviation": "a formula that is correct on paper can lose all its digits at such a mean",
     },
     hints=(
         "Which line of equation (D2.2) is the last one that assumes neither mean zero nor variance one?",
-        "Put sigma_q = sigma_k = std and mu_q = mu_k = mean into it.",
+        "Substitute sigma_q = sigma_k = std and mu_q = mu_k = mean into it.",
         "A divisor divides the variance by its square.",
     ),
 )
@@ -103,7 +103,7 @@ def right_scale(d_k, mean, std):
 
     ★
     - Raise a `ValueError` for `d_k < 1` and `std <= 0`.
-    - A mean far above the standard deviation, such as 30,000 against 0.001, loses no precision.
+    - The result stays precise if the mean is far above the standard deviation, such as 30,000 and 0.001.
     """
     ### BEGIN SOLUTION
     if d_k < 1 or std <= 0:
@@ -191,7 +191,7 @@ def _(d_k, mean, std):
     forbidden=("softmax", "log_softmax", "logsumexp", "scaled_dot_product_attention"),
     exact_zero=True,
     robust={
-        "scores of -2e10 are seen, small weights stay, and a hidden NaN is hidden": "no lesson has such scores",
+        "scores of -2e10 are visible, small weights survive, and a hidden NaN has no effect": "no lesson has such scores",
     },
     hints=(
         "Before anything else, write minus infinity wherever the query may not look.",
@@ -247,9 +247,11 @@ def _(draw):
     yield Case("a mask of another shape is rejected", (draw.normal(2, 3), look[:1]), refuse=True)
     low = torch.tensor([[-2e10, -2e10, 0.0], [0.0, -30.0, math.nan]], dtype=torch.float64)
     look = torch.tensor([[True, True, False], [True, True, False]])
-    yield Case("scores of -2e10 are seen, small weights stay, and a hidden NaN is hidden", (low, look))
+    yield Case("scores of -2e10 are visible, small weights survive, and a hidden NaN has no effect", (low, look))
     yield Case("a mask with one more axis is rejected", (low, look[None]), refuse=True)
-    yield Case("a mask with as many elements but another shape is rejected", (low, look.reshape(3, 2)), refuse=True)
+    yield Case(
+        "a mask with the same number of elements but another shape is rejected", (low, look.reshape(3, 2)), refuse=True
+    )
 
 
 def _refuse(scores, may_look):
@@ -346,7 +348,7 @@ def _(scores, may_look):
         "visible scores far below zero, and a hidden score above them": "a correct Jacobian fails with scores of a million",
     },
     hints=(
-        "The mask changes only the weights A: compute them with it.",
+        "The mask changes only the weights A, so apply it when you compute them.",
         "Equations (D2.10), (D2.11) and (D2.12) hold for any A. What does (D2.12) give where a weight is 0?",
         "Do not forget the 1 / sqrt(d_k) of equation (D2.13), for queries and for keys.",
     ),
@@ -409,7 +411,7 @@ def _backward(q, k, v, a, g):
     return a * (g @ v.T - (g * (a @ v)).sum(dim=-1, keepdim=True))
 
 
-@masked_gradients.mistake("dq and dk are too large by the square root of d_k: the scores were divided by it")
+@masked_gradients.mistake("dq and dk are too large by a factor of sqrt(d_k): the scores were divided by it")
 def _(q, k, v, may_look, g):
     a = _weights(q, k, may_look, math.sqrt(q.shape[1]))
     dz = _backward(q, k, v, a, g)
@@ -565,7 +567,7 @@ def _(queries, keys):
     return torch.ones(queries, keys).tril(keys - queries)
 
 
-@causal_mask.mistake("your mask is inverted: 0 where a key may be seen, minus infinity where not")
+@causal_mask.mistake("your mask is inverted: it should be 0 where a key may be seen, and minus infinity elsewhere")
 def _(queries, keys):
     return _filled(~torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries))
 

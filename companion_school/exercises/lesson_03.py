@@ -18,7 +18,7 @@ from companion_school.checking.exercise import Case, Group, exercise
     minutes=5,
     hints=(
         "The weights do not depend on the counts, so they are those of the first sentence.",
-        "They are e^3 / (e^3 + 2) once and 1 / (e^3 + 2) twice.",
+        "One of them is e^3 / (e^3 + 2), and the other two are 1 / (e^3 + 2).",
         "The values are 5 for the dogs, 0 for the verb and 1 for the cat. What is their average with these weights?",
     ),
 )
@@ -178,7 +178,7 @@ def _(d_model, heads, kv_heads, d_k, d_v, bias):
     return _count(d_model, heads, kv_heads, d_k, d_v, bias) - heads * d_v * d_model
 
 
-@attention_numbers.mistake("keys and values have kv_heads heads, not as many as the queries")
+@attention_numbers.mistake("keys and values have only `kv_heads` heads; the queries have `heads`")
 def _(d_model, heads, kv_heads, d_k, d_v, bias):
     _divides(heads, kv_heads)
     return _count(d_model, heads, heads, d_k, d_v, bias)
@@ -264,8 +264,8 @@ def _(d_model, heads, kv_heads, d_k, d_v, bias):
     },
     hints=(
         "Cut the last axis in two first; the token axis stays where it is.",
-        "`x.view(batch, token, heads, width)`, and then exchange the axes for token and head.",
-        "`transpose(1, 2)` exchanges them. Before all that, reject heads that do not divide the last axis.",
+        "Use `x.view(batch, token, heads, width)`, and then exchange the token axis and the head axis.",
+        "`transpose(1, 2)` exchanges them. Before all that, reject a number of heads that does not divide the last axis.",
     ),
 )
 def to_heads(x, heads):
@@ -468,7 +468,9 @@ def _four(x):
         raise ValueError("expected four axes")
 
 
-@from_heads.mistake("reshape without the transpose: the shape is right, and each row holds pieces of several tokens")
+@from_heads.mistake(
+    "you reshaped without the transpose: the shape is right, but each row holds pieces of several tokens"
+)
 def _(x):
     _four(x)
     return x.reshape(x.shape[0], x.shape[2], -1)
@@ -499,7 +501,7 @@ def _(x):
 
 
 @from_heads.mistake(
-    "if your error comes from view, which rejects a transposed tensor: use reshape or flatten, or call contiguous() first"
+    "if your error comes from view, which rejects a transposed tensor, use reshape or flatten, or call contiguous() first"
 )
 def _(x):
     _four(x)
@@ -616,7 +618,7 @@ def _(draw):
     yield Case("any sizes", inputs(batch, kv_heads * draw.whole(2, 3), kv_heads, queries, keys, 3, 5))
     yield Case("the dtype of q, k and v", inputs(2, 4, 2, 3, 5, 4, 3, torch.float32))
     yield Case("gradients", inputs(1, 4, 2, 2, 3, 3, 2), gradients=True)
-    yield Case("3 key heads for 4 heads are rejected", inputs(2, 4, 3, 3, 5, 4, 7), refuse=True)
+    yield Case("3 key heads for 4 query heads are rejected", inputs(2, 4, 3, 3, 5, 4, 7), refuse=True)
     yield Case("more key heads than heads are rejected", inputs(2, 2, 4, 3, 5, 4, 7), refuse=True)
     half = [t.to(torch.float16) for t in inputs(2, 4, 2, 3, 5, 2, 3)]
     yield Case("the result stays in half precision", tuple(half), tolerance=1e-2)
@@ -646,7 +648,7 @@ def _(q, k, v):
 
 
 @grouped.mistake(
-    "the heads of the result are in the wrong order: the group axis is the inner one when you join the two again"
+    "the heads of the result are in the wrong order: when you join the two head axes again, the group axis must be the inner one"
 )
 def _(q, k, v):
     _fits(q, k)
@@ -787,8 +789,8 @@ def _(q, k, v):
     difficulty=3,
     minutes=20,
     excused={
-        "edge": "the rows are heads times d_k, those of the values heads times d_v, and another number of heads does not divide both",
-        "one": "the rows are heads times d_k, so one tensor cannot be cut to a single row",
+        "edge": "w_q has heads times d_k rows, w_v has heads times d_v, and a different number of heads does not divide both",
+        "one": "w_q has heads times d_k rows, so it cannot be cut to a single row",
     },
     hints=(
         "`nn.Linear` stores its matrix transposed. Which *rows* of `w_q` belong to head i? Which rows of `w_v`, whose heads have another width?",
@@ -830,7 +832,7 @@ def _(draw):
     yield Case("the second of two heads", layer(5, 2, 1, 3, [1]))
     yield Case("two heads of three", layer(5, 3, 2, 2, [0, 2]))
     yield Case("in the order of keep", layer(7, 4, 2, 3, [3, 1, 0]))
-    yield Case("all of them", layer(12, 4, 3, 5, [0, 1, 2, 3]))
+    yield Case("all heads", layer(12, 4, 3, 5, [0, 1, 2, 3]))
     d_model, heads, d_k, d_v = draw.sizes(4, 3, 8)
     yield Case("any sizes", layer(d_model, heads, d_k, d_v, draw.shuffled(heads)[: draw.whole(2, heads)].tolist()))
     yield Case("an empty list is rejected", layer(5, 3, 2, 4, []), refuse=True)
@@ -913,7 +915,7 @@ def _(w_q, w_k, w_v, w_o, heads, keep):
     return _smaller(w_q, w_k, w_v, w_o, heads, sorted(keep))
 
 
-@keep_heads.mistake("the blocks of the output weight are in another order than those of the values")
+@keep_heads.mistake("the blocks of the output weight are not in the same order as those of the values")
 def _(w_q, w_k, w_v, w_o, heads, keep):
     _are_heads(keep, heads)
     return *_smaller(w_q, w_k, w_v, w_o, heads, keep)[:3], _cut(w_o, heads, sorted(keep), 1)
@@ -1013,7 +1015,7 @@ def _(w_q, w_k, w_v, w_o, heads, keep):
             "a different mask for each sequence",
             1,
             (
-                "as many heads as sequences, each sequence with its own mask",
+                "the same number of heads and sequences, each sequence with its own mask",
                 "all sizes different",
                 "a causal mask, all lengths equal",
             ),
@@ -1074,7 +1076,7 @@ def _(draw):
     yield Case("two heads, nothing hidden", inputs(1, 2, 3, 5, 2, 4, 3, hide=0))
     hidden = inputs(2, 2, 3, 3, 2, 2, 4)
     hidden[-1][:] = torch.tensor([[[1, 1, 0], [0, 1, 1]], [[1, 0, 1], [1, 1, 0]]]).bool()
-    yield Case("as many heads as sequences, each sequence with its own mask", hidden)
+    yield Case("the same number of heads and sequences, each sequence with its own mask", hidden)
     batch, queries, keys, heads, d_k, d_v = draw.sizes(6, 2, 7)
     yield Case("all sizes different", inputs(batch, queries, keys, 10, heads, d_k, d_v))
     square = inputs(3, 3, 3, 6, 3, 2, 4)
@@ -1148,7 +1150,7 @@ def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
     return _whole(x, source, w_q, w_k, w_v, w_o, heads, may_look, split=split)
 
 
-@many_heads.mistake("the output matrix is missing: joined heads are multiplied by w_o")
+@many_heads.mistake("the output matrix is missing: the joined heads must be multiplied by w_o")
 def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
     return _whole(x, source, w_q, w_k, w_v, torch.eye(len(w_o), dtype=x.dtype), heads, may_look)
 

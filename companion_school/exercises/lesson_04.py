@@ -39,7 +39,7 @@ EXPONENTIAL = 1e-9  # error of `torch.matrix_exp` near the identity, in float64
     hints=(
         "To which pair does column 3 belong, and does it hold the pair's sine or its cosine?",
         "What is the frequency of that pair for d = 4?",
-        "The angle is the frequency times 2. Put it into 1 - a^2 / 2.",
+        "The angle a is the frequency times 2. Substitute it into 1 - a^2 / 2.",
     ),
 )
 def entry_of_place_two():
@@ -76,7 +76,7 @@ def _():
 
 
 @entry_of_place_two.mistake(
-    "you used the number of the column as i, which makes the angle too small: i is the pair, 1, and its frequency is 10000^(-2/4)"
+    "you used the number of the column as i, which makes the angle too small: i is the number of the pair, 1, and this pair's frequency is 10000^(-2/4)"
 )
 def _():
     return math.cos(2 / 10000**1.5)
@@ -168,7 +168,7 @@ def _(draw):
     yield Case("an odd width is rejected", (1, 3, 10000.0), refuse=True)
     yield Case("a width of 0 is rejected", (1, 0, 10000.0), refuse=True)
     for base in (50.0, 900.0):
-        yield Case("another base, the same shift and width", (3, 4, base), tolerance=EXPONENTIAL)
+        yield Case("another base, with the same shift and width", (3, 4, base), tolerance=EXPONENTIAL)
 
 
 @shift_matrix.mistake("your matrix shifts by -k: in each block the minus sign belongs in the lower left")
@@ -519,7 +519,7 @@ def _(j, w_k, sharpness):
 
 
 @look_back.mistake(
-    "you divided by the square root of d: the scores are already divided, so W_q must be multiplied by it"
+    "you divided by the square root of d: the scores are already divided by it, so W_q must be multiplied by it"
 )
 def _(j, w_k, sharpness):
     d = len(w_k)
@@ -615,11 +615,11 @@ def _(j, w_k, sharpness):
         "one": "the width is even",
     },
     robust={
-        "positions beyond 256 remain distinct in bfloat16": "half precision is a matter of its own",
+        "positions beyond 256 remain distinct in bfloat16": "half precision is a separate matter",
     },
     hints=(
         "In a row with `length` real tokens, how many padding tokens come first?",
-        "`torch.arange(n) - (n - lengths)[:, None]` is a (batch, token) tensor of positions. What does a negative one mean?",
+        "`torch.arange(n) - (n - lengths)[:, None]` is a (batch, token) tensor of positions. What does a negative position mean?",
         "Compute angles and waves in `float64`, cast them to the dtype of x, and let `torch.where(real[..., None], a, b)` choose token by token.",
     ),
 )
@@ -669,7 +669,7 @@ def _(draw):
     yield Case("positions beyond 256 remain distinct in bfloat16", inputs, tolerance=0.02)
     yield Case("a length of 0 is rejected", (draw.normal(2, 3, 4), torch.tensor([3, 0])), refuse=True)
     yield Case("a length of 4 for 3 tokens is rejected", (draw.normal(2, 3, 4), torch.tensor([4, 1])), refuse=True)
-    yield Case("rows of one length, all padded", (draw.normal(3, 4, 2), torch.tensor([2, 2, 2])), tolerance=1e-4)
+    yield Case("padded rows of the same length", (draw.normal(3, 4, 2), torch.tensor([2, 2, 2])), tolerance=1e-4)
 
 
 def _places(x, lengths):
@@ -756,7 +756,7 @@ def _(x, lengths):
     return x
 
 
-@add_positions.mistake("the result has the dtype of the waves; it must have that of x")
+@add_positions.mistake("the result has the dtype of the waves; it must have the dtype of x")
 def _(x, lengths):
     places, real = _places(x, lengths)
     return torch.where(real, x + _waves(places, x.shape[2]), x.double())
@@ -807,11 +807,11 @@ def _(x, lengths):
     minutes=15,
     robust={
         "angles in float64 are still exact a million positions away": "no text is that long",
-        "no angle overflows in float16": "half precision is a matter of its own",
+        "no angle overflows in float16": "half precision is a separate matter",
     },
     hints=(
-        "There are d/2 frequencies, (4.1). Every position times every frequency is an angle: a new last axis.",
-        "`torch.stack([sines, cosines], dim=-1)` puts sine and cosine of a pair side by side. `flatten(-2)` puts the pairs one after the other.",
+        "There are d/2 frequencies, (4.1). Every position times every frequency is an angle, and the frequencies form a new last axis.",
+        "`torch.stack([sines, cosines], dim=-1)` puts the sine and the cosine of a pair side by side. `flatten(-2)` puts the pairs one after the other.",
         "Give `torch.arange` the dtype float64 (without it, a division gives float32), and cast the finished waves with `.to(getattr(torch, dtype))`.",
     ),
 )
@@ -865,7 +865,7 @@ def _(draw):
     yield Case("a width of 0 is rejected", (torch.tensor([0, 1]), 0, 10000.0, "float64"), refuse=True)
     places = torch.tensor([[0, 7, -300]])
     for name in ("float32", "float64", "float16"):
-        yield Case("the same positions in another dtype, including negative ones", (places, 4, 100.0, name))
+        yield Case("the same positions, including negative ones, in another dtype", (places, 4, 100.0, name))
 
 
 def _from_angles(sines, cosines, dtype):
@@ -921,7 +921,9 @@ def _(positions, d, base, dtype):
     return _table(positions, d, base, dtype).unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
 
 
-@sinusoids.mistake("all your sines come first, then all cosines: here sine and cosine of a pair are side by side")
+@sinusoids.mistake(
+    "all your sines come first, then all cosines: here the sine and the cosine of a pair are side by side"
+)
 def _(positions, d, base, dtype):
     return _table(positions, d, base, dtype).unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
 
@@ -1044,14 +1046,14 @@ def _(positions, d, base, dtype):
         "tie": "one matrix shifts all rows, so no row can be changed by itself",
         "levels": "one matrix shifts all rows, so no row can be changed by itself",
         "offset": "one matrix shifts all rows, so no row can be changed by itself",
-        "one": "a component of a shifted row does not follow from that component only",
+        "one": "a component of a shifted row depends on more than that component",
         "nan": "PyTorch's solvers raise their own error for NaN",
     },
     robust={
         "vectors of length 1e-6": "positions have entries around 1",
     },
     hints=(
-        "Stacked, the equations read after = before M^T. The unknown is on the right.",
+        "When the rows are stacked, the equations read after = before M^T. The unknown is on the right.",
         "`torch.linalg.lstsq(A, B).solution` is the Y that brings A Y closest to B. Which matrix is Y here?",
         "M is determined if the rows of `before` span all d dimensions: `torch.linalg.matrix_rank(before)` must be d.",
     ),
@@ -1094,7 +1096,7 @@ def _(draw):
 
     yield Case("as many rows as dimensions", table(2, 2))
     yield Case("more rows than dimensions", table(4, 7))
-    yield Case("some rows come twice", table(4, 8, repeat=(0, 1, 0)))
+    yield Case("some rows occur twice", table(4, 8, repeat=(0, 1, 0)))
     d = 2 * draw.whole(2, 4)
     yield Case("any width", table(d, 4 * d + draw.whole(1, 9)))
     yield Case("three rows for four dimensions are rejected", table(4, 3), refuse=True)

@@ -36,7 +36,7 @@ def _turn(x, angles, layout="half"):
     hints=(
         "Rotate the query twice and the key once.",
         "Take the dot product of the two.",
-        "Or rotate only the query, by the difference of one quarter turn, and leave the key as it is.",
+        "Or rotate only the query, by one quarter turn (the difference of the positions), and leave the key as it is.",
     ),
 )
 def score_by_turns():
@@ -129,7 +129,7 @@ def rotary(x, positions, base):
     ```
 
     ★
-    - Raise a `ValueError` if d_head is odd, or if there are not as many positions as tokens.
+    - Raise a `ValueError` if d_head is odd, or if the number of positions is not the number of tokens.
     - Positions may be negative.
     - In `bfloat16` and `float16`, angles are computed in `float32`, and the result has the dtype of `x`.
     """
@@ -360,7 +360,7 @@ def convert_layout(weight, heads):
     ```
 
     ★
-    - Raise a `ValueError` if the rows cannot be divided among the `heads`, or if d_head is odd.
+    - Raise a `ValueError` if the rows cannot be divided evenly among the `heads`, or if d_head is odd.
     - The result is a new tensor with the dtype of `weight`, and gradients flow back to `weight`.
     """
     ### BEGIN SOLUTION
@@ -393,7 +393,7 @@ def _evens_first(d):
     return torch.cat([torch.arange(0, d, 2), torch.arange(1, d, 2)])
 
 
-@convert_layout.mistake("you rearranged across the heads; do it within each")
+@convert_layout.mistake("you rearranged the rows across heads; rearrange them within each head")
 def _(weight, heads):
     return weight[_evens_first(len(weight))]
 
@@ -485,7 +485,7 @@ def _(weight, heads):
     },
     hints=(
         "The slowest pair is c = d_k/2 - 1. Write its frequency with (5.5).",
-        "In `length` tokens it rotates by `length` times this frequency, which may be at most 2 pi times `turn`.",
+        "In `length` tokens it rotates by `length` times this frequency, and this angle may be at most 2 pi times `turn`.",
         "Solve for the base as in (D5.13), in the deeper notebook. Does the exponent have the right sign, and is the result at least 1?",
     ),
 )
@@ -610,17 +610,17 @@ def _(length, d_head, turn):
     minutes=15,
     excused={"dtype": "one of its correct answers always computes in float64"},
     hints=(
-        "Keys are numbered from 0. What is the new token's position if that many keys are already cached?",
+        "Positions are counted from 0. What is the new token's position if `n` keys are already cached?",
         "Rotate the new query and the new key to that position, both by the same angles. The cached keys are already rotated.",
         "Append the rotated key with `torch.cat` along the key axis, and take the dot products of the rotated query with all of them, divided by the square root of d_head.",
     ),
 )
 def next_scores(q, k, kept, base):
     """`kept` (head, key, d_head) is a decoder's cache: the rotated keys at positions 0, 1, 2 and so on, or no keys yet.
-    The next token's query `q` and key `k` (head, d_head) are not rotated yet. Return `(scores, kept)`. The scores
-    (head, key + 1) of the query with all keys, its own last, are divided by $\\sqrt{\\text{d\\_head}}$, and `kept`
-    (head, key + 1, d_head) is the new cache. The layout is `half`: components $c$ and $c + d_k/2$ form a pair, which is
-    rotated counter-clockwise by the position times $\\text{base}^{-2c/d_k}$, where $d_k$ = d_head.
+    The next token's query `q` and key `k` (head, d_head) are not rotated yet. Return `(scores, kept)`: the scores
+    (head, key + 1) of the query with all keys, its own last, divided by $\\sqrt{\\text{d\\_head}}$, and the new cache
+    (head, key + 1, d_head). The layout is `half`: components $c$ and $c + d_k/2$ form a pair, which is rotated
+    counter-clockwise by the position times $\\text{base}^{-2c/d_k}$, where $d_k$ = d_head.
 
     ```python
     >>> next_scores(torch.ones(1, 2), torch.ones(1, 2), torch.zeros(1, 1, 2), 10000.0)[0]
@@ -707,7 +707,7 @@ def _(q, k, kept, base):
     return _step(q, k, kept, base, n, n)[0], torch.cat([kept, k[:, None]], dim=1)
 
 
-@next_scores.mistake("you rotated the new key and not the query")
+@next_scores.mistake("you rotated the new key but not the query")
 def _(q, k, kept, base):
     return _step(q, k, kept, base, 0, kept.shape[1])
 
@@ -811,7 +811,7 @@ def _(q, k, kept, base):
     right={
         "gradients": "its answer goes into a model that learns",
     },
-    robust={"far from the start of a text": "angles in float32 are accurate for texts of usual length"},
+    robust={"far from the start of a text": "angles in float32 are accurate for texts of ordinary length"},
     hints=(
         "Project, then split: `(x @ w_q).unflatten(-1, (heads, d_head)).transpose(1, 2)` is (batch, head, token, d_head). Which of q, k and v are rotated?",
         "Angles (batch, token, pair) need an axis for the heads: `angles[:, None]` rotates all heads of a row by the same angles.",
@@ -820,9 +820,9 @@ def _(q, k, kept, base):
 )
 def rotary_attention(x, w_q, w_k, w_v, heads, positions, base):
     """Compute multi-head attention with rotary positions, without a mask or an output matrix. `x` is (batch, token,
-    d_model), `w_q` and `w_k` (d_model, heads · d_head), `w_v` (d_model, heads · d_v). Head $h$, counted from 0, uses
-    block $h$ of the columns of each matrix. `positions` (batch, token) is `int64`. In each head, components $c$ and
-    $c + d_k/2$ of a query or key form a pair, which is rotated counter-clockwise by the position times
+    d_model), `w_q` and `w_k` are (d_model, heads · d_head), and `w_v` is (d_model, heads · d_v). Head $h$, counted from
+    0, uses block $h$ of the columns of each matrix. `positions` (batch, token) is `int64`. In each head, components $c$
+    and $c + d_k/2$ of a query or key form a pair, which is rotated counter-clockwise by the position times
     $\\text{base}^{-2c/d_k}$, where $d_k$ = d_head. Divide the scores by $\\sqrt{d_k}$. Return (batch, token, heads ·
     d_v).
 
@@ -834,7 +834,7 @@ def rotary_attention(x, w_q, w_k, w_v, heads, positions, base):
     ```
 
     ★
-    - Raise a `ValueError` if the columns of `w_q` cannot be divided among the `heads`, or if d_head is odd.
+    - Raise a `ValueError` if the columns of `w_q` cannot be divided evenly among the `heads`, or if d_head is odd.
     - Compute angles in `float64`, so that results at position one million are as accurate as at small positions.
     """
     ### BEGIN SOLUTION
@@ -963,7 +963,7 @@ def _(x, w_q, w_k, w_v, heads, positions, base):
     return _around(x, w_q, w_k, w_v, heads, _by(positions, base), _by(positions, base, "interleaved"))
 
 
-@rotary_attention.mistake("you rotated before splitting into heads: pairs and frequencies belong to one head")
+@rotary_attention.mistake("you rotated before splitting into heads: pairs and frequencies belong to a single head")
 def _(x, w_q, w_k, w_v, heads, positions, base):
     def rotated(y):
         return _turn(y, _angles(positions, y.shape[-1], base))
@@ -999,7 +999,7 @@ def _(x, w_q, w_k, w_v, heads, positions, base):
 
 
 @rotary_attention.mistake(
-    "your scores are divided by the square root of the width of all heads; d_head is the width of one"
+    "your scores are divided by the square root of the width of all heads; divide by that of d_head, the width of one head"
 )
 def _(x, w_q, w_k, w_v, heads, positions, base):
     turn = _by(positions, base)

@@ -20,7 +20,7 @@ from companion_school.checking.exercise import Case, Group, exercise
     minutes=5,
     hints=(
         "The mean of the four numbers is 2. What are the deviations from it?",
-        "The variance is the mean of their squares: divide by 4, not by 3.",
+        "The variance is the mean of the squared deviations: divide by 4, not by 3.",
         "Divide the first deviation by the square root of the variance.",
     ),
 )
@@ -102,8 +102,8 @@ def _():
         "a little above a multiple, which float32 rounds away": "no model is that wide",
     },
     hints=(
-        "Put 2 d (ratio d) equal to 3 d d_ff, as in (6.10), and solve for d_ff.",
-        "Divide by `multiple`, round up with `math.ceil`, multiply again.",
+        "Set 2 d (ratio d) equal to 3 d d_ff, as in (6.10), and solve for d_ff.",
+        "Divide by `multiple`, round up with `math.ceil`, and multiply again.",
         "For 4,096, a ratio of 4 and multiples of 256 you should get 11,008; check the three arguments first.",
     ),
 )
@@ -423,7 +423,7 @@ def _(x, gain, eps, g):
         "gradients": "its answer goes into a model that learns",
     },
     robust={
-        "a stream of one million": "no stream in the lesson is that large",
+        "stream entries of one million": "no stream in the lesson is that large",
     },
     hints=(
         "Which state does the branch read, and which state is its output added to?",
@@ -477,7 +477,7 @@ def _(draw):
     yield Case("three branches of different width", (x, branches, gains, last, 1e-6))
     yield Case("an epsilon that is not small", (x, branches, gains, last, 0.5))
     yield Case("a gradient flows back to x", (x, branches, gains, last, 1e-6), gradients=True)
-    yield Case("a stream of one million", (1e6 * x, branches, gains, last, 1e-6))
+    yield Case("stream entries of one million", (1e6 * x, branches, gains, last, 1e-6))
     yield Case("fewer gains than branches are rejected", (x, branches, gains[:2], last, 1e-6), refuse=True)
     yield Case("fewer branches than gains are rejected", (x, branches[:2], gains, last, 1e-6), refuse=True)
     d = draw.whole(33, 40)
@@ -573,7 +573,7 @@ def _(x, branches, gains, last_gain, eps):
     return _rms(x, 1.0, eps)
 
 
-@pre_norm_stack.mistake("every norm has its own gain: you used the last norm's on the branches, too")
+@pre_norm_stack.mistake("every norm has its own gain: you used the gain of the last norm on the branches, too")
 def _(x, branches, gains, last_gain, eps):
     for pair, _ in zip(branches, gains, strict=False):
         x = x + _write(_rms(x, last_gain, eps), pair)
@@ -737,7 +737,7 @@ def _(count, v, keep):
     return math.sqrt((1 - keep ** (1 / count)) / v)
 
 
-@write_scale.mistake("you used ln(1 + y) = y, which holds only for a large count; the result must give keep exactly")
+@write_scale.mistake("you used ln(1 + y) = y, which holds only for a large count; the share must be exactly keep")
 def _(count, v, keep):
     return math.sqrt(-math.log(keep) / (count * v))
 
@@ -796,7 +796,7 @@ def _(count, v, keep):
     hints=(
         "Tokens are rows, so transpose a matrix stored as (out, in) before you multiply a token by it.",
         "SiLU(h) is h times the sigmoid of h. Which of the two projections of x goes through it?",
-        "x @ gate.T goes through SiLU, x @ inner.T does not; multiply the two entry by entry, then multiply by outer.T.",
+        "x @ gate.T goes through SiLU, but x @ inner.T does not. Multiply the two entry by entry, and multiply the result by outer.T.",
     ),
 )
 def swiglu_from_checkpoint(x, gate, inner, outer):
@@ -835,7 +835,7 @@ def _(draw):
     x, matrices = draw.normal(batch, token, d), network(d, d_ff)
     yield Case("batch, token, d_model and d_ff all different", (x, *matrices))
     yield Case("hidden values in the thousands", (3000 * x, *matrices))
-    yield Case("a gradient flows back to everything", (x, *matrices), gradients=True)
+    yield Case("gradients flow back to all arguments", (x, *matrices), gradients=True)
     yield Case(
         "gate and inner of different shapes are rejected", (x, matrices[0][:1], matrices[1], matrices[2]), refuse=True
     )

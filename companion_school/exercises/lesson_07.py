@@ -19,7 +19,7 @@ from companion_school.checking.exercise import Case, Group, exercise
     minutes=5,
     hints=(
         "How many are shown as `[MASK]`? All of them differ from the original.",
-        "How many are shown as a random token? How often is this the original one by accident?",
+        "How many are shown as a random token? How often is the random token the original one by accident?",
         "Equation (D7.4) of the deeper notebook has both terms: 12 % of the tokens, and 1.5 % times the probability 9/10 that the random token is a different one.",
     ),
 )
@@ -171,7 +171,7 @@ def _layer(d_model, d_ff):
 
 
 def _encoder(vocab, context, d_model, layers, d_ff, shared, less=0):
-    """Return the correct count, but with `less` fewer parameters in each layer."""
+    """Return the correct count, reduced by `less` parameters for each layer."""
     return (vocab + context + 2) * d_model + (1 if shared else layers) * (_layer(d_model, d_ff) - less)
 
 
@@ -367,7 +367,7 @@ def _(stream, real):
     return stream.masked_fill(real[..., None], 0.0).sum(dim=1) / (~real).sum(dim=1, keepdim=True)
 
 
-@mean_of_real.mistake("you count the real rows right, but take the first ones: padding may be anywhere")
+@mean_of_real.mistake("you use the right number of rows, but always the first ones: padding may be anywhere")
 def _(stream, real):
     return torch.stack([rows[: keep.sum()].mean(dim=0) for rows, keep in zip(stream, real, strict=True)])
 
@@ -452,15 +452,16 @@ def _(stream, real):
     limits={"lots": (0.15,), "how": (0.8, 0.9)},
     hints=(
         "A token is chosen if its number in `lots` is below 0.15 *and* it is real.",
-        "`torch.where(chosen & (how < 0.8), mask_id, tokens)` shows the masked ones; which are shown as random ones?",
+        "`torch.where(chosen & (how < 0.8), mask_id, tokens)` shows the masked tokens. Which tokens are shown as random ones?",
         "The targets do not depend on what is shown: `torch.where(chosen, tokens, -100)`.",
     ),
 )
 def cloze(tokens, real, mask_id, lots, how, anything):
-    """Apply BERT's rule with given random numbers. A token of `tokens` is *chosen* if it is `real` (boolean) and its number in `lots` is below
-    0.15. Its number in `how` decides what is shown: below 0.8 `mask_id`, from 0.8 to below 0.9 its id in `anything`, and from 0.9 on the token
-    itself. All other tokens, including padding, are shown unchanged. Return `(shown, targets)`, where `targets` holds the true id of every
-    chosen token, and -100 elsewhere. All tensors are (batch, token).
+    """Apply BERT's rule with given random numbers. A token of `tokens` is *chosen* if it is `real` (boolean) and its
+    number in `lots` is below 0.15. Its number in `how` decides what is shown: `mask_id` if the number is below 0.8, its
+    id in `anything` from 0.8 to below 0.9, and the token itself from 0.9 on. All other tokens, including padding, are
+    shown unchanged. Return `(shown, targets)`, where `targets` holds the true id of every chosen token, and -100
+    elsewhere. All tensors are (batch, token).
 
     ```python
     >>> cloze(torch.tensor([[5, 6]]), torch.tensor([[True, True]]), 1, torch.tensor([[0.1, 0.5]]), torch.zeros(1, 2), torch.tensor([[7, 7]]))

@@ -25,8 +25,9 @@ from companion_school.checking.exercise import Case, exercise
 def weight_beside_filler():
     """A careless batch appends two padding tokens to the source of the pencil example. Their rows in the memory are all
     zeros, so their keys are zeros too, and no mask hides them. What weight does the slot that reads `one` now give to
-    the source's `<end>`? Without the padding, its scores would be $(1, 0, 1, 4)$, already divided by $\\sqrt{d_k}$, and the
-    last one belongs to `<end>`. Return a `float` that is accurate to at least four decimal places.
+    the source's `<end>`? Without the padding, the slot's scores would be $(1, 0, 1, 4)$, already divided by
+    $\\sqrt{d_k}$, and the last one belongs to `<end>`. Return a `float` that is accurate to at least four decimal
+    places.
     """
     ### BEGIN SOLUTION
     scores = [1, 0, 1, 4, 0, 0]  # a key of zeros scores 0, and e^0 is 1
@@ -54,7 +55,7 @@ def _():
     return math.exp(4) / (2 * math.e + 2 + math.exp(4))
 
 
-@weight_beside_filler.mistake("these scores are already divided by the square root of d_k, and you did it again")
+@weight_beside_filler.mistake("you divided by the square root of d_k, but these scores have already been divided by it")
 def _():
     return math.exp(2) / (2 * math.exp(0.5) + 3 + math.exp(2))
 
@@ -426,14 +427,14 @@ def _(y, x, W_q, W_k, W_v, real):
     difficulty=3,
     minutes=15,
     robust={
-        "a logit that stays minus infinity is no change and hides none": "the lesson's decoder never gives a logit of minus infinity",
+        "a logit that stays minus infinity has not changed and hides no change of another": "the lesson's decoder never gives a logit of minus infinity",
         "changes just above the bound, on it and just below": "a leak is larger than a rounding error",
         "many changes below the bound do not add up to one above it": "a leak is larger than a rounding error",
     },
     hints=(
         "How much does the row of each slot change? `(after - before).abs().amax(dim=-1)` is a table. What do its axes count?",
-        "The table is (target, slot). Build the table as it should be: each slot depends on the targets before its own, without padding.",
-        "Transpose it to (slot, target) and compare it with that table. `nonzero()` then lists the differences in the required order.",
+        "The table is (target, slot). Build the table as it should be: each slot depends on the real targets before its own.",
+        "Transpose the table of changes to (slot, target), and compare it with the one that you built. `nonzero()` then lists the differences in the required order.",
     ),
 )
 def leaks(before, after, real):
@@ -507,7 +508,7 @@ def _(draw):
     ruled_out = _moved(draw, unshifted, 4)
     for logits in ruled_out[:2]:
         logits[..., 3] = -math.inf
-    yield Case("a logit that stays minus infinity is no change and hides none", ruled_out)
+    yield Case("a logit that stays minus infinity has not changed and hides no change of another", ruled_out)
     yield Case("fewer targets than slots raise an error", (before, after[:1], all_real), refuse=True)
     yield Case("fewer slots after than before raise an error", (before, after[:, :1], all_real), refuse=True)
     yield Case("a single boolean for all targets raises an error", (before, after, all_real[:1]), refuse=True)

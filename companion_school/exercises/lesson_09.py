@@ -89,12 +89,12 @@ def _():
     difficulty=2,
     minutes=12,
     robust={
-        "`ignore` may equal the padding's id; ids beyond 24 bits": "no vocabulary is that large",
+        "an `ignore` that equals the padding's id, and ids beyond 24 bits": "no vocabulary is that large",
     },
     hints=(
         "How many slots does a row of k ids need, counting the end?",
-        "Inputs are `[bos, *row]`, targets `[*row, eos]`.",
-        "Pad both on the right to the slots of the longest row, inputs with `pad` and targets with `ignore`.",
+        "The inputs are `[bos, *row]`, and the targets are `[*row, eos]`.",
+        "Pad both on the right to the length of the longest row, the inputs with `pad` and the targets with `ignore`.",
     ),
 )
 def pairs_of(rows, bos, eos, pad, ignore):
@@ -136,10 +136,10 @@ def _(draw):
     yield Case("pad equal to bos raises an error", (rows, 0, 2, 0, -100), refuse=True)
     yield Case("pad equal to eos raises an error", (rows, 1, 0, 0, -100), refuse=True)
     yield Case("bos equal to eos raises an error", (rows, 2, 2, 0, -100), refuse=True)
-    yield Case("no rows raise an error", ([], 1, 2, 0, -100), refuse=True)
+    yield Case("an empty list of rows raises an error", ([], 1, 2, 0, -100), refuse=True)
     yield Case("rows that are all empty", ([[], []], 1, 2, 3, -100))
     yield Case("a padding id below zero", ([[7, 8], [9]], 1, 2, -1, -100))
-    yield Case("`ignore` may equal the padding's id; ids beyond 24 bits", ([[2**24 + 1], []], 1, 2, 0, 0))
+    yield Case("an `ignore` that equals the padding's id, and ids beyond 24 bits", ([[2**24 + 1], []], 1, 2, 0, 0))
 
 
 def _checked(rows, bos, eos, pad):
@@ -232,7 +232,7 @@ def _(rows, bos, eos, pad, ignore):
 @pairs_of.mistake("bos and eos must not be equal either; compare all three ids, not only pad with the others")
 def _(rows, bos, eos, pad, ignore):
     if not rows or pad in (bos, eos):
-        raise ValueError("expected at least one row, and an id of its own for pad")
+        raise ValueError("expected at least one row, and a pad id that is not used for anything else")
     return _filled([[bos, *row] for row in rows], pad), _filled([[*row, eos] for row in rows], ignore)
 
 
@@ -337,7 +337,11 @@ def _(draw):
     yield Case("a NaN in a slot that counts shows up in the result", (spoiled, short, 0.1), only_nan=True)
     yield Case("a smoothing of 1 raises an error", (draw.normal(2, 3, 5), short, 1.0), refuse=True)
     yield Case("a smoothing below 0 raises an error", (draw.normal(2, 3, 5), short, -0.1), refuse=True)
-    yield Case("padding only raises an error", (draw.normal(1, 2, 5), torch.full((1, 2), -100), 0.1), refuse=True)
+    yield Case(
+        "targets that are all padding raise an error",
+        (draw.normal(1, 2, 5), torch.full((1, 2), -100), 0.1),
+        refuse=True,
+    )
 
 
 def _refuse(targets, e):
@@ -491,17 +495,17 @@ def _(logits, targets, e):
         "a mistake only under teacher forcing raises an error": "finding the leak is the exercise",
     },
     hints=(
-        "`wrong = (says != targets) & (targets != -100)`, for both.",
+        "Compute `wrong = (says != targets) & (targets != -100)` for both.",
         "`argmax` of an integer tensor returns the first index of the maximum. What does it return for a row of zeros?",
-        "Compute the list of first mistakes for both, compare them row by row (`None` equals only `None`), and return one list.",
+        "Compute the list of first mistakes for both, compare the two lists row by row (`None` equals only `None`), and return one list.",
     ),
 )
 def first_mistakes(forced, written, targets):
     """Apply the test of (9.6) to any model. All three arguments are `int64` (batch, token). `forced` holds the most
-    probable tokens with teacher forcing, and `written` those of free running. `targets` has -100 for padding, which is
-    never a mistake. For each row, return the slot of its first mistake, counted from 0, or `None`. If `forced` and
-    `written` make their first mistake in different slots of a row, or only one makes a mistake, raise a `ValueError`,
-    because something leaks. After the first mistake the two may differ.
+    probable tokens with teacher forcing, and `written` the tokens from free running. `targets` has -100 for
+    padding, which is never a mistake. For each row, return the slot of its first mistake, counted from 0, or `None`. If
+    `forced` and `written` make their first mistake in different slots of a row, or only one makes a mistake, raise a
+    `ValueError`, because something leaks. After the first mistake the two may differ.
 
     ```python
     >>> first_mistakes(torch.tensor([[5, 9, 7], [5, 6, 7]]), torch.tensor([[5, 9, 8], [5, 6, 7]]), torch.tensor([[5, 6, 7], [5, 6, -100]]))

@@ -157,9 +157,10 @@ def _(layers, heads, kv_heads, d_k, d_v, batch, tokens, number):
 )
 def cached_step(x, w_q, w_k, w_v, keys, values):
     """Compute one step of one attention layer, and return `(out, keys, values)`, which are $o_i$, $K$ and $V$ of (10.1)
-    and (10.2). `x` (batch, 1, d_model) is the newest slot; `w_q`, `w_k` are (head, d_model, d_k), `w_v` (head, d_model,
-    d_v). `keys` (batch, head, slot, d_k) and `values` (batch, head, slot, d_v) are the cache, and slot may be 0. The
-    newest slot comes last. `out` is (batch, head, 1, d_v), because heads are not merged. Nothing is rotated.
+    and (10.2). `x` (batch, 1, d_model) is the newest slot; `w_q` and `w_k` are (head, d_model, d_k), and `w_v` is
+    (head, d_model, d_v). `keys` (batch, head, slot, d_k) and `values` (batch, head, slot, d_v) are the cache, and slot
+    may be 0. The newest slot comes last. `out` is (batch, head, 1, d_v), because heads are not merged. Nothing is
+    rotated.
 
     ```python
     >>> cached_step(torch.tensor([[[1.0]]]), *[torch.tensor([[[2.0]]])] * 3, torch.zeros(1, 1, 0, 1), torch.zeros(1, 1, 0, 1))
@@ -382,7 +383,7 @@ def _(x, w_q, w_k, w_v, keys, values):
     robust={
         "logits near 1000": "logits of the lesson are around 1",
         "a token just below the bound is cut": "the difference is too small to matter in the lesson",
-        "a token exactly half as probable as the first, with m = 1/2": "a rounding decides",
+        "a token exactly half as probable as the first, with m = 1/2": "rounding decides",
     },
     hints=(
         "Apply the softmax first.",
@@ -713,9 +714,9 @@ def _(keys, by, base):
     robust={
         "a temperature so low that logits divided by it overflow": "no lesson uses such a low temperature",
         "a share of one keeps even the least probable tokens": "the difference is too small to matter in the lesson",
-        "two tokens that reach the share exactly": "a rounding decides",
-        "two tokens that miss it by a billionth": "a rounding decides",
-        "logits closer than a thousandth, and as low a temperature": "no lesson uses such a low temperature",
+        "two tokens that reach the share exactly": "rounding decides",
+        "two tokens that miss it by a billionth": "rounding decides",
+        "logits less than a thousandth apart, and an equally low temperature": "no lesson uses such a low temperature",
     },
     hints=(
         "Divide the logits by the temperature before the softmax; then sort the probabilities, the largest first.",
@@ -770,7 +771,7 @@ def _(draw):
     yield Case("a temperature of 0 is rejected", (logits, 0.0, 0.9), refuse=True)
     yield Case("a share of 0 is rejected", (logits, 1.0, 0.0), refuse=True)
     yield Case("a share above 1 is rejected", (logits, 1.0, 1.2), refuse=True)
-    yield Case("logits closer than a thousandth, and as low a temperature", (1e-4 * logits, 1e-4, 0.85))
+    yield Case("logits less than a thousandth apart, and an equally low temperature", (1e-4 * logits, 1e-4, 0.85))
     yield Case("a negative temperature is rejected", (logits, -1.0, 0.9), refuse=True)
     yield Case("a temperature that is not a number is rejected", (logits, math.nan, 0.9), refuse=True)
     yield Case("a share just above 1 is rejected", (logits, 1.0, 1.01), refuse=True)
@@ -925,14 +926,14 @@ def _(logits, temperature, share):
     excused={"dtype": "one of its correct answers always computes in float64"},
     hints=(
         "In row b, token i of the call is at position lengths[b] + i. That is also the slot to write it into.",
-        "Rotate q and k to these positions, (batch, 1, token), because every row has its own. The keys in the cache have been rotated already.",
-        "The token at position p may look at the slots 0 ... p, which hides the garbage and the later tokens of the call at once. "
+        "Rotate q and k to these positions, (batch, 1, token), because every row has its own positions. The keys in the cache have already been rotated.",
+        "The token at position p may look at the slots 0 ... p, which hides both the garbage and the later tokens of the call. "
         "torch.arange(slots) <= position[..., None] is (batch, token, slot), so add the head axis.",
     ),
 )
 def ragged_step(q, k, v, keys, values, lengths, base):
     """Texts of different lengths share one cache. `q`, `k` (batch, head, token, d_head) and `v` (batch, head, token,
-    d_v) are those of this call's tokens, **not yet rotated**. In row `b` of `keys` (batch, head, slot, d_head) and
+    d_v) belong to this call's tokens and are **not yet rotated**. In row `b` of `keys` (batch, head, slot, d_head) and
     `values` (batch, head, slot, d_v), the first `lengths[b]` slots are filled; the others hold garbage. Write the
     tokens into the next free slots, rotated as in 10.4, and attend causally within each row, with scores divided by
     $\\sqrt{d_{head}}$. Return `(out, keys, values, lengths)` after the call.
@@ -1212,7 +1213,7 @@ def _(q, k, v, keys, values, lengths, base):
     return _ragged(q, k, v, keys, values, lengths, base, bumped=lengths.clone())
 
 
-@ragged_step.mistake("the lengths grew by 1, not by the number of tokens of the call")
+@ragged_step.mistake("the lengths grew by 1, not by the number of tokens in the call")
 def _(q, k, v, keys, values, lengths, base):
     return _ragged(q, k, v, keys, values, lengths, base, bumped=lengths + 1)
 
@@ -1301,10 +1302,10 @@ def _(q, k, v, keys, values, lengths, base):
 )
 def extend_beams(scores, log_probabilities, width):
     """`scores` (beam) are the log-probabilities of the current texts, the logarithms of (10.5). `log_probabilities`
-    (beam, vocab) holds the log-probability of each next token after each text, $-\\infty$ where it is impossible.
-    Extend each text by every token, and keep the `width` best continuations. Return `(scores, beams, tokens)`, each
-    (width), **best first**: the log-probability of the longer text, the index of the old text, and the new token.
-    `width` may differ from the number of old beams. No two of the best continuations are equally probable.
+    (beam, vocab) holds the log-probability of each next token after each text, and $-\\infty$ where that token is
+    impossible. Extend each text by every token, and keep the `width` best continuations. Return `(scores, beams,
+    tokens)`, each (width), **best first**: the log-probability of the longer text, the index of the old text, and the
+    new token. `width` may differ from the number of old beams. No two of the best continuations are equally probable.
 
     ```python
     >>> extend_beams(torch.tensor([-1.0, -2.0]), torch.tensor([[-3.0, -0.5], [-0.1, -4.0]]), 2)
@@ -1362,7 +1363,7 @@ def _(scores, log_probabilities, width):
     return best, place // vocab, place % vocab
 
 
-@extend_beams.mistake("you ranked the tokens alone and added the old scores afterwards: rank by the sum")
+@extend_beams.mistake("you ranked the tokens on their own and added the old scores afterwards: rank by the sum")
 def _(scores, log_probabilities, width):
     best, place = log_probabilities.flatten().topk(width)
     vocab = log_probabilities.shape[1]

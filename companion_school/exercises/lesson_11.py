@@ -63,7 +63,7 @@ def _():
     return 3 / 9, 3 / 12
 
 
-@two_gates.mistake("the score 0 belongs in the softmax over all: e^0 is 1")
+@two_gates.mistake("the score 0 belongs in the softmax over all experts: e^0 is 1")
 def _():
     return 6 / 9, 6 / 11
 
@@ -189,7 +189,9 @@ def _(d, d_ff, experts, top_k, shared):
     return _costs(d, d_ff, experts, top_k, shared, router=d * (experts + shared))
 
 
-@expert_layer_cost.mistake("the router scores all experts, not only the chosen: all of its parameters are active")
+@expert_layer_cost.mistake(
+    "the router scores all experts, not only the chosen ones, so all of its parameters are active"
+)
 def _(d, d_ff, experts, top_k, shared):
     total, active, _ = _costs(d, d_ff, experts, top_k, shared)
     active -= d * (experts - top_k)
@@ -271,7 +273,7 @@ def _(d, d_ff, experts, top_k, shared):
     },
     hints=(
         "`best, chosen = logits.topk(k)`, both (token, top_k); the shares are a softmax of `best`.",
-        "For each expert `e`, `rows, place = torch.where(chosen == e)` gives the tokens that chose it, and the column of their share.",
+        "For each expert `e`, `rows, place = torch.where(chosen == e)` gives the tokens that chose it, and the columns of their shares.",
         "Add, never assign: `out.index_add(0, rows, shares[rows, place, None] * answers)`.",
     ),
 )
@@ -536,7 +538,9 @@ def _(draw):
     spoiled[1, 2] = math.nan
     yield Case("a NaN in a real token shows up in the result", (spoiled, real, 1), only_nan=True)
     yield Case(
-        "a batch of padding only is rejected", (draw.normal(3, 2), torch.zeros(3, dtype=torch.bool), 1), refuse=True
+        "a batch of nothing but padding is rejected",
+        (draw.normal(3, 2), torch.zeros(3, dtype=torch.bool), 1),
+        refuse=True,
     )
     low = torch.tensor([9.0, 0.0, -9.0, -18.0], dtype=torch.float64)
     yield Case("three of four experts that no token chooses", (draw.normal(3, 4) + low, torch.ones(3).bool(), 1))
@@ -617,14 +621,14 @@ def _(logits, real, k):
 
 
 @balance_gradient.mistake(
-    "your f is the mean of the probabilities: it is the counted share of visits, which has no derivative"
+    "your f is the mean of the probabilities, but f is the counted share of visits, which has no derivative"
 )
 def _(logits, real, k):
     p, _, tokens = _balance(logits, real, k)
     return _push(p, p[real].mean(0), tokens) * real[:, None]
 
 
-@balance_gradient.mistake("a batch of padding only must raise a ValueError")
+@balance_gradient.mistake("a batch of nothing but padding must raise a ValueError")
 def _(logits, real, k):
     return _push(*_balance(logits, real, k)) * real[:, None] if real.any() else torch.zeros_like(logits)
 

@@ -42,7 +42,9 @@ def _(draw):
     yield Case("the two lengths", ())
 
 
-@lengths_of_balance.mistake("you counted one product of (query, key) with d: there are two, the scores and the sum")
+@lengths_of_balance.mistake(
+    "you counted one product of (query, key) with d: there are two, one for the scores and one for the weighted sum of the values"
+)
 def _():
     return 2048, 6144
 
@@ -141,7 +143,7 @@ def _(draw):
     yield Case("a stride of 0 is rejected", (5, 0), refuse=True)
     yield Case("zero tokens are rejected", (0, 3), refuse=True)
     for stride in (2, 3):
-        yield Case("as many tokens, another stride", (7, stride))
+        yield Case("the same number of tokens, another stride", (7, stride))
 
 
 def _distance(tokens, stride):

@@ -227,7 +227,7 @@ def _(vocab, d, layers, heads, kv_heads, d_ff, tied):
     return _llama(vocab, d, layers, heads, kv_heads, d_ff, tied, biased=3 * d + 2 * narrow + 2 * d_ff)
 
 
-@llama_parameters.mistake("raise a ValueError if d or the heads cannot be divided")
+@llama_parameters.mistake("raise a ValueError if d or the heads cannot be divided evenly")
 def _(vocab, d, layers, heads, kv_heads, d_ff, tied):
     block = 2 * d * d + 2 * d * kv_heads * (d // heads) + 3 * d * d_ff + 2 * d
     return vocab * d * (1 if tied else 2) + layers * block + d
@@ -267,7 +267,7 @@ def _(vocab, d, layers, heads, kv_heads, d_ff, tied):
     },
     hints=(
         "In the interleaved layout, pair j of a head is its rows 2 j and 2 j + 1. In the half layout, it is its rows j and j + d_head / 2.",
-        "New row j is old row 2 j, and new row j + d_head / 2 is old row 2 j + 1. So each head has first its even rows, then its odd ones.",
+        "New row j is old row 2 j, and new row j + d_head / 2 is old row 2 j + 1. So each head holds its even rows first, and then its odd ones.",
         "`weight.view(heads, d_head // 2, 2, -1)` has the axes (head, pair, which of the two, d_model). Which two axes must be swapped?",
     ),
 )

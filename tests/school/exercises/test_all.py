@@ -58,7 +58,7 @@ def content(text):
 
 
 REVIEWED = {
-    ("0.4", "gradients, including the router's"), ("0.4", "gradients when a single expert has the whole weight"),
+    ("0.4", "gradients, including the router's"), ("0.4", "gradients when a single expert gets all the weight"),
     ("2.2", "a standard deviation other than one"), ("2.2", "a mean as small as the standard deviation"),
     ("3.5", "two query heads on one key head"), ("3.5", "four query heads on two key heads"),
     ("6.7", "a token whose entries hardly differ"), ("6.7", "a token whose entries are all equal"),
