@@ -59,7 +59,7 @@ _numbers = count(1)
 
 
 class Inputs(TypedDict, total=False):
-    """Arguments of a call of a `Transformer` besides the tokens; `Transformer.features` documents them."""
+    """Arguments that a call to a `Transformer` takes besides the tokens; `Transformer.features` documents them."""
 
     source: Tensor | Memory | None
     positions: Tensor | None
@@ -83,16 +83,16 @@ class Transformer(nn.Module):
     """A transformer, from token ids to one score per possible next (or masked) token.
 
     If `config.embedding.tied` is set, the head *is* the embedding table: one parameter, whose gradient is the sum of
-    both uses. The head has a bias or further layers only if `config.embedding.head` says so. An
-    encoder may also have BERT's additional layers, as far as `config.embedding` asks for them: segment vectors added to
-    the token embeddings, a layer before the output table, and a pooled vector of the whole sequence with a classifier
-    (Devlin et al. 2019; lesson 13).
+    both uses. The head has a bias or further layers only if `config.embedding.head` says so. An encoder may also have
+    BERT's additional layers, if `config.embedding` asks for them: segment vectors added to the token embeddings, a
+    layer before the output table, and a pooled vector of the whole sequence with a classifier (Devlin et al. 2019;
+    lesson 13).
 
     Embeddings are initialized from a normal distribution with variance 1 / d_model, so that the logits of a normalized
-    state have variance one at any width (a fixed standard deviation of 0.02 leaves those of a narrow model near zero
-    and slows its first updates). Other weights have variance 2 / (5 d_model) (Nguyen and Salazar 2019), with the rank
-    in place of d_model if they read a latent. Weights that write to the stream are smaller by a factor of 1 /
-    sqrt(number of writes) (Radford et al. 2019), so that its variance does not grow with depth.
+    state have variance one at any width (a fixed standard deviation of 0.02 leaves the logits of a narrow model near
+    zero and slows its first updates). Other weights have variance 2 / (5 d_model) (Nguyen and Salazar 2019), with the
+    rank in place of d_model if they read a latent. Weights that write to the stream are smaller by a factor of
+    sqrt(number of writes) (Radford et al. 2019), so that the stream's variance does not grow with depth.
     """
 
     published_kind: str | None = None

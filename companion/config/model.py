@@ -67,15 +67,15 @@ class RotaryScaling:
         kind: One of the five methods above.
         factor: s, at least 1. For longrope it only determines the default magnitude.
         original: C in tokens. All kinds but `"linear"` need it.
-        slow: For yarn and llama3: pairs that make fewer rotations within C tokens are slowed down by the full factor.
-            `None` means 1.
-        fast: For yarn and llama3: pairs that make more rotations within C tokens are left unchanged. `None` means 32
-            for yarn, 4 for llama3.
-        magnitude: For yarn and longrope: factor of the cosines and sines. `None` means 0.1 ln(s) + 1 for yarn, sqrt(1 +
-            ln(s) / ln(C)) for longrope.
+        slow: For yarn and llama3: pairs that make fewer than this many rotations within C tokens are slowed down by the
+            full factor. `None` means 1.
+        fast: For yarn and llama3: pairs that make more than this many rotations within C tokens are left unchanged.
+            `None` means 32 for yarn, 4 for llama3.
+        magnitude: For yarn and longrope: the factor that multiplies cosines and sines. `None` means 0.1 ln(s) + 1 for
+            yarn, sqrt(1 + ln(s) / ln(C)) for longrope.
         whole: For yarn: widen the range over which g falls, so that it begins and ends at whole pairs.
         short: For longrope: one positive divisor for each rotated pair, starting with the fastest pair.
-        long: As `short`, but for texts of more than C tokens.
+        long: Like `short`, but for texts of more than C tokens.
 
     Raises:
         ValueError: If a field is invalid; the message names the field, its value and what was expected.
@@ -276,16 +276,16 @@ class AttentionConfig:
         d_head: Width of a query and of a key (d_k). `None` means `d_model / heads`.
         d_v: Width of a value. `None` means `d_head`.
         bias: Add biases to the projections that compute queries, keys and values.
-        output_bias: Add a bias to the output projection. `None` means the value of `bias` (Qwen2 has biases only in the
-            first three).
+        output_bias: Add a bias to the output projection. `None` means the value of `bias` (in Qwen2, only the
+            projections for queries, keys and values have biases).
         qk_norm: Normalize queries and keys before they are rotated (Henry et al. 2020), using the model's kind of norm
             and its epsilon. `"head"`: the d_head components of each head separately, with one gain shared by all heads
             (Qwen3, Gemma 3). `"width"`: all heads of a token together (OLMo 2). `"unit"`: divide each head's components
             by their root mean square, without a gain and only in layers that rotate them (Llama 4). `None` means no
             norm.
-        score_width: Scores are q k^T / sqrt(score_width) (Gemma 2 27B: d_model / heads, with a wider d_head). `None`
-            means the width of a whole query, which is d_head, or d_head + d_rope with latents. (DeepSeek multiplies
-            scores by m^2 for longer texts, which corresponds to dividing this width by m^4.)
+        score_width: Scores are q k^T / sqrt(score_width) (Gemma 2 27B: d_model / heads, which is wider than its
+            d_head). `None` means the width of a whole query, which is d_head, or d_head + d_rope with latents.
+            (DeepSeek multiplies scores by m^2 for longer texts, which corresponds to dividing this width by m^4.)
         softcap: Attention softcapping: scores s become cap tanh(s / cap) before they are masked (Gemma Team 2024,
             Gemma 2, section 2). `None` means no cap.
         window: Layers that see only the most recent tokens. If `None`, every layer sees all tokens.
@@ -401,8 +401,8 @@ class PositionConfig:
             (rotates queries and keys, Su et al. 2021), `"relative"` (adds a learned bias to each score, which depends
             on the head and the distance between query and key; Raffel et al. 2020, T5, section 2.1) or `"none"`.
         base: Base of the sinusoidal and rotary frequencies.
-        layout: Which two components form a pair: with `"half"`, i and i + width/2 (NeoX style, as in LLaMA as published
-            by Hugging Face and in Marian's sinusoids); with `"interleaved"`, 2i and 2i + 1 (GPT-J style, as in both
+        layout: Which two components form a pair: with `"half"`, i and i + width/2 (NeoX style, used by Hugging Face's
+            version of LLaMA and by Marian's sinusoids); with `"interleaved"`, 2i and 2i + 1 (GPT-J style, as in both
             papers). `None` means `"half"` for rotary, otherwise `"interleaved"`.
         partial_rotary_factor: Only for rotary: the fraction of each head's width that is rotated. The first
             int(factor d_head) components are rotated, and their number must be even. The other components are left
@@ -411,7 +411,7 @@ class PositionConfig:
         pattern: Only for rotary: which layers rotate queries and keys, starting with the first; the pattern repeats.
             The other layers can infer the order of tokens only from the causal mask (Kazemnejad et al. 2023; every
             fourth layer of SmolLM3).
-        buckets: Only for relative: the number of biases per head; an even number. Half of the buckets stand for a
+        buckets: Only for relative: the number of biases per head, which must be even. Half of the buckets stand for a
             single distance each, and the other half for ranges that widen logarithmically. A bidirectional stack uses
             half of them for each direction.
         reach: Only for relative: all keys at this distance or farther away share the last bucket.
@@ -467,7 +467,7 @@ class NormConfig:
             `"pre"`:   x + f(norm(x)) (Xiong et al. 2020).
             `"both"`:  x + norm'(f(norm(x))), two norms (Ding et al. 2021, section 2.3; Gemma 2).
             `"after"`: x + norm(f(x)) (OLMo Team 2025, OLMo 2, section 3).
-            In the next two, attention a and the feed-forward network f read the stream in parallel:
+            In the next two placements, attention a and the feed-forward network f read the stream in parallel:
             `"parallel"`:        x + a(norm(x)) + f(norm'(x)) (Black et al. 2022, GPT-NeoX, section 2.1).
             `"parallel_shared"`: x + a(norm(x)) + f(norm(x)), with one norm (GPT-J; Cohere's Command R).
         eps: Epsilon.
@@ -501,7 +501,7 @@ class NormConfig:
 
 @dataclass(frozen=True)
 class FeedForwardConfig:
-    """A feed-forward network, or in a mixture of experts, the network of each expert.
+    """A feed-forward network or, in a mixture of experts, the network of each expert.
 
     Args:
         d_ff: Hidden width.
@@ -754,7 +754,7 @@ class ModelConfig:
             require(some, turns, sizes.d_turned, "an even width, because rotary positions rotate pairs")
             part, factor = "partial_rotary_factor", self.positions.partial_rotary_factor
             require(factor == 1 or sizes.latent is None, part, factor, "1 with latent, where d_rope is rotated")
-            # A factor of 1 is not multiplied, so that a large d_head does not become a float.
+            # With a factor of 1, d_head is not multiplied, so that a large value does not become a float.
             turned = sizes.d_turned if factor == 1 else int(factor * sizes.d_head)
             whole = f"a share of d_head={shown(sizes.d_head)} that is an even number of components, not {shown(turned)}"
             require(turned > 0 and turned % 2 == 0, part, factor, whole)

@@ -87,11 +87,11 @@ def forward_flops(
 
     Linear layers are computed in chunks, by equations (6) and (7) of `companion.layers.linear_attention`. In each head,
     a chunk of n tokens costs 2 n^2 (2 d_k + d_v) + n (n - 1) d_v, where the terms with d_k are left out if each channel
-    has its own decay, because they are then not matrix products. Reading the matrix and writing it cost 6 n d_k d_v.
+    has its own decay, because they are then not matrix products. Reading and writing the matrix costs 6 n d_k d_v.
     After `cached` tokens, of which up to 2 `recurrent_cache.BACK` are in a log, the matrix is only read. Occasionally
     the log is folded into the matrix. Folding costs 2 d_k d_v per token and is not counted.
 
-    For d_k = d_v = d / h, a plain feed-forward network and one new token that attends to t keys, including its own, a
+    With d_k = d_v = d / h, a plain feed-forward network, and one new token that attends to t keys, including its own, a
     layer costs 8 d^2 + 4 t d + 4 d d_ff (lesson 10).
 
     Args:
@@ -378,8 +378,8 @@ def _pair(sizes: ResolvedAttention, absorbed: bool = False) -> int:
 def _seen(config: ModelConfig, layer: int, tokens: int, cached: int, causal: bool) -> tuple[int, int]:
     """Count the keys and the query-key pairs in the self-attention of a decoder layer.
 
-    The keys are the cached ones and those of the new tokens. Every pair that is computed counts; with `causal`, only
-    pairs that are actually used count.
+    The keys are the cached ones and those of the new tokens. Every pair that is computed is counted; with `causal`,
+    only the pairs that are actually used are.
     """
     window = config.attention.window
     if window is None or not config.local(layer):

@@ -66,8 +66,8 @@ CHIPS: dict[str, Chip] = {
     "l40s": Chip(362.05e12, 864e9, 48e9, "NVIDIA L40S"),
     "rtx-4090": Chip(165.2e12, 1008e9, 24e9, "NVIDIA GeForce RTX 4090"),
 }
-"""Figures from the manufacturers' data sheets by short name: half-precision products accumulated in fp32 (the figures
-printed there "with sparsity" are twice these), and the bandwidth and size of the memory.
+"""Figures from the manufacturers' data sheets, keyed by short name: half-precision products accumulated in fp32 (the
+figures printed there "with sparsity" are twice these), and the bandwidth and size of the memory.
 """
 
 
@@ -82,7 +82,7 @@ def published_chip(name: str) -> Chip:
 
 
 def this_chip() -> Chip:
-    """Return the GPU that PyTorch would use, from the table or measured; without a GPU, measure the CPU.
+    """Return the GPU that PyTorch would use, with figures from the table or measured; without a GPU, measure the CPU.
 
     A measurement takes one to two seconds and varies with what else is running.
     """
@@ -106,10 +106,10 @@ class Peak(NamedTuple):
 
 
 def training_peak(device: torch.device, precision: str, devices: int = 1) -> Peak | None:
-    """Return the combined peak of `devices` GPUs of the kind of `device`, or `None` if it is not a CUDA GPU.
+    """Return the combined peak of `devices` GPUs like `device`, or `None` if it is not a CUDA GPU.
 
-    For a chip in the table, it is the manufacturer's figure; otherwise it is measured, in one to two seconds. A CPU has
-    no meaningful peak, because its speed depends mostly on what else is running.
+    For a chip in the table, the peak is the manufacturer's figure; otherwise it is measured, which takes one to two
+    seconds. A CPU has no meaningful peak, because its speed depends mostly on what else is running.
 
     Args:
         device: any one of the devices, which must be of the same kind.
@@ -150,7 +150,7 @@ def measure_reading(device: torch.device | str = "cpu") -> float:
     of its halves. The measurement takes less than a second, and its result varies with what else is running.
     """
     device = torch.device(device)
-    # As large as the tensor that is copied above. Some servers have caches of 256 MB that read twice as fast as memory.
+    # This tensor is as large as the one copied above. Some servers' 256 MB caches are twice as fast to read as memory.
     numbers = torch.ones((512 if device.type == "cpu" else 1024) * 2**18, device=device)
     halves = numbers.chunk(2)
     adding = _best_seconds(numbers.sum, device, 0.3)
@@ -187,7 +187,7 @@ def peak_share(flops: float, seconds: float, peak: float) -> float:
 
 
 def _best_seconds(run: Callable[[], Any], device: torch.device, seconds: float = 0.5) -> float:
-    """Return the shortest time among as many runs as fit into `seconds`, after a warm-up run.
+    """Run as often as fits into `seconds`, after a warm-up run, and return the shortest time.
 
     The shortest time is the best estimate, because other work on the machine can only add time.
     """

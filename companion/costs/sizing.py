@@ -55,7 +55,7 @@ class Kept:
 
     Attributes:
         layers: number of layers.
-        layer: activations of one layer, for one row. In an encoder-decoder, one layer of each stack together.
+        layer: activations of one layer, for one row. In an encoder-decoder, this is one layer of each stack together.
         rest: activations of the embeddings, the last norm, the head and the loss, for one row.
         entry: the stream that enters a layer, for one row; activation checkpointing stores it instead of `layer`.
         layer_copies: the half-precision copies that autocast makes of one layer's weights; their size does not depend
@@ -193,7 +193,7 @@ def device_bytes(
         experts        16 (N - E) + 16 E / e         experts+shard    16 (N - E) / K + 16 E / e
 
     (Rajbhandari et al. 2020, sections 3 and 5; their 2 + 2 + 12 bytes are 4 + 4 + 8 here, because the weights
-    themselves are in fp32.) `--shard` gathers the fp32 weights of the current layer and of the next, and a layer's
+    themselves are in fp32.) `--shard` gathers the fp32 weights of the current and the next layer, and a layer's
     gradient before it is divided among the devices; the weights outside the layers, and their gradient, stay gathered
     all the time.
 
@@ -318,8 +318,8 @@ def train_cost(config: ModelConfig, tokens: float | None = None, *, row: int | N
     Args:
         config: configuration of the model.
         tokens: number of tokens.
-        row: length of a row (default: `row_tokens`). In an encoder-decoder, it is the length of the source and of the
-            target.
+        row: length of a row (default: `row_tokens`). In an encoder-decoder, the source and the target both have this
+            length.
 
     Raises:
         ValueError: if the number of tokens is not positive.

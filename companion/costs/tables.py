@@ -38,7 +38,7 @@ from companion.ground.number_limits import Count, PartOfOne, Positive, check
 
 @dataclass(frozen=True)
 class Question:
-    """Options for the sizing of each model.
+    """Options for sizing models.
 
     Args:
         devices: number of devices that train each model.

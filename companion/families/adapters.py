@@ -1,6 +1,6 @@
 """Add low-rank adapters (LoRA) to a model, and read and write their files in the layout of peft (lesson 20).
 
-peft can load these files onto the published form of the model:
+peft can apply these files to the published form of the model:
 
     adapter_config.json         rank, alpha, and the names of the layers that have an adapter
     adapter_model.safetensors   base_model.model.NAME.lora_A.weight, (rank, in), and lora_B.weight, (out, rank)
@@ -69,7 +69,7 @@ Their names in published files differ from those of the modules, so peft would n
 
 @dataclass(frozen=True)
 class Part:
-    """One of our layers as a part of a published layer, whose row `places[i]` is row `rows[i]` of ours."""
+    """One of our layers inside a published layer: our row `rows[i]` is the published row `places[i]`."""
 
     layer: str
     places: Tensor
@@ -90,7 +90,7 @@ def targeted(model: Transformer, targets: Targets = "all") -> list[str]:
 
 @lru_cache(maxsize=8)
 def published_layers(config: ModelConfig, kind: str | None = None) -> dict[str, list[Part]]:
-    """Return, for each linear layer of a published layout, which of our linear layers make it up.
+    """Map each linear layer of a published layout to those of our linear layers that make it up.
 
     Args:
         config: The configuration of the model.
@@ -256,7 +256,7 @@ def adapter_config(model: Transformer, kind: str | None = None) -> dict[str, Any
 
 
 def save_adapters(folder: str | Path, model: Transformer, *, kind: str | None = None) -> None:
-    """Write only the adapters of a model, in the same files as peft. Raises `ValueError` in the same cases as
+    """Write only the adapters of a model, in the same files that peft writes. Raises `ValueError` in the same cases as
     `adapter_tensors`."""
     folder = Path(folder)
     told = json.dumps(adapter_config(model, kind), indent=2) + "\n"
@@ -264,7 +264,7 @@ def save_adapters(folder: str | Path, model: Transformer, *, kind: str | None = 
 
 
 def load_adapters(folder: str | Path, model: Transformer, *, kind: str | None = None) -> None:
-    """Add the adapters that `save_adapters` or peft wrote to a model, in place.
+    """Load adapters that `save_adapters` or peft wrote, and add them to a model in place.
 
     Args:
         folder: The folder that contains both files.

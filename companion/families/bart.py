@@ -144,5 +144,5 @@ PRESETS = {
     "bart-base": Preset(2019, 139_417_344, _bart(768, 6, 12)),
     "bart-large-cnn": Preset(2019, 406_336_600, _bart(1024, 12, 16, 50264, "biased")),
 }
-"""The parameter counts leave out the four position rows that no token reads, two in each stack. That of bart-large-cnn
-includes the bias of its head, which is zero."""
+"""The parameter counts leave out the four position rows that no token reads, two in each stack. The count of
+bart-large-cnn includes the bias of its head, which is zero."""

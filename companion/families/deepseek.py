@@ -88,7 +88,7 @@ OF_V3 = OF_V2 | rows(
 )
 
 EPS = 1e-6
-"""Epsilon of the norms of latents, which does not depend on that of the other norms."""
+"""Epsilon of the norms of latents, which is independent of the other norms' epsilon."""
 
 
 def latent_attention(fields: Fields, **further: Any) -> AttentionConfig:

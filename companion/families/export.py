@@ -33,7 +33,7 @@ from companion.layers.positions import magnitude_of
 from companion.transformer import Transformer
 
 ALIKE = 1e-9
-"""Relative difference allowed between a number and its value after being exported and read back."""
+"""Relative difference allowed between a number and its value after it has been exported and read back."""
 
 REFUSED = [""] * 99
 """Empty faults that are added if a family could not even read the exported fields. They make every other family count
@@ -57,8 +57,8 @@ def export_model(
 
     Raises:
         ValueError: If `kind` is unknown, or if the family (by default, every family) lacks a part of the model. The
-            message names the missing parts; by default, these are the parts that the closest family lacks. Nothing is
-            written then.
+            message names the missing parts; by default, these are the parts that the closest family lacks. In these
+            cases, nothing is written.
     """
     simplest, fields = _simplest(model.config, kind)
     family = families()[simplest]
@@ -107,8 +107,8 @@ def export_gguf(
         llama.cpp's name for the architecture.
 
     Raises:
-        ValueError: If no architecture supports some part of the model, or llama.cpp has no name for the tokenizer.
-            Nothing is written then.
+        ValueError: If no architecture supports some part of the model, or llama.cpp has no name for the tokenizer. In
+            these cases, nothing is written.
     """
     simplest, fields = _simplest(model.config, kind, tuple(BY_KIND))
     architecture = BY_KIND[simplest]
@@ -133,7 +133,7 @@ def simplest_kind(config: ModelConfig, kind: str | None = None) -> str:
 def _simplest(
     config: ModelConfig, kind: str | None, among: tuple[str, ...] | None = None
 ) -> tuple[str, dict[str, Any]]:
-    """Choose the `model_type` to export as, from `among` or from all, and return it with the config.json fields."""
+    """Choose the `model_type` to export as, from `among` or all known ones; return it with its config.json fields."""
     known = {
         name: family for name, family in families().items() if family.architecture and (among is None or name in among)
     }

@@ -184,7 +184,7 @@ _LINEAR = {
     "o_norm": "norm",
     "o_proj": "output",
 }
-"""Modules of a linear layer, published name to ours."""
+"""Our names for the modules of a linear layer, keyed by their published names."""
 
 
 def _place_linear(places: Places, config: ModelConfig, layer: int) -> None:

@@ -61,9 +61,9 @@ FIELDS = rows(
 """Rows that LLaMA shares with its relatives, which override or extend them."""
 
 GATED = {"silu": "swiglu", "gelu": "geglu", "gelu_tanh": "geglu_tanh"}
-"""Our name for a gated network, by the activation of its gate."""
+"""Our names for gated networks, keyed by the activation of the gate."""
 _WIDTHS = ("moe_intermediate_size", "shared_intermediate_size", "intermediate_size")
-"""Fields that can hold d_ff; the first one that a kind takes is used."""
+"""Fields that may contain d_ff; the first one that a family takes is used."""
 
 
 def configuration(
@@ -172,8 +172,8 @@ def place_all_but_networks(
 
 
 LATENT = {"kv_a_proj_with_mqa": "down", "kv_a_layernorm": "latent_norm", "kv_b_proj": "up", "o_proj": "output"}
-"""Modules of latent attention, published name to ours. Those of the queries are in `_OF_QUERIES`: first for queries
-that have a latent of their own, then for queries without one."""
+"""Our names for the modules of latent attention, keyed by their published names. `_OF_QUERIES` has the modules of the
+queries, first for queries that have a latent of their own, then for queries without one."""
 _OF_QUERIES = {"q_a_proj": "query_down", "q_a_layernorm": "query_norm", "q_b_proj": "query"}, {"q_proj": "query"}
 
 

@@ -17,7 +17,7 @@ def _transformer(d_model: int, heads: int, d_ff: int, dropout: float) -> ModelCo
     """Return a configuration of the 2017 Transformer (Vaswani et al. 2017, table 3).
 
     The encoder and the decoder share a vocabulary of about 37,000 tokens and have six layers each. Attention has no
-    biases. The paper sets no maximum length; 512 is the length of related models.
+    biases. The paper sets no maximum length; 512 is the maximum length of related models.
     """
     return ModelConfig(
         vocab=37000,

@@ -1,7 +1,7 @@
 """Phi-3 and Phi-4 as published (Abdin et al. 2024; Microsoft 2025), relatives of LLaMA (lesson 13).
 
-Their matrices are fused. Phi-4-mini rotates only a part of each head, and divides each rotary frequency by a different
-number (LongRoPE).
+The matrices of queries, keys and values are fused, and so are those of gate and up. Phi-4-mini rotates only a part of
+each head, and divides each rotary frequency by a different number (LongRoPE).
 """
 
 from __future__ import annotations

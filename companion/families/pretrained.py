@@ -41,7 +41,7 @@ OTHERS = {
     "max_seq_length": "the settings of sentence-transformers; the model's config.json is in the same folder",
     "bits": "a quantization configuration, which is not supported; use a release in bf16 or a GGUF file",
 }
-"""Descriptions of the other JSON files of a published model, each keyed by a field that only this file has."""
+"""Descriptions of the other JSON files of a published model, each keyed by a field that only that file has."""
 
 
 def load_pretrained(
@@ -55,7 +55,8 @@ def load_pretrained(
 
     Args:
         name: A folder, a GGUF file, or the name of a model that `companion get` has fetched.
-        download: Whether to fetch a missing model, like `companion get`. Models on a hub are named "organization/name".
+        download: Whether to fetch a missing model, as `companion get` does. Models on a hub are named
+            "organization/name".
         dtype: Dtype of the weights (default: as stored).
         device: Device of the weights (default: the CPU).
 

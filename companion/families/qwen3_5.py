@@ -118,5 +118,5 @@ PRESETS = {
         _preset(2048, 40, 2, 512, MoEConfig(256, 8, "softmax_topk_renormalised", shared=1, shared_gate=True)),
     ),
 }
-"""The text models with the defaults of the released code. The parameter counts leave out the layer for multi-token
-prediction."""
+"""These are the text models with the defaults of the released code. The parameter counts leave out the layer for
+multi-token prediction."""

@@ -94,5 +94,5 @@ PRESETS = {
     "roberta-large": Preset(2019, 355_410_009, _roberta(1024, 24, 16, 50265)),
     "xlm-roberta-base": Preset(2019, 278_293_650, _roberta(768, 12, 12, 250002)),
 }
-"""The models as pretrained, with the masked-token head. The parameter counts leave out the two position rows that no
-token reads."""
+"""These are the models as pretrained, with the masked-token head. The parameter counts leave out the two position rows
+that no token reads."""

@@ -61,7 +61,7 @@ NETWORKS = {
     "gated-gelu_new": "geglu_tanh",
     "gated-silu": "swiglu",
 }
-"""Feed-forward networks, published name to ours."""
+"""Our names for feed-forward networks, keyed by their published names."""
 
 
 def _config(fields: Fields, given: Mapping[str, Tensor]) -> ModelConfig:

@@ -65,7 +65,7 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
-    """Write named tensors to a safetensors file, atomically like `write_atomic`.
+    """Write named tensors to a safetensors file atomically, as `write_atomic` does.
 
     Args:
         path: Path of the file.
@@ -109,8 +109,9 @@ def load_tensors(
 
 
 PART = 1 << 28
-"""Maximum bytes of a file in memory, in addition to the converted tensors. The file is opened again for each part,
-because pages that were read count as used memory as long as any tensor of the file exists."""
+"""Maximum number of bytes of a file that are in memory at once, in addition to the converted tensors. The file is
+opened again for each part, because pages that were read count as used memory as long as any tensor of the file
+exists."""
 
 
 def _converted(path: Path, device: str, dtype: torch.dtype) -> dict[str, Tensor]:
@@ -209,7 +210,8 @@ def save_model(folder: str | Path, model: Transformer, *, weights: Mapping[str, 
 
     Raises:
         ValueError: If `load_model` would reject the weights, because they have several dtypes or do not match the
-            configuration (for example, if the last blocks of the model were removed). Nothing is written then.
+            configuration (for example, if the last blocks of the model were removed). In these cases, nothing is
+            written.
     """
     folder = Path(folder)
     weights = model.state_dict() if weights is None else weights

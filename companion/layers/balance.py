@@ -32,9 +32,9 @@ def switch_loss(routing: RoutingStats, counts: Int[Tensor, "expert"] | None = No
     Args:
         routing: The routing of one layer.
         counts: For a batch that is processed in parts, `RoutingStats.counts` summed over all parts. Each part then
-            returns its share. The shares add up to the loss of the whole batch, and their gradients to its gradient.
-            The mean of separate losses for the parts is different, because it requires balance within each part. If
-            `None`, the routing is for the whole batch.
+            returns its share. The shares add up to the loss of the whole batch, and their gradients add up to its
+            gradient. The mean of separate losses for the parts is different, because it requires balance within each
+            part. If `None`, the routing is for the whole batch.
 
     Returns:
         The loss, a scalar.
@@ -92,7 +92,7 @@ def update_bias(moe: MoE, counts: Int[Tensor, "expert"], rate: float) -> None:
 
 
 def _tokens(counts: Tensor, routing: RoutingStats) -> Tensor:
-    """Return the number of tokens that were counted, but at least one."""
+    """Return the number of tokens that were counted, or 1 if there were none."""
     return (counts.sum() / routing.experts.shape[-1]).clamp(min=1)
 
 

@@ -17,8 +17,8 @@ from companion.layers.norms import norm
 class MaskedTransform(nn.Module):
     """norm(f(x W + b)): one more layer between a token's last state and the output table.
 
-    f is the activation of the feed-forward networks, or that of their gates. W is (d_model, d_model); without `bias`
-    there is no b.
+    f is the activation of the feed-forward networks or, if these are gated, of their gates. W is (d_model, d_model);
+    without `bias` there is no b.
     """
 
     def __init__(self, d_model: int, feed_forward: FeedForwardConfig, config: NormConfig, *, bias: bool = True) -> None:

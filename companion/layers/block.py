@@ -105,7 +105,7 @@ class Block(nn.Module):
             source: Input of cross-attention: the encoder's output, or the keys and values already projected from it.
             source_mask: Mask over the source.
             attention_mask: For a mixture of experts: which tokens are not padding.
-            written: For a linear layer, which takes no mask: which tokens are not padding, wherever the padding is.
+            written: For a linear layer, which takes no mask: which tokens are not padding. The padding may be anywhere.
             document_ids: For a linear layer: the document of each token in a packed row.
 
         Returns:

@@ -103,7 +103,7 @@ class LayerCache:
     def put(
         self, store: Float[Tensor, "batch kv_head slot wide"], new: Float[Tensor, "batch kv_head token wide"]
     ) -> Float[Tensor, "batch kv_head key wide"]:
-        """Write into one of the two stores, and return all columns of it that attention reads.
+        """Write to one of the two stores, and return all of its columns that attention reads.
 
         Raises:
             ValueError: If a gradient is being recorded (see `write`).
@@ -165,15 +165,15 @@ class KVCache:
     """Keys and values of every layer of a decoder, for `batch` sequences of unequal lengths.
 
     Attributes:
-        keys: One tensor per layer that is not linear, (batch, kv_head, slot, d_head). With latents, each has one key
-            head [latent, rotated key].
-        values: As `keys`, (batch, kv_head, slot, d_v). Empty with latents, because the value consists of the first
+        keys: One tensor per layer that is not linear, (batch, kv_head, slot, d_head). With latents, each tensor has a
+            single key head, [latent, rotated key].
+        values: Like `keys`, (batch, kv_head, slot, d_v). Empty with latents, because the value consists of the first
             components of the key.
         lengths: Number of tokens stored for each row, (batch,). Later slots are free, regardless of their contents.
         filled: An upper bound on `lengths`, known without waiting for the device.
         uniform: True if every row's length is exactly `filled`.
-        bucket: Attention always reads a multiple of this number of slots, so that a compiled step sees few different
-            shapes.
+        bucket: Attention always reads a multiple of this number of slots, so that a compiled step sees only a few
+            different shapes.
         writer: Id of the model that filled the cache; `None` while the cache is empty.
         local: State of the layers with a window; `None` if there are none.
         states: State of the linear layers; `None` if there are none.
@@ -299,7 +299,7 @@ class KVCache:
         """Make room for `tokens` more tokens in the local and linear layers.
 
         If there is room, returns this cache. Otherwise returns a new cache whose local and linear layers have moved
-        their last columns to new tensors; this cache is then unchanged.
+        their last columns to new tensors; this cache itself stays unchanged.
 
         Args:
             tokens: Number of new tokens in each row.
@@ -342,7 +342,7 @@ class KVCache:
         return reach if chunk else min(self.slots, -(-reach // self.bucket) * self.bucket)
 
     def open(self, tokens: int) -> list[LayerCache | StateCache]:
-        """Return the part of each layer for a call with `tokens` new tokens per row.
+        """Return each layer's part of the cache, for a call with `tokens` new tokens per row.
 
         With local or linear layers, call this on the result of `ready`.
 
@@ -382,7 +382,7 @@ class KVCache:
         ]
 
     def advance(self, tokens: int, writer: int | None = None) -> KVCache:
-        """Return the cache after a call of the model with id `writer` that wrote `tokens` tokens to every row."""
+        """Return the cache as it is after the model with id `writer` has written `tokens` tokens to every row."""
         local = None if self.local is None else replaced(self.local, columns=self.local.columns + tokens)
         states = None if self.states is None else self.states.advance(tokens)
         lengths, filled = self.lengths + tokens, self.filled + tokens
@@ -424,7 +424,7 @@ class KVCache:
         return replaced(self, lengths=wanted.clone(), filled=longest, uniform=uniform, writer=writer, **now)
 
     def clone(self) -> KVCache:
-        """Copy the cache to new tensors, so that two continuations of one text can be followed."""
+        """Copy the cache to new tensors, so that a text can be continued in two ways."""
         return self.select(torch.arange(self.batch, device=self.lengths.device))
 
     def select(self, rows: Int[Tensor, "row"]) -> KVCache:

@@ -135,7 +135,7 @@ def _in_turn(networks: Networks, rows: Float[Tensor, "visit d_model"], ends: Int
     """Run the experts one after the other, each on its own rows."""
     sizes = ends.diff(prepend=ends.new_zeros(1)).tolist()
     *pieces, dropped = rows.split([*sizes, len(rows) - sum(sizes)])
-    # unbind, because the gradient of each inner[e] would be as large as inner itself
+    # Indexing is avoided, because the gradient of each inner[e] would be as large as inner itself.
     gates, b1, b2, b3 = (
         [None] * len(pieces) if tensor is None else tensor.unbind() for tensor in (networks.gate, *networks.biases)
     )
@@ -185,7 +185,7 @@ def _way(networks: Networks, tokens: Tensor, chosen: Tensor, wanted: Way) -> Way
 
 
 def _transformed(tokens: Tensor) -> bool:
-    """Return whether this is a tensor inside a `torch.func` transform, whose values Python code cannot read."""
+    """Return whether the tensor is inside a `torch.func` transform, so that Python code cannot read its values."""
     return not torch.compiler.is_compiling() and torch._C._functorch.is_functorch_wrapped_tensor(tokens)
 
 
@@ -240,7 +240,7 @@ def grouped(rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
     """Compute `F.grouped_mm(rows, matrices, offs=ends)`: groups of rows, each times its own matrix.
 
     PyTorch 2.13 compiles `grouped_mm` only in half precision. In fp32 it would compile a loop over the experts and
-    treat the number of tokens of each as a constant, so that every routing would need a new program. Therefore the
+    treat each expert's number of tokens as a constant, so that every routing would need a new program. Therefore the
     compiler gets one opaque operator in fp32.
     """
     if torch.compiler.is_compiling() and rows.dtype == torch.float32:

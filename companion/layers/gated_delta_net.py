@@ -25,7 +25,7 @@ from companion.layers.norms import RMSNorm
 from companion.layers.recurrent_cache import StateCache, written_where
 
 UNIT_EPS = 1e-6
-"""Epsilon, added to the squared length of a key or a query before dividing by the length."""
+"""Epsilon, which is added to the squared length of a key or a query before the vector is divided by its length."""
 SLOWEST, FASTEST = 1e-3, 1e-1
 """Range of the initial decay rate per token, which each head multiplies by a number from 1 to `RATES` (Gu and Dao
 2023, section 3.6; Dao and Gu 2024)."""
@@ -130,7 +130,7 @@ class LinearAttention(nn.Module):
         self.reset()
 
     def reset(self) -> None:
-        """Initialize the convolution, and give the decay time scales whose logarithms are spread evenly."""
+        """Initialize the convolution and the decay, whose time scales are spread evenly on a logarithmic scale."""
         self.convolution.reset()
         if self.decay_bias is not None and self.decay_rate is not None:
             nn.init.uniform_(self.decay_rate, 1.0, RATES)
@@ -167,7 +167,7 @@ class LinearAttention(nn.Module):
             The layer's output, (batch, token, d_model).
 
         Raises:
-            ValueError: If a mask is passed, or documents together with a cache.
+            ValueError: If a mask is passed, or if document ids are passed together with a cache.
         """
         require(mask is None, "mask", mask, "None; a linear layer has no pairs of tokens to hide (use attention_mask)")
         require(cache is None or document_ids is None, "document_ids", document_ids, "None with a cache")
@@ -205,7 +205,7 @@ class LinearAttention(nn.Module):
     def _projected(
         self, raw: Float[Tensor, "batch token channel"], tail: Tensor | None, document_ids: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries and keys for every matrix, in fp32 or wider, and values, each (batch, head, token, width)."""
+        """Return each matrix's queries and keys (in fp32 or wider) and values, all (batch, head, token, width)."""
         q, k, v = F.silu(self.convolution(raw, tail, document_ids)).split(self.widths, -1)
         q, k = (_unit(self._heads(part, self.key_heads)) for part in (q, k))
         share = self.heads // self.key_heads
@@ -216,7 +216,7 @@ class LinearAttention(nn.Module):
     def _keep(
         self, cache: StateCache, raw: Tensor, written: Writes, attention_mask: Tensor | None, back: Tensor | None
     ) -> None:
-        """Write new tokens to the cache, after moving padding, which `forward` sorted last, back to its positions."""
+        """Write new tokens to the cache in their original order, because `forward` has sorted padding to the end."""
         if attention_mask is None or back is None:
             cache.write(None, raw, written)
             return

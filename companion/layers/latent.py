@@ -53,11 +53,11 @@ class LatentAttention(nn.Module):
 
     The module `down` maps the stream to [c, k], (rank + d_rope). `latent_norm` normalizes c, and k is rotated if the
     positions are rotary. `up` maps c to the key and the value of each head, in this order, (heads (d_head + d_v)).
-    `query` maps the stream to the query of every head, whose rotated part comes last, (heads (d_head + d_rope)). With
+    `query` maps the stream to every head's query, whose rotated part comes last, (heads (d_head + d_rope)). With
     `q_lora_rank`, the stream first passes through `query_down` and `query_norm`.
 
     Raises:
-        ValueError: If `config.latent` is missing, `d_rope` is odd with rotary positions, or there is a window without
+        ValueError: If `config.latent` is missing, `d_rope` is odd with rotary positions, or a window is given without
             causality.
     """
 
@@ -183,7 +183,7 @@ class LatentAttention(nn.Module):
         return torch.cat((key, shared), -1), value
 
     def matrices(self) -> tuple[Float[Tensor, "head d_head rank"], Float[Tensor, "head d_v rank"]]:
-        """Return U_k and U_v of each head, which are the rows of `up`.
+        """Return U_k and U_v of each head, which consist of rows of `up`.
 
         Raises:
             ValueError: If `up` is no longer a plain linear layer.

@@ -1,8 +1,9 @@
 """Linear attention, which stores the past in one matrix of fixed size (lessons 12 and 17).
 
-Linear attention is a different function from `attend`, without a softmax. Every token decays the matrix, writes to it
-and reads from it, and one recurrence covers all variants. A head stores a matrix S of d_head rows and d_v columns. At
-token t, with key k, value v, query q, the decay factors a = exp(log_decay) of the rows, and strength b,
+Linear attention has no softmax and computes a different function from `attend`. Every token decays the matrix, writes
+to it and reads from it, and one recurrence covers all variants. A head stores a matrix S of d_head rows and d_v
+columns. At token t, with key k, value v, query q, strength b and a decay factor for each row, a = exp(log_decay), the
+recurrence is
 
     (1)  S'  = diag(a_t) S_(t-1)
     (2)  u_t = v_t                               `"sum"`: write the value (Katharopoulos et al. 2020)
@@ -12,14 +13,14 @@ token t, with key k, value v, query q, the decay factors a = exp(log_decay) of t
 
 For tokens 1 to n of a chunk that begins with S_0, let c_t = log a_1 + ... + log a_t. By (1) and (3)
 
-    (5)  S_t = diag(exp c_t) S_0 + sum_(j<=t) diag(exp(c_t - c_j)) k_j u_j^T,
+    (5)  S_t = diag(exp c_t) S_0 + sum_(j<=t) diag(exp(c_t - c_j)) k_j u_j^T.
 
-and by substituting that in (2), where the sum ends before t,
+Substituting (5) into (2), where the sum ends before t, gives
 
     (6)  u_t + b_t sum_(j<t) A_tj u_j = b_t (v_t - S_0^T (exp(c_t) k_t)),     A_tj = sum_d k_td exp(c_td - c_jd) k_jd,
 
-a unit lower triangular system for all u of the chunk at once (Yang et al. 2024, section 3; with decay: Yang, Kautz and
-Hatamizadeh 2024, section 3.3). By (4) and (5), the outputs then follow from matrix products:
+which is a unit lower triangular system for all u of the chunk at once (Yang et al. 2024, section 3; with decay: Yang,
+Kautz and Hatamizadeh 2024, section 3.3). By (4) and (5), the outputs then follow from matrix products:
 
     (7)  o_t = S_0^T (exp(c_t) q_t) + sum_(j<=t) B_tj u_j,                    B_tj = sum_d q_td exp(c_td - c_jd) k_jd.
 
@@ -176,7 +177,7 @@ def _together(before: Writes, after: Writes) -> Writes:
 def fold(
     state: Float[Tensor, "batch head d_head d_v"] | None, written: Writes, alone: _Alone | None = None
 ) -> Float[Tensor, "batch head d_head d_v"]:
-    """Compute the matrix after these writes by equation (5). Tokens with k = 0 and no decay leave it unchanged."""
+    """Compute the matrix after these writes by equation (5); tokens with k = 0 and no decay do not change it."""
     k, u, log_decay = written
     faded: Tensor | None = None
     if log_decay is not None:
@@ -227,7 +228,7 @@ def _chunk(
 
 
 def _from(state: Tensor | None, x: Tensor, faded: Tensor | None, alone: _Alone | None) -> Tensor | None:
-    """Read the matrix before the chunk.
+    """Read from the matrix as it was before the chunk.
 
     `x` contains keys, (batch, head, token, d_head), or queries, which have one more axis.
     """
@@ -286,7 +287,9 @@ def _fits(given: dict[str, Any]) -> None:
     chunk, queries, keys = given.get("chunk", 64), given["q"].shape[2], given["k"].shape[2]
     require(chunk >= 1, "chunk", chunk, "at least one token")
     if given.get("causal") and queries != keys:
-        raise ValueError(f"k has key={keys}: expected {queries}, as many as queries, because causal=True")
+        raise ValueError(
+            f"k has key={keys}: expected {queries}, the same as the number of queries, because causal=True"
+        )
 
 
 @checked(fits=_fits)
@@ -345,7 +348,7 @@ def linear_attention_step(
         S_t = S_(t-1) + phi(k_t) [v_t, 1]^T        [a_t, l_t] = phi(q_t)^T S_t        out_t = a_t / l_t
 
     Pass one token at a time for decoding, or several at once, which gives the same result. A key-value cache grows with
-    every token; this state has d_head (d_v + 1) elements per key head for any length of the text. The old state is not
+    every token; this state has d_head (d_v + 1) elements per key head, however long the text is. The old state is not
     changed.
 
     Args:

@@ -40,7 +40,7 @@ class LowRank(nn.Linear):
     def __init__(self, layer: nn.Linear, rank: int, alpha: float, *, down: nn.Parameter | None = None) -> None:
         require_whole("rank", rank)
         require(is_number(alpha) and alpha > 0, "alpha", alpha, "a number > 0")
-        nn.Module.__init__(self)  # nn.Linear's would draw random weights only to discard them
+        nn.Module.__init__(self)  # nn.Linear's constructor would draw random weights only to discard them
         self.in_features, self.out_features = layer.in_features, layer.out_features
         self.weight, self.bias = layer.weight, layer.bias
         self.weight.requires_grad_(False)

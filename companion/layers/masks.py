@@ -39,7 +39,7 @@ SourceMask = (
     | Float[Tensor, "#batch #head #query #source"]
     | Integer[Tensor, "#batch #head #query #source"]
 )
-"""A `GivenMask` over the keys of a source, whose number differs from that of the keys of self-attention."""
+"""A `GivenMask` over a source's keys. There may be more or fewer of them than keys in self-attention."""
 
 Predicate = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """A function (batch index, head index, query position, key position) -> may attend; the four broadcast together."""
@@ -258,8 +258,8 @@ class AttentionMask(NamedTuple):
         empty: Queries that may attend to no key, (batch, head, query, 1), where any axis may have length 1; `None` if
             there are none. In `table`, these queries see every key, so that their softmax and its gradient are finite;
             their output is set to zero.
-        causal: In addition to `table`, a query sees only keys up to its own position, where the last query is aligned
-            with the last key. False if `table` already includes causality.
+        causal: Whether keys after a query's own position are hidden too, where the last query is aligned with the last
+            key. False if `table` already includes causality.
         window: If `causal`, the number of most recent keys that a query sees, including its own. `None` means all.
     """
 
@@ -326,7 +326,7 @@ class AttentionMask(NamedTuple):
         return cls(table.masked_fill(empty, 0.0), empty)
 
     def part(self, queries: slice, keys: slice, device: torch.device) -> AttentionMask:
-        """Return the part of a causal mask for some queries and keys, the last of which belong to the same token."""
+        """Return the part of a causal mask for these queries and keys; the last of each must be the same token."""
         table = None if self.table is None else cut_table(self.table, queries, keys)
         shape = (1, 1, queries.stop - queries.start, keys.stop - keys.start)
         return self.of(self._replace(table=table), shape, device, dense=True)
@@ -375,9 +375,9 @@ def check_shape(mask: Shaped[Tensor, "..."], shape: tuple[int, int, int, int]) -
     """Check that a mask, which has four axes, broadcasts to `shape`, (batch, head, token, key).
 
     Raises:
-        ValueError: If it does not.
+        ValueError: If the mask does not broadcast to `shape`.
     """
-    # Not `in`, which a compiler does not support for symbolic sizes.
+    # Do not use `in`, which a compiler does not support for symbolic sizes.
     if any(got != 1 and got != wanted for got, wanted in zip(mask.shape, shape, strict=True)):
         raise ValueError(
             f"mask has shape {tuple(mask.shape)}: expected (batch, head, token, key), {tuple(shape)}, or 1 in any axis"

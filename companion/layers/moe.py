@@ -59,9 +59,10 @@ class MoE(nn.Module):
 
     The parameters inner and gate, (expert, d_model, d_ff), and outer, (expert, d_ff, d_model), contain the matrices of
     all experts. The biases of the experts, if there are any, are stored in the same way: inner_bias, gate_bias and
-    outer_bias. The shared experts are one `FeedForward`, `shared`, as wide as all of them together, which computes the
-    same function. `shared_gate` (1, d_model), if there is one, computes the logit whose sigmoid multiplies their
-    output. `bias` (expert) is a buffer, which is saved with the model and changed only by `balance.update_bias`.
+    outer_bias. The shared experts are stored as a single `FeedForward`, `shared`, which is as wide as all of them
+    together and computes the same function. `shared_gate` (1, d_model), if there is one, computes the logit whose
+    sigmoid multiplies their output. `bias` (expert) is a buffer, which is saved with the model and changed only by
+    `balance.update_bias`.
 
     In training, noise is added to the logits, and tokens routed to a full expert are dropped: that expert contributes
     zero, and the other weights are not renormalized. Neither happens in evaluation, so that a token's output does not

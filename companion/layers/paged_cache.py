@@ -64,7 +64,7 @@ class PagedLayer(LayerCache):
     def put(
         self, store: Float[Tensor, "block slot kv_head wide"], new: Float[Tensor, "batch kv_head token wide"]
     ) -> Float[Tensor, "batch kv_head key wide"]:
-        """Write into one of the two stores, and return a copy of the blocks of every row in that store, in order.
+        """Write to one of the two stores, and return a copy of every row's blocks from that store, in order.
 
         Raises:
             ValueError: If a gradient is being recorded, because in-place writes would break it.
@@ -83,8 +83,8 @@ class PagedState(StateCache):
     """One linear layer's part of a `PagedCache`. `matrix` and `tail` are copies for the rows, and the log is empty.
 
     Attributes:
-        matrices: Matrices of all texts, which are updated.
-        tails: Last convolution inputs of all texts, which are updated.
+        matrices: Matrices of all texts, which a call updates.
+        tails: Last convolution inputs of all texts, which a call updates.
         places: Index of each row's matrices in `matrices`.
         new: Which tokens of the call are not padding at the end of a row; `None` means all.
     """
@@ -118,7 +118,7 @@ class PagedCache(KVCache):
     Attributes:
         keys: One tensor per layer that is not linear, (block, slot, kv_head, d_head). Block 0 is never assigned and
             stays zero.
-        values: As `keys`, (block, slot, kv_head, d_v); empty with latents, as in a `KVCache`.
+        values: Like `keys`, (block, slot, kv_head, d_v); empty with latents, as in a `KVCache`.
         states: State of the linear layers, with one row for each text and no log; `None` if there are none.
         size: Tokens per block.
         table: Blocks of each row.
@@ -217,7 +217,7 @@ class PagedCache(KVCache):
             held: Number of stored tokens of each row.
             new: Number of new tokens of each row, at least one; later tokens of the call are padding and are not
                 written.
-            places: Index of each row's matrices, with linear layers. A row without stored tokens starts from zeros,
+            places: With linear layers, the index of each row's matrices. A row without stored tokens starts from zeros,
                 whatever its matrices contain.
         """
         size, device, tokens = self.size, self.lengths.device, max(new)
@@ -276,7 +276,7 @@ class PagedCache(KVCache):
         return self.slots
 
     def open(self, tokens: int) -> list[LayerCache | StateCache]:
-        """Return the part of each layer for the call that `rows` described."""
+        """Return each layer's part of the cache, for the call that `rows` described."""
         # Padding gets the position of the last real token, so that it needs no slot.
         last = self.ends[:, None] - 1
         slots = (self.lengths[:, None] + torch.arange(tokens, device=last.device)).minimum(last)
@@ -304,7 +304,7 @@ class PagedCache(KVCache):
         return [next(linear) if here else next(attending) for here in self.states.layers]
 
     def _states(self, states: States, slots: Int[Tensor, "batch token"]) -> list[PagedState]:
-        """Return the part of each linear layer."""
+        """Return each linear layer's part of the cache."""
         new = None
         if self.taken is not None:
             new = torch.arange(slots.shape[1], device=slots.device) < (self.ends - self.lengths)[:, None]
@@ -328,5 +328,5 @@ class PagedCache(KVCache):
         ]
 
     def advance(self, tokens: int, writer: int | None = None) -> PagedCache:
-        """Return the cache after the call, whose rows contain only their real tokens."""
+        """Return the cache after the call; its rows contain only their real tokens."""
         return replaced(self, lengths=self.ends, writer=writer)

@@ -58,7 +58,7 @@ def sinusoidal(
 
     PE(pos, 2i) = sin(pos / base^(2i/d_model)), PE(pos, 2i+1) = cos(pos / base^(2i/d_model)), where i counts pairs. With
     `layout="half"` all the sines come first, then all the cosines, as in Marian (and in tensor2tensor, whose
-    frequencies differ slightly: its last one is exactly 1 / base).
+    frequencies differ slightly: the last one is exactly 1 / base).
 
     Args:
         positions: Positions, (token) or (batch, token).
@@ -123,7 +123,7 @@ def relative_buckets(
 
 
 class RelativeBias(nn.Module):
-    """Relative position bias, which adds a learned number per head and bucket of distances to the scores.
+    """Relative position bias: a learned number for each head and bucket of distances, which is added to the scores.
 
     All layers of a stack share this bias (Raffel et al. 2020, T5, section 2.1).
 
@@ -162,7 +162,7 @@ def rotary_angles(
 
     Args:
         positions: Positions, (token) or (batch, token).
-        d_head: Width of a head, or its rotated part.
+        d_head: Width of a head, or of its rotated part.
         base: Base of the frequencies.
         dtype: Type of the tensors to be rotated.
 
@@ -305,8 +305,8 @@ def _kept_by_pair(width: int, base: float, scaling: RotaryScaling, omega: Tensor
     """Compute the fraction of each pair's frequency that yarn leaves unscaled.
 
     The fraction is a ramp in the index of the pair (Peng et al. 2023, section 3.2, with the ramp of the released code,
-    which is linear in the index and not in the number of rotations). omega_j = base^(-2j / width) makes t rotations in
-    C tokens at j = width ln(C / (2 pi t)) / (2 ln base).
+    which is linear in the index, not in the number of rotations). omega_j = base^(-2j / width) makes t rotations in C
+    tokens at j = width ln(C / (2 pi t)) / (2 ln base).
     """
     assert scaling.original is not None
     slow, fast = scaling.ramp

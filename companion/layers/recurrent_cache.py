@@ -25,7 +25,7 @@ from companion.layers.linear_attention import CHUNK, Writes, fold
 BACK = 16
 """Number of tokens at the end of a log that are not folded, so that they can be removed."""
 WHOLE = CHUNK
-"""A log stores all tokens of a call that has at most this many. Of a longer call, it stores only the last `BACK`."""
+"""A log stores all tokens of a call that has at most this many, but only the last `BACK` tokens of a longer call."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def last_real(
     raw: Float[Tensor, "batch column channel"],
     here: Bool[Tensor, "batch column"],
 ) -> Float[Tensor, "batch before channel"]:
-    """Return the last inputs of the convolution, the same number as in `tail`.
+    """Return the last inputs of the convolution, as many as `tail` has.
 
     The inputs are taken from `tail` followed by those inputs in `raw` for which `here` is true.
     """
@@ -116,7 +116,7 @@ class StateCache:
         sizes: Sizes of the log.
         matrix: The matrix before the tokens of the log.
         tail: The convolution's last inputs before the tokens of the log.
-        log: The writes of the tokens since then.
+        log: The writes of all tokens since `matrix`.
         held: Number of tokens in the log for each row.
         slots: Slot of each new token.
         filled: Column of the log for the first new token if it is the same for every row, otherwise `None`.
@@ -187,7 +187,7 @@ class States:
         columns: Number of columns in use in the logs: an upper bound, exact if the cache is uniform.
         gone: Number of tokens of each row that are folded into the matrices, (batch,).
         previous: During a call of more than `WHOLE` tokens: the state that the call reads while it fills this one.
-        padded: True after such a call if rows end in padding that has not been removed yet.
+        padded: True after a call of more than `WHOLE` tokens if rows end in padding that has not been removed yet.
     """
 
     sizes: Log
@@ -259,7 +259,7 @@ class States:
         return (*self.matrices, *self.tails, *self.logs)
 
     def with_tensors(self, tensors: Sequence[Tensor], gone: Tensor) -> States:
-        """Return this state with other tensors, given in the order of the method `tensors`."""
+        """Return this state with other tensors, given in the order of `tensors`."""
         layers = len(self.logs)
         matrices, tails, logs = (tuple(tensors[at : at + layers]) for at in (0, layers, 2 * layers))
         return replaced(self, matrices=matrices, tails=tails, logs=logs, gone=gone)
@@ -273,7 +273,7 @@ class States:
     def open(
         self, lengths: Int[Tensor, "batch"], slots: Int[Tensor, "batch token"], *, uniform: bool
     ) -> list[StateCache]:
-        """Return the part of each linear layer; call this on the result of `ready`."""
+        """Return each linear layer's part of the state; call this on the result of `ready`."""
         of = self if self.previous is None else self.previous
         held = lengths - of.gone
         filled = of.columns if uniform else None
@@ -296,7 +296,7 @@ class States:
         """Return the state after shortening each row from its current length to the requested length.
 
         Raises:
-            ValueError: If the logs no longer contain a wanted length.
+            ValueError: If the logs do not reach back to a wanted length.
         """
         gone = self.gone.masked_fill(wanted == 0, 0)
         if bool((gone > wanted).any()):

@@ -21,7 +21,7 @@ from companion.layers.masks import materialize, window
 
 BACK = 64
 """Number of tokens that a rolling layer stores in addition to its window, so that this many tokens can be removed from
-the end of a text. Also the number of columns that are free after a move, so that moves are rare."""
+the end of a text. This is also the number of columns that are free after a move, so that moves are rare."""
 
 
 def columns(width: int, slots: int) -> int:

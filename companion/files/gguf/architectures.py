@@ -38,8 +38,8 @@ _NAMES = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-"""Published names of tensors, keyed by their names in GGUF files; for a layer's tensors, without `model.layers.0.` and
-`blk.0.`."""
+"""Published names of tensors, keyed by their names in GGUF files. Names of a layer's tensors are given without the
+prefixes `model.layers.0.` and `blk.0.`."""
 _QK_NORMS = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
 _AROUND = {
     "post_attention_norm": "post_attention_layernorm",
@@ -260,7 +260,7 @@ def _whole_heads(said: Said, shared: dict[str, Any]) -> None:
 
 
 def _scaling(said: Said, kinds: tuple[str, ...] = ("none", "linear", "yarn")) -> dict[str, Any] | None:
-    """Return the scaling of rotary frequencies as a value for `rope_scaling`, or `None` without scaling."""
+    """Return the scaling of rotary frequencies as a value for `rope_scaling`, or `None` if there is no scaling."""
     kind = said.take("rope.scaling.type", str, "none")
     if kind not in kinds:
         raise said.refuse("rope.scaling.type", kind, f"one of {', '.join(kinds)}")

@@ -50,7 +50,7 @@ def _made(path: Path, size: int, modified: int) -> Path:
     files = text_files(opened(path))
     home = Path(tempfile.mkdtemp(prefix="companion-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
-    folder = home / path.name  # this lets messages about its files name the model's file
+    folder = home / path.name  # so that messages about its files name the GGUF file
     folder.mkdir()
     for name, text in {**files, ORIGIN: json.dumps({"file": str(path)})}.items():
         (folder / name).write_text(text, encoding="utf-8")

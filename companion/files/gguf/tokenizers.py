@@ -1,8 +1,8 @@
 """Convert the tokenizer in a GGUF file's metadata to a tokenizer.json, and back (lesson 01).
 
 Two kinds are supported: byte-level BPE with a named pre-tokenizer ("gpt2"), and SentencePiece's BPE, whose merges are
-determined by the scores of its pieces ("llama"). The names of pre-tokenizers are those of llama.cpp, and so are the
-tokens that each pre-tokenizer adds before a text by default.
+determined by the scores of its pieces ("llama"). The names of pre-tokenizers are those of llama.cpp, as are the tokens
+that each one adds before a text by default.
 """
 
 from __future__ import annotations

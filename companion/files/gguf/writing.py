@@ -24,11 +24,11 @@ from companion.ground.waiting import counted
 GGUFType = Literal["F32", "F16", "BF16", "Q8_0"]
 """The types in which matrices are written. Vectors are written in F32, as llama.cpp does."""
 BLOCK = 32
-"""Elements in a block of Q8_0. A matrix is written in F16 if the length of its rows is not a multiple of this."""
+"""Elements in a block of Q8_0. A matrix whose row length is not a multiple of this is written in F16."""
 
 
 def metadata_of(config: ModelConfig, architecture: Architecture) -> dict[str, Any]:
-    """Return a model's metadata, with keys that lack the architecture's name as a prefix."""
+    """Return a model's metadata, with keys that do not begin with the architecture's name."""
     return shared_keys(config) | architecture.writes(config)
 
 

@@ -47,7 +47,7 @@ class Policy:
         note: For a taken field, where its value goes; for a neutral field, who wrote it.
         values: The allowed values if the kind is "must be".
         equals: The other field if the kind is "must equal".
-        default: The value that a missing field stands for. Without a default, the field is required.
+        default: The value that applies if the field is missing. Without a default, the field is required.
     """
 
     name: str

@@ -31,7 +31,7 @@ from companion.ground.fields import plain, why
 from companion.ground.waiting import counting, meanwhile, waiting
 
 CACHE = "COMPANION_CACHE"
-"""The environment variable for the cache folder, so that several environments can share one download."""
+"""The environment variable that sets the cache folder; with it, several environments can share one download."""
 SOURCE = "source.json"
 """The file in a model's folder that names its source. It is written last, so a folder that has it is complete."""
 FETCHED = (

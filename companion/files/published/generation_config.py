@@ -49,7 +49,7 @@ class Writing:
     Attributes:
         special: The special tokens.
         draws: Whether tokens are sampled. If not, the most probable token is chosen.
-        sampling: Distribution that tokens are sampled from.
+        sampling: The distribution that tokens are sampled from.
         rules: The tokens that are allowed at each step.
         search: Settings for beam search, which is used if its width is more than 1.
         most: The maximum number of new tokens, or `None` if it is not set.

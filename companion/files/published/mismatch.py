@@ -1,7 +1,6 @@
 """Explain why a folder's tensors do not match its config.json, in terms of the file's own tensors and fields.
 
-This code runs only after an error has been found. To find the field that determines a size, each field is changed in
-turn.
+This code runs only after an error has been found. To find the field that determines a size, it changes each field in turn.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ def explained(
 
 
 class _Others:
-    """Search for the fields that are responsible for an error by trying which shapes other values would require."""
+    """Search for the fields responsible for an error, by computing the shapes that other values would require."""
 
     def __init__(self, family: Layout, fields: Fields, there: Mapping[str, Tensor]) -> None:
         self.family, self.fields, self.there = family, fields, there

@@ -180,7 +180,7 @@ class Places:
             raise_faults(self.folder, [f"{name}={count}, expected at most the number of tensors, {len(self.given)}"])
 
     def drop(self, computed: Callable[[str], bool]) -> None:
-        """Drop the tensors whose names `computed` accepts, because our models compute or do not need them."""
+        """Drop the tensors whose names `computed` accepts: our models compute them or do not need them."""
         self.given = {name: tensor for name, tensor in self.given.items() if not computed(name)}
 
     def finish(self) -> dict[str, Tensor]:

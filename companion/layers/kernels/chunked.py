@@ -12,7 +12,7 @@ from companion.layers import masks
 from companion.layers.masks import AttentionMask
 
 LEAST = 256
-"""Minimum number of queries per chunk, even if the window is narrower, because many tiny products are slow."""
+"""A chunk may have this many queries even if the window is narrower, because many tiny products are slow."""
 
 
 Kernel = Callable[..., Tensor]
@@ -55,8 +55,8 @@ def in_chunks(
 def _queries_at_once(keys: int, width: int | None) -> int:
     """Return the number of queries in a chunk.
 
-    A chunk has about `PAIRS` pairs. With a window, it has at most as many queries as the window is wide, or at most
-    `LEAST` if the window is narrower than that.
+    A chunk has about `PAIRS` pairs. With a window, its number of queries is at most the window's width or `LEAST`,
+    whichever is larger.
     """
     if width is None:
         return max(1, masks.PAIRS // keys)

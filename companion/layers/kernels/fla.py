@@ -1,4 +1,4 @@
-"""The gated delta rule with the kernels of flash-linear-attention (Yang and Zhang 2024), if it and a GPU are available.
+"""The gated delta rule with the kernels of flash-linear-attention (Yang and Zhang 2024), which need a GPU.
 
 The kernels compute in half precision and do not return what each token wrote, so they are used in training and in calls
 without a cache. `companion.layers.linear_attention` does everything else, including the variants that the kernels do

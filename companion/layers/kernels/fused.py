@@ -16,10 +16,10 @@ from companion.layers.kernels.chunked import Kernel, in_chunks
 from companion.layers.masks import AttentionMask, Mask, addable
 
 FEW = 16
-"""Maximum number of queries for which scores are computed a second time instead of copying keys."""
+"""Up to this number of queries, scores are computed a second time, so that keys need not be copied."""
 LEAST = 2**12
-"""Minimum number of query-key pairs for which it pays to pad q, k and v to the same width, because fused kernels
-support only equal widths. On two cores, fused kernels are four to fourteen times as fast for 256 to 1,024 tokens."""
+"""Minimum number of query-key pairs for which it pays to pad q, k and v to the same width, which fused kernels require.
+On two cores, fused kernels are four to fourteen times as fast for 256 to 1,024 tokens."""
 
 
 def fused(
@@ -34,9 +34,9 @@ def fused(
 ) -> Float[Tensor, "batch head query d_v"]:
     """Compute `attend` without softcapping.
 
-    If causality is not already part of the mask's table, no table of all pairs is made for it. PyTorch needs no table
-    if there are as many queries as keys, and it has a GPU kernel for fewer queries than keys. Otherwise queries are
-    computed in chunks.
+    If causality is not already part of the mask's table, no table of all pairs is built to express it. PyTorch needs no
+    table if there are as many queries as keys, and it has a GPU kernel for fewer queries than keys. Otherwise queries
+    are computed in chunks.
     """
     if sinks is not None:
         return _with_sinks(q, k, v, mask, sinks, partial(fused, dropout=dropout), score_width)
@@ -48,7 +48,7 @@ def fused(
     table, empty, causal, window = mask
     shares = q.shape[1] != k.shape[1] and (table is None or table.shape[1] == 1) and q.device.type == "cpu"
     if q.shape[2] == 1 and shares and not causal:
-        # Heads that share keys become queries of one head, because the operator would read the keys once for each head.
+        # Heads that share keys become queries of one head; otherwise the operator would read the keys once per head.
         some = q.reshape(q.shape[0], k.shape[1], -1, q.shape[3])
         return fused(some, k, v, mask=mask, dropout=dropout, score_width=score_width).reshape(*q.shape[:3], -1)
     operator = partial(

@@ -2,8 +2,8 @@
 
 `tiled_attention` shows the method in PyTorch, which writes every tile of scores to memory and reads it back. Here the
 two inner products, the running maximum and the running sum stay in the registers of one program, so that the only
-traffic is to read q, k and v and to write the output. The result equals that of `attend`. The kernel is for learning
-and is not faster than `attend`.
+memory traffic is reading q, k and v and writing the output. The result is the same as with `attend`. The kernel is for
+learning and is not faster than `attend`.
 
 Only this module needs Triton, which comes with PyTorch's CUDA builds for Linux. No other module here imports it.
 """
@@ -63,7 +63,7 @@ def _forward(
     TILE_K: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Compute one tile of queries of one head in one row of the batch, going through all tiles of keys in turn.
+    """Compute one tile of queries, for one head and one row of the batch, by going through all tiles of keys in turn.
 
     `x_batch`, `x_head`, `x_query` are strides. WIDTH_K and WIDTH_V are d_head and d_v rounded up to a power of two, as
     a tile requires; components beyond the real width are read as zero and do not change any sum.
