@@ -1,6 +1,7 @@
 """Explain why a folder's tensors do not match its config.json, in terms of the file's own tensors and fields.
 
-This code runs only after an error has been found. To find the field that determines a size, it changes each field in turn.
+This code runs only after an error has been found. To find the field that determines a size, it changes each field in
+turn.
 """
 
 from __future__ import annotations
