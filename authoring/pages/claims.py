@@ -120,8 +120,8 @@ def render(lessons: Sequence[Lesson]) -> str:
     parts = [
         "# What is claimed, and what decides it",
         f"This page lists the {count} claims about the transformer that this course has checked. Each is stated as a "
-        "true sentence, with the assertions that decide it and a link to their cell, or with the test. *Corrected*, "
-        "*said more exactly* and *holds under this condition* mean that many texts say something else, as "
+        "true sentence, with the assertions that decide it and a link to their cell, or with the test that decides it. "
+        "*Corrected*, *said more exactly* and *holds under this condition* mean that many texts say something else, as "
         "[Where texts differ](where_texts_differ.md) explains. Use your browser's search to find words on this page. "
         "In JupyterLab, a link leads directly to the cell.",
     ]
