@@ -1,7 +1,7 @@
 """The whole transformer on one page: everything that the lessons derive, using only PyTorch and safetensors.
 
 Each part names the stage of *Your own transformer* that writes it and the lessons that derive it. Weights have the same
-names as in the package, and tests prove both equal. The package has more: other norms, windows, kernels.
+names as in the package, and tests show that both agree. The package has more: other norms, windows, kernels.
 """
 import json
 import math
@@ -25,7 +25,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tenso
     return scores.softmax(-1) @ v
 
 def causal(queries: int, keys: int) -> Tensor:
-    """Causal mask, (query, key): True for keys up to the query's own position. The last query is at the last key."""
+    """Causal mask, (query, key): True for keys up to the query's position. The last query aligns with the last key."""
     return torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
 
 def split(x: Tensor, heads: int) -> Tensor:
@@ -37,7 +37,7 @@ def merge(x: Tensor) -> Tensor:
     return x.transpose(1, 2).flatten(2)
 
 class Attention(nn.Module):
-    """Groups of `heads / kv_heads` heads share keys and values. Linear, no bias: `query`, `key`, `value`, `output`."""
+    """Groups of `heads / kv_heads` heads share keys and values. `query`, `key`, `value`, `output`: linear, no bias."""
     def __init__(self, d_model: int, heads: int, kv_heads: int):
         super().__init__()
         self.heads, self.kv_heads, d_head = heads, kv_heads, d_model // heads
@@ -45,7 +45,7 @@ class Attention(nn.Module):
         self.key, self.value = (nn.Linear(d_model, kv_heads * d_head, bias=False) for _ in range(2))
         self.output = nn.Linear(heads * d_head, d_model, bias=False)
     def forward(self, x: Tensor, source: Tensor | None = None, mask=None, turn=None, cache=None) -> Tensor:
-        """(batch, token, d_model) -> the same. Keys and values are made from `source`, (batch, key, d_model), or `x`.
+        """(batch, token, d_model) -> the same. Keys and values come from `source`, (batch, key, d_model), or `x`.
         turn:  from stage 3: a function that rotates queries or keys, (batch, head, token, d_head), to their positions.
         cache: from stage 7: `cache.extend(k, v)` stores these keys and values and returns all that it has stored."""
         source = x if source is None else source
@@ -197,13 +197,13 @@ def clip(model: nn.Module, most: float) -> float:
     return length
 
 def rate_at(update: int, updates: int, peak: float, warmup: int) -> float:
-    """Rate of update 1, 2, ...: linear to `peak` at `warmup` (a fifth of all at most), then a cosine to peak / 20."""
+    """Rate of update 1, 2, ...: linear to `peak` at `warmup` (at most `updates` / 5), then a cosine to peak / 20."""
     warmup = min(warmup, updates // 5)
     fall = max(0.0, (update - warmup) / (updates - warmup))
     return peak * min(1, update / max(1, warmup)) * (0.525 + 0.475 * math.cos(math.pi * fall))
 
 def train(model: nn.Module, loss_at, updates: int, peak=3e-3, warmup=50, accumulate=1, most=1.0):
-    """Yields each update's loss. `loss_at(n)` is that of micro-batch n = 0, 1, ...; `accumulate` form an update."""
+    """Yields each update's loss. `loss_at(n)`: the loss of micro-batch n = 0, 1, ...; an update has `accumulate`."""
     adam = AdamW(model)
     for update in range(1, updates + 1):
         total = 0.0
@@ -217,14 +217,14 @@ def train(model: nn.Module, loss_at, updates: int, peak=3e-3, warmup=50, accumul
 
 @torch.no_grad()
 def bits_per_byte(model: nn.Module, ids: Tensor, context: int, size: int) -> float:
-    """Bits per byte on a text of `size` bytes with the ids (token), read in windows; the first id is not scored."""
+    """Bits per byte on a text of `size` bytes with these `ids`, (token), read in windows; the first is not scored."""
     nats = 0.0
     for start in range(0, len(ids) - 1, context):
         window = ids[None, start : start + context + 1]
         nats += loss_of(model(window[:, :-1]), window[:, 1:]).item() * (window.shape[1] - 1)
     return nats / math.log(2) / size
 
-# LLaMA's names for the parts of a model and the fields of its configuration, and what is the same for every model here.
+# LLaMA's names for parts of a model and fields of its configuration, and the fields that all models here share.
 NAMES = (
     ("embedding.", "model.embed_tokens."), ("decoder.norm.", "model.norm."), ("decoder.blocks.", "model.layers."),
     (".attention_norm.", ".input_layernorm."), (".feed_forward_norm.", ".post_attention_layernorm."),
@@ -249,8 +249,8 @@ def renamed(tensors: dict[str, Tensor], pairs) -> dict[str, Tensor]:
     return made
 
 def save(model: Transformer, folder: str | Path, context: int):
-    """Write a `Transformer` in LLaMA's layout: `model.safetensors`, its tensors on the CPU, named by `NAMES`;
-    `config.json`, with `ALIKE`, the configuration, named by `FIELDS`, and `context` as `max_position_embeddings`."""
+    """Write a `Transformer` in LLaMA's layout. `model.safetensors` has its tensors on the CPU, named by `NAMES`, and
+    `config.json` has `ALIKE`, the configuration named by `FIELDS`, and `context` as `max_position_embeddings`."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     weights = {name: weight.cpu().contiguous() for name, weight in model.state_dict().items()}
@@ -275,14 +275,14 @@ class Cache:
     def __len__(self) -> int:
         return 0 if self.keys is None else self.keys.shape[2]
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Append these to the stored ones, and return all."""
+        """Append keys and values to the stored ones, and return all of them."""
         self.keys = k if self.keys is None else torch.cat([self.keys, k], dim=2)
         self.values = v if self.values is None else torch.cat([self.values, v], dim=2)
         return self.keys, self.values
 
 def probabilities(logits: Tensor, temperature=1.0, top_k: int | None = None, top_p=1.0, min_p=0.0) -> Tensor:
-    """The distribution to sample from, (vocab) -> (vocab): after the temperature, keep the `top_k` most probable, of
-    these the fewest that reach `top_p` together, of these those at least `min_p` times as probable as the best."""
+    """The distribution to sample from, (vocab) -> (vocab). After the temperature, keep the `top_k` most probable ids,
+    of these the fewest that together reach `top_p`, of those all at least `min_p` times as probable as the best."""
     p, order = (logits / temperature).softmax(-1).sort(descending=True)
     p = p * (torch.arange(len(p)) < (top_k or len(p)))
     p = p / p.sum()
@@ -292,7 +292,7 @@ def probabilities(logits: Tensor, temperature=1.0, top_k: int | None = None, top
 @torch.no_grad()
 def generate(model, ids: list[int], new: int, stop: int | None = None, seed=0, cached=True, temperature=1.0, **choice):
     """Yields at most `new` ids after `ids`, and ends before `stop`. Temperature 0 takes the most probable id; `choice`
-    is for `probabilities`. With caches, each pass reads only the new ids; without them, the whole text again."""
+    goes to `probabilities`. With caches, each pass reads only the new ids; without them, the whole text again."""
     generator, device = torch.Generator().manual_seed(seed), model.embedding.weight.device
     text = unread = torch.tensor([ids], device=device)
     caches = [Cache() for _ in model.decoder.blocks] if cached else None
@@ -317,7 +317,7 @@ class CrossBlock(Block):
         return x + self.feed_forward(self.feed_forward_norm(x))
 
 class Translator(nn.Module):
-    """An `encoder` reads, a `decoder` writes; they share an `embedding`. A decoder layer has 3 writes."""
+    """An `encoder` reads, a `decoder` writes; they share an `embedding`. Decoder layers write to the stream 3 times."""
     def __init__(self, config: Config):
         super().__init__()
         self.config, self.embedding = config, nn.Embedding(config.vocab, config.d_model)
@@ -327,7 +327,7 @@ class Translator(nn.Module):
         """The function that rotates queries or keys to the positions 0, 1, ... of these ids, for `Attention`."""
         return partial(rotate, places=torch.arange(ids.shape[1], device=ids.device), base=self.config.base)
     def encode(self, source: Tensor, real: Tensor) -> Tensor:
-        """Ids and `real`, True unless padding, (batch, key) -> (batch, key, d_model). Real tokens see each other."""
+        """Ids and `real` (False for padding), (batch, key) -> (batch, key, d_model). All tokens see the real ones."""
         return self.encoder(self.embedding(source), mask=real[:, None, None], turn=self.turn(source))
     def forward(self, source: Tensor, real: Tensor, target: Tensor, memory: Tensor | None = None) -> Tensor:
         """The logits after each position of `target`, (batch, token). `memory` is the result of `encode`."""
@@ -337,7 +337,7 @@ class Translator(nn.Module):
         return x @ self.embedding.weight.T
 
 def forced(target: Tensor, start: int) -> Tensor:
-    """The decoder's input for teacher forcing: `start`, then all of `target`, (batch, token), but the last token."""
+    """The decoder's input for teacher forcing: `start`, then `target`, (batch, token), without its last token."""
     return torch.cat([torch.full_like(target[:, :1], start), target[:, :-1]], dim=1)
 
 @torch.no_grad()
@@ -356,13 +356,13 @@ def route(logits: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
     return best.softmax(-1), chosen
 
 def within(chosen: Tensor, experts: int, capacity: float) -> Tensor:
-    """Choices, (token, top_k), that fit: an expert takes its first ceil(capacity * choices / experts) visits."""
+    """Which choices, (token, top_k), fit: an expert takes its first ceil(capacity * choices / experts) visits."""
     visits = F.one_hot(chosen.flatten(), experts)
     before = (visits.cumsum(0) - visits)[torch.arange(len(visits)), chosen.flatten()]
     return (before < math.ceil(capacity * len(visits) / experts)).view_as(chosen)
 
 def balance(logits: Tensor, top_k: int) -> Tensor:
-    """The Switch loss: experts * sum over experts of (share of the choices) * (mean probability). It is 1 if even."""
+    """The Switch loss: experts * sum over experts of (share of choices) * (mean probability). It is 1 if balanced."""
     share = F.one_hot(route(logits, top_k)[1], logits.shape[-1]).sum(1).to(logits.dtype).mean(0) / top_k
     return logits.shape[-1] * (share * logits.softmax(-1).mean(0)).sum()
 
