@@ -169,7 +169,8 @@ class LinearAttention(nn.Module):
         Raises:
             ValueError: If a mask is passed, or if document ids are passed together with a cache.
         """
-        require(mask is None, "mask", mask, "None; a linear layer has no pairs of tokens to hide (use attention_mask)")
+        instead = "attention_mask for padding, document_ids for packed rows"
+        require(mask is None, "mask", mask, f"None; a linear layer has no pairs of tokens to hide (use {instead})")
         require(cache is None or document_ids is None, "document_ids", document_ids, "None with a cache")
         back = None
         if attention_mask is not None:  # sort padding to the end, where no real token can read it
