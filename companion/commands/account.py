@@ -27,16 +27,16 @@ def published() -> str:
 
 
 JSON = (
-    "print the figures as JSON: a list of objects, one per model, with name, stack, context, parameters, flops, bytes "
-    "and decoding. Later versions may add names but never change them"
+    "print the figures as JSON: a list with one object per model, whose keys are name, stack, context, parameters, "
+    "flops, bytes and decoding. Later versions may add keys but will not change these"
 )
 
 
 def parser() -> Parser:
     parser = Parser(
         description=(
-            "Count the parameters of a model by part, its FLOPs per token and the bytes of its weights and its cache, "
-            f"and compute the highest generation speed that a chip's memory allows.\n\n{published()}"
+            "Count a model's parameters by part, its FLOPs per token, and the bytes of its weights and its cache, and "
+            f"compute the highest generation speed that a chip's memory allows.\n\n{published()}"
         ),
         epilog=(
             "examples:\n"

@@ -42,11 +42,11 @@ Ctrl-C stops an answer."""
 def parser() -> Parser:
     parser = Parser(
         description=(
-            "Chat with a model: a run of companion tune, or a published model whose folder has a chat template. "
-            "Answers are printed as they are generated, and the whole conversation is remembered. Questions can also "
-            "come from a file or a pipe, one per line.\n\n"
-            "Answers are sampled as in companion generate: at temperature 0.8 from a run, and with the settings in its "
-            "folder from a published model."
+            "Chat with a model that companion tune has trained, or with a published model whose folder has a chat "
+            "template. Answers are printed as they are generated, and the whole conversation is remembered. Questions "
+            "can also come from a file or a pipe, one per line.\n\n"
+            "Answers are sampled as in companion generate: at temperature 0.8 for a run, and with the settings in the "
+            "model's folder for a published model."
         ),
         epilog=(
             "examples:\n"

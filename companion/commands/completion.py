@@ -17,9 +17,9 @@ FILES, FOLDERS = {"FILE", "MODEL", "WHEEL"}, {"FOLDER"}
 def parser() -> Parser:
     parser = Parser(
         description=(
-            "Print a script that lets a shell complete commands, flags and the choices of a flag. Load it when the "
-            "shell starts, as below, and print it again after an update, because it lists the commands and flags of "
-            "this version."
+            "Print a script that lets a shell complete commands, flags and the choices of a flag. Load the script "
+            "when the shell starts, as shown below, and print it again after an update, because it lists the commands "
+            "and flags of one version."
         ),
         epilog=(
             "examples:\n"

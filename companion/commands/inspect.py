@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 
 JSON = (
-    "print the results as JSON: an object with folder, kind, model, parameters, fields, left_out, tensors, files, "
-    "writing and refused. Later versions may add names but never change them"
+    "print the results as JSON: an object with the keys folder, kind, model, parameters, fields, left_out, tensors, "
+    "files, writing and refused. Later versions may add keys but will not change these"
 )
 
 
 def parser() -> Parser:
     parser = Parser(
         description=(
-            "Examine the folder of a published model or of your own: what the model is, how every field of its files "
-            "is used, what is missing, and which settings it will generate with. The model is loaded, so that NaN and "
-            "infinite weights are found. If it cannot be loaded, the exit code is 2 and the last lines say why. If you "
-            "pass only a config.json, the command prints its fields and the size of the model."
+            "Examine the folder of a published model or of one of your own: what the model is, how each field in its "
+            "files is used, what is missing, and which settings text generation will use. The model is loaded, so "
+            "that NaN and infinite weights are found. If it cannot be loaded, the exit code is 2 and the last lines "
+            "say why. If you pass only a config.json, the command prints its fields and the size of the model."
         ),
         epilog=(
             "examples:\n"

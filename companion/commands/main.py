@@ -50,7 +50,7 @@ COMMANDS = {
     "inspect": (inspect, "show what a published model's folder contains, field by field"),
     "get": (get, "download a published model, so that every command accepts it"),
     "account": (account, "count a model's parameters, FLOPs and bytes"),
-    "sizing": (sizing, "compute which model fits on which machine, and what it costs"),
+    "sizing": (sizing, "compute which models fit on which machines, and what training costs"),
     "doctor": (doctor, "describe this machine and check its calculations"),
     "completion": (completion, "print a script for shell completion"),
 }
@@ -84,8 +84,8 @@ def command_parser(task: str = TextSettings.task, wanted: Sequence[str] | None =
         prog="companion",
         version=doctor.course_version(),
         description=(
-            "Train transformers on your own text, generate with them or with published models, and account for every "
-            "parameter.\n\n"
+            "Train transformers on your own text, generate text with them or with published models, and account for "
+            "every parameter.\n\n"
             "  companion train                     train a small model, in about five minutes\n"
             '  companion generate --prompt "The "  stream text from the model just trained\n'
             "  companion evaluate                  its bits per byte on unseen text\n"

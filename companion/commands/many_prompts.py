@@ -44,9 +44,9 @@ def add_prompts(parser: Parser) -> None:
     parser.add_argument(
         "--prompts",
         metavar="FILE",
-        help="file with many prompts, one per line, that are continued in batches; prints one line of JSON for each. A "
-        ".jsonl file contains objects with a prompt and, optionally, tokens, seed, stop, temperature and other "
-        "settings",
+        help="file with many prompts, one per line, which are continued in batches; one line of JSON is printed for "
+        "each prompt. A .jsonl file contains objects with a prompt and, optionally, tokens, seed, stop, temperature "
+        "and other settings",
     )
     parser.add_argument("--at-once", type=Count | None, help="prompts: batch size (default: 32)")
 

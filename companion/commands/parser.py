@@ -95,8 +95,8 @@ class Parser(ArgumentParser):
 
         If `writes` is true, as for commands that generate text, `--weights` also accepts fast and none.
         """
-        help = "weight format, converted once before decoding; auto: the fastest format that costs less than 0.2 % in "
-        help += "bits per byte"
+        help = "format to which the weights are converted once, before decoding; auto: the fastest format that costs "
+        help += "less than 0.2 % in bits per byte"
         if writes:
             kind: Any = Literal["fast", "none", "fp32", "fp16", "bf16", "int8", "int4", "auto"] | None
             help += "; fast: the optimized form of the stored dtype; none: as stored. Prompts are always read with the "
@@ -110,13 +110,14 @@ class Parser(ArgumentParser):
             nargs="+",
             default=[],
             metavar="PATH",
-            help="int4: calibration text (files, folders or globs, or course or python, see companion train --help); "
-            "weights are rounded so that outputs on this text are preserved, instead of to the nearest values",
+            help="int4: calibration text, given as files, folders or globs, or as course or python (see companion "
+            "train --help); weights are rounded to preserve the outputs on this text, instead of to the nearest values",
         )
         self.add_argument(
             "--levels",
             metavar="FILE",
-            help="int4: output file for the values that --calibrate chooses; without --calibrate, input file",
+            help="int4: file for the values that --calibrate chooses; without --calibrate, the values are read from "
+            "this file",
         )
 
     def format_help(self, formatter: Any = None) -> str:

@@ -23,12 +23,12 @@ def parser() -> Parser:
     parser = Parser(
         description=(
             "Show which machines a model fits on, how many devices its training needs, and what that costs. The "
-            "command reads only the configuration, of published models or of your own. The tables are:\n\n"
-            "  bytes     memory for the bf16 weights; for serving, with a cache; and for\n"
-            "            training: 16 bytes of state per parameter (weights, gradients and\n"
-            "            AdamW's two moments), autocast's bf16 copies of the weights, and\n"
-            "            the activations that autograd stores, either all of them or only\n"
-            "            the inputs of each layer (activation checkpointing)\n"
+            "command reads only configurations, those of published models or your own. The tables are:\n\n"
+            "  bytes     memory for the bf16 weights, for serving (weights and a cache),\n"
+            "            and for training: 16 bytes of state per parameter (weights,\n"
+            "            gradients and AdamW's two moments), autocast's bf16 copies of the\n"
+            "            weights, and the activations that autograd stores, either all of\n"
+            "            them or only the inputs of each layer (activation checkpointing)\n"
             "  devices   the smallest number that can train the model. It is 1 if a\n"
             "            device can hold everything (data parallel), otherwise as many\n"
             "            as --shard needs. A number in brackets is for activation\n"
@@ -36,8 +36,8 @@ def parser() -> Parser:
             "            is enough. A mixture of experts has a second row, with one\n"
             "            expert per device (--expert-parallel)\n"
             "  FLOPs     by the rule 6 N D for N active parameters and D tokens, and\n"
-            "            counted with attention; and the time that they take, which is\n"
-            "            FLOPs / (devices x share x peak)\n\n"
+            "            counted with attention included; also the time that they take,\n"
+            "            which is FLOPs / (devices x share x peak)\n\n"
             "The share of the peak is an assumption that you set. Tuned large dense models reach 0.3 to 0.5, small "
             "models and mixtures of experts less. Communication between devices, dropout masks and short-lived buffers "
             "are left out; --usable leaves room for them. notebooks/sizing.md explains each figure and its limits.\n\n"
@@ -57,7 +57,8 @@ def parser() -> Parser:
     parser.add_argument("--config", metavar="FILE", help="JSON file with a ModelConfig to include")
     parser.add_argument("--devices", type=Count, default=8, help="number of devices to train on")
     parser.add_argument(
-        "--chip", help="chip, such as h100 or a100-80gb (default: times on an h100, and all sizes of memory)"
+        "--chip",
+        help="chip, such as h100 or a100-80gb (default: show times for an h100, and memory for chips of every size)",
     )
     parser.add_argument(
         "--share", type=PartOfOne, default=0.4, help="share of the chip's peak FLOPs that training reaches"
@@ -68,11 +69,14 @@ def parser() -> Parser:
     parser.add_argument(
         "--context",
         type=Count | None,
-        help="sequence length in training and capacity of the cache (default: the model's context; in training at most "
-        "4096)",
+        help="sequence length in training, and capacity of the cache (default: the model's context, but at most 4096 "
+        "in training)",
     )
     parser.add_argument(
-        "--batch", type=Count, default=1, help="rows in a micro-batch of one device, and sequences served at once"
+        "--batch",
+        type=Count,
+        default=1,
+        help="rows per micro-batch on each device in training, and number of sequences served at once",
     )
     parser.add_argument("--usable", type=PartOfOne, default=0.9, help="share of a device's memory that may be filled")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")

@@ -14,10 +14,10 @@ _STOPPING = (
     "the same weights as one that was never interrupted, bit for bit, even if it was killed."
 )
 SEVERAL = (
-    "Several processes, one per GPU or per few cores of a CPU, can train one model together. Batches and losses do not "
-    "depend on the number of processes, and a run can be resumed with another number, or with one. torchrun starts "
-    "them, in one of three ways; in the third, everything but the experts is replicated (DDP) or, with --shard, "
-    "sharded (FSDP):\n\n"
+    "Several processes, one for each GPU or for every few CPU cores, can train one model together. Batches and losses "
+    "do not depend on the number of processes, and a run can be resumed with a different number of them. torchrun "
+    "starts them, in one of three ways; in the third, everything but the experts is replicated (DDP) or, with "
+    "--shard, sharded (FSDP):\n\n"
     "  torchrun --nproc-per-node 4 -m companion train\n"
     "      each process holds the whole model; gradients are summed (DDP)\n"
     "  torchrun --nproc-per-node 4 -m companion train --shard\n"
@@ -31,7 +31,7 @@ SEVERAL = (
 TEXT = {
     TextSettings.task: (
         "Train a decoder on text and print its bits per byte on held-out text, next to what xz and n-gram models need "
-        "for the same text. Without --data, it learns from the prose of the first edition of this course.\n\n"
+        "for the same text. Without --data, the text is the prose of the first edition of this course.\n\n"
         f"{_STOPPING}\n\n"
         "With --task number-words, an encoder-decoder learns to translate number names instead; companion train "
         "--task number-words --help shows its flags and defaults.",
@@ -42,8 +42,8 @@ TEXT = {
         "  companion train --data python                  this Python's reference\n"
         "  companion train --d-model 256 --layers 6 --out runs/larger\n"
         "  companion train --experts 8                    a mixture of experts\n"
-        "  companion train --steps 3000 --out runs/course a finished run, made longer\n"
-        "  companion train --init-from runs/x --data me/  its weights, on another text\n"
+        "  companion train --steps 3000 --out runs/course extend a finished run\n"
+        "  companion train --init-from runs/x --data me/  continue with a new text\n"
         "  companion train --config settings.yaml         the same flags from a file;\n"
         "                                                 --print_config writes one\n"
         "  companion train --task number-words            translate number names",

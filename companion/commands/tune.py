@@ -21,17 +21,17 @@ USUAL = {
 def parser() -> Parser:
     parser = Parser(
         description=(
-            "Teach a model to answer. It starts from a run of companion train or companion tune, or from a published "
-            "model, and learns from a file of conversations or from problems with a function that checks answers. The "
-            "loss covers only the assistant's tokens, in the format of the model's chat template; a model without a "
-            "template gets a plain one, which is saved with it.\n\n"
-            "sft imitates the answers of the conversations, token by token. dpo learns to prefer the better of two "
+            "Teach a model to answer. The model to start from can be a run of companion train or companion tune, or a "
+            "published model. It learns from a file of conversations, or from problems whose answers a function "
+            "checks. The loss covers only the assistant's tokens, in the format of the model's chat template; a model "
+            "without a template gets a plain one, which is saved with it.\n\n"
+            "sft imitates the answers in the conversations, token by token. dpo learns to prefer the better of two "
             "answers, relative to the model at the start (Rafailov et al. 2023). grpo samples several answers to each "
             "problem and reinforces those that earn more than the others (Shao et al. 2024). With --rank, each method "
-            "trains low-rank adapters (Hu et al. 2021) and saves only these, in the format of peft.\n\n"
-            "You can stop with Ctrl-C at any time: the run is saved, and the same command resumes it, to the same "
-            "weights bit for bit. This command is for models that fit on one GPU; for larger ones use trl with peft, "
-            "and torchao for low-bit weights."
+            "trains low-rank adapters (Hu et al. 2021) and saves only these, in peft's format.\n\n"
+            "You can stop with Ctrl-C at any time: the run is saved, and the same command resumes it and reaches the "
+            "same weights, bit for bit. This command is for models that fit on one GPU; for larger ones use trl with "
+            "peft, and torchao for low-bit weights."
         ),
         epilog=(
             "examples:\n"

@@ -126,7 +126,7 @@ class Sampling:
     temperature: NonNegative = _rule(1.0, "sampling temperature; 0: always the most probable token", left_out=1.0)
     top_k: CountFromZero | None = _rule(None, "sample from the k most probable tokens; 0: from all", left_out=50)
     top_p: PartOfOne | None = _rule(
-        None, "sample from the fewest tokens that together have this probability", left_out=1.0
+        None, "sample from the smallest set of most probable tokens with this total probability", left_out=1.0
     )
     min_p: Probability | None = _rule(
         None, "sample from tokens with at least this fraction of the largest probability", left_out=None

@@ -47,7 +47,7 @@ class Learning:
     """Hyperparameters shared by the trainer and `companion train`. Each field is described by its help text."""
 
     accumulate: Count = training_setting(
-        1, "micro-batches per update; more of them give a larger batch without more memory"
+        1, "micro-batches per update; more of them give a larger batch without using more memory"
     )
     optimizer: Literal["adamw", "muon"] = training_setting(
         "adamw",
@@ -65,14 +65,14 @@ class Learning:
     decay_shape: DecayShape = training_setting("linear", "wsd: shape of the decay; 1-sqrt falls fast at first")
     width_base: Count | None = training_setting(
         None,
-        "muP: d-model of the narrower model that the learning rate was tuned for; the weights of this model are "
-        "initialized and updated so that the same rate suits it (default: no scaling)",
+        "muP: d-model of the narrower model that the learning rate was tuned for; the weights of the model to train "
+        "are initialized and updated so that the same rate suits it too (default: no scaling)",
     )
     beta2: Decay = training_setting(0.95, "decay per update of AdamW's average of squared gradients")
     weight_decay: NonNegative = training_setting(0.1, "weight decay of the matrices")
     clip: Positive = training_setting(1.0, "maximum norm of the gradient")
     z_loss: NonNegative = training_setting(
-        0.0, "weight of the loss that keeps the router's logits small; 0.001 is usual"
+        0.0, "weight of the loss that keeps the router's logits small; a common value is 0.001"
     )
     bias_rate: NonNegative = training_setting(0.001, "step size of the expert bias (--balanced) after each update")
     seed: CountFromZero = training_setting(0, "seed of the initial weights, the batches and dropout")

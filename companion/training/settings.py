@@ -124,8 +124,8 @@ class RunSettings(Learning, ABC):
     keep: Count = machine_setting(2, "number of recent checkpoints to keep, besides the best one")
     save_seconds: NonNegative = machine_setting(
         30.0,
-        "seconds between checkpoints, more if writing takes long; 0: after every update. Each evaluation writes one as "
-        "well",
+        "seconds between checkpoints, more if writing takes long; 0: after every update. Each evaluation also writes "
+        "a checkpoint",
     )
     tensorboard: bool = machine_setting(
         False, "write the log for TensorBoard too, if it is installed (tensorboard --logdir runs)"
@@ -213,7 +213,7 @@ class Settings(RunSettings, ABC):
     layers: Count = model_setting(3, "number of blocks")
     heads: Count = model_setting(4, "number of query heads")
     kv_heads: Count | None = model_setting(
-        None, "number of key and value heads, for grouped queries (default: as many as --heads)"
+        None, "number of key and value heads, for grouped-query attention (default: as many as --heads)"
     )
     d_ff: Count | None = model_setting(
         None, "hidden width of the feed-forward network (default: 8/3 d-model for swiglu, otherwise 4 d-model)"
@@ -235,7 +235,7 @@ class Settings(RunSettings, ABC):
     shared_experts: CountFromZero = model_setting(0, "number of shared experts, which process every token")
     capacity: Number | None = model_setting(
         None,
-        "maximum number of tokens per expert in training, as a multiple of an even share; further tokens are dropped "
+        "maximum number of tokens per expert in training, as a multiple of an even share; excess tokens are dropped "
         "(default: no limit)",
     )
     router_noise: Number = model_setting(0.0, "standard deviation of the noise added to router scores in training")
@@ -399,7 +399,7 @@ class TextSettings(Settings):
     keep_repeats: bool = task_setting(
         False,
         "keep paragraphs that repeat earlier ones, for text that is written from templates, such as tables or "
-        "generated stories; by default only the first of them is used",
+        "generated stories; by default, only the first occurrence is used",
     )
     vocab: int = task_setting(
         1024, "maximum vocabulary size of the tokenizer, at least 257 (256 bytes and a separator)"
@@ -413,8 +413,8 @@ class TextSettings(Settings):
 
     linear: CountFromZero = model_setting(
         0,
-        "number of linear-attention layers (gated delta rule) before each layer of full attention, 3 in Qwen3-Next; as "
-        "many as --layers: no full attention",
+        "number of linear-attention layers (gated delta rule) before each layer of full attention, such as 3 in "
+        "Qwen3-Next; with as many as --layers, there is no full attention",
     )
     latent: Count | None = model_setting(
         None, "width of the latent vector that all keys and values are computed from (MLA; default: none)"
@@ -437,8 +437,8 @@ class TextSettings(Settings):
     )
     baselines: bool = task_setting(
         True,
-        "measure the baselines, a compressor and n-gram models, on the held-out text (from 4 MB on, on a part of the "
-        "text); with false, training starts sooner",
+        "measure the baselines, a compressor and n-gram models, on the held-out text (they read at most 4 MB of the "
+        "training text); with false, training starts sooner",
     )
 
     def __post_init__(self) -> None:
@@ -511,7 +511,7 @@ class NumberWordsSettings(Settings):
     scaled: ClassVar[bool] = True
 
     source: str = task_setting("de", f"language to translate from: {_LANGUAGES}", flag="from")
-    target: str = task_setting("en", "language to translate into, another one of these", flag="to")
+    target: str = task_setting("en", "language to translate into; --from lists the languages", flag="to")
     source_pieces: Literal["parts", "characters"] = task_setting(
         "parts", "tokens of the source: words (in German, their parts), or letters"
     )
@@ -559,13 +559,13 @@ class TuneSettings(RunSettings):
     )
     problems: Literal["sums", "names"] | None = task_setting(
         None,
-        "problems with checked answers, instead of --data: sums of two numbers with their steps, or the numbers that "
-        "English names mean",
+        "problems whose answers can be checked, instead of --data: sums of two numbers with their steps, or English "
+        "number names to convert to numbers",
         flag="task",
     )
     worked: Probability = task_setting(
         1.0,
-        "sft on sums: fraction of the answers that show their steps; the others consist of the number only. With a "
+        "sft on sums: fraction of the answers that show their steps; the others contain only the number. With a "
         "mixture, grpo has something to choose between",
     )
     start: str | None = task_setting(
@@ -575,8 +575,8 @@ class TuneSettings(RunSettings):
 
     rank: Count | None = model_setting(
         None,
-        "rank of the LoRA adapters to train; only these are saved, in the format of peft (default: none, all weights "
-        "are trained)",
+        "rank of the LoRA adapters to train; only these are saved, in peft's format (default: none, all weights are "
+        "trained)",
     )
     alpha: Positive | None = model_setting(
         None, "adapters: their output is scaled by alpha / rank (default: twice the rank)"
@@ -589,15 +589,15 @@ class TuneSettings(RunSettings):
     batch: Count = training_setting(16, "conversations, pairs or problems per micro-batch")
     learning_rate: Positive | None = training_setting(  # type: ignore[assignment]
         None,
-        "peak learning rate (default: 0.001 for sft, 0.00005 for grpo, 0.0001 for dpo; a tenth of it for a published "
-        "model, ten times as much with --rank)",
+        "peak learning rate (default: 0.001 for sft, 0.00005 for grpo, 0.0001 for dpo; a tenth of that for a "
+        "published model, ten times as much with --rank)",
     )
     warmup: CountFromZero = training_setting(10, "updates until the peak learning rate is reached")
     weight_decay: NonNegative = training_setting(0.0, "weight decay of the matrices")
     beta: NonNegative | None = training_setting(
         None,
-        "dpo, grpo: strength of the pull toward the start (default: 0.1 for dpo, 0.04 for grpo, where it weighs the KL "
-        "divergence)",
+        "dpo, grpo: strength of the pull toward the initial model (default: 0.1 for dpo, 0.04 for grpo, where it "
+        "weighs the KL divergence)",
     )
     group: CountFromTwo = training_setting(8, "grpo: answers per problem")
     tokens: Count = training_setting(48, "maximum tokens per answer, in grpo and in evaluations")

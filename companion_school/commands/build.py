@@ -16,11 +16,11 @@ def parser() -> Parser:
         description=(
             "Write your own transformer, one plain Python file at a time: read a lesson, then write its stage. "
             "Without an action, this command shows all stages, your progress in each, and what comes next.\n\n"
-            "The stages are listed in the order you write them. Their numbers are only names.\n\n"
-            "Your files are in my/transformer. The command looks for it in this folder and in the folders above. "
-            "The flag --folder or the environment variable COMPANION_BUILD selects another folder. Your files "
-            "import PyTorch, tokenizers, safetensors and each other, but nothing of the course. Your code is "
-            "never overwritten."
+            "The stages are listed in the order in which you write them. Their numbers are only names.\n\n"
+            "Your files are in the folder my/transformer, which the command looks for in the current folder and in "
+            "the folders above it. The flag --folder or the environment variable COMPANION_BUILD selects another "
+            "folder. Your files import PyTorch, tokenizers, safetensors and each other, but nothing from the course. "
+            "Your code is never overwritten."
         ),
         epilog=(
             "examples:\n"
@@ -28,7 +28,7 @@ def parser() -> Parser:
             "  companion build                  show what is done, and what is next\n"
             "  companion build check 2          check stage 2, attention.py\n"
             "  companion build take 3           use the course's positions.py\n"
-            "  companion build story            train it on stories and save it\n"
+            "  companion build story            train your model on stories\n"
             "  companion build race --minutes 1 train for a minute and compare"
         ),
     )
@@ -42,7 +42,7 @@ def add_actions(parser: Parser) -> None:
         ("show", show, "show the stages and your progress (the default)"),
         ("start", start, "write the stubs of all stages"),
         ("check", _check_parser(), "check a stage, as check() does in a notebook"),
-        ("take", _take_parser(), "use the course's reference solution of a stage"),
+        ("take", _take_parser(), "use the course's reference solution for a stage"),
         ("compare", _compare_parser(), "show your code and the course's solution side by side"),
         ("story", _story_parser(), "train your model on stories and save it"),
         ("race", _race_parser(), "train with your race.py and compare the result"),
@@ -74,9 +74,9 @@ def _plain_parser(description: str) -> Parser:
 def _check_parser() -> Parser:
     parser = Parser(
         description=(
-            "Check your own files, stage by stage. Every part of a stage is tried on many inputs in a separate "
+            "Check your own files, stage by stage. Every part of a stage is tested on many inputs in a separate "
             "process. If a part fails, the report shows the smallest input that it fails on, the expected result, the "
-            "most likely mistake, and the stage that contains it."
+            "most likely mistake, and the stage that contains this mistake."
         ),
         epilog="examples:\n  companion build check 5\n  companion build check 2-5\n  companion build check --all",
     )
@@ -89,9 +89,9 @@ def _check_parser() -> Parser:
 def _take_parser() -> Parser:
     parser = Parser(
         description=(
-            "Copy the course's reference solution of a stage into your folder, so that you can continue with the "
-            "next one. The stage is marked as taken. If you have written something for that stage, your file is "
-            "not changed and the solution is saved next to it."
+            "Copy the course's reference solution for a stage into your folder, so that you can continue with the "
+            "next one. The stage is marked as taken. If you have written something for that stage, your file is not "
+            "changed and the solution is saved next to it."
         ),
         epilog="examples:\n  companion build take 3\n  companion build take --all",
     )

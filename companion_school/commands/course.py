@@ -57,13 +57,13 @@ def _release_parser() -> Parser:
             "Make a problem set in a folder: source/PSET for nbgrader, release/PSET for the students, and PSET.md "
             "for you. The students' files contain no solutions. Half of an exercise's points are for public cases "
             "and half for hidden ones, which are drawn from your seed file. All points of a question are for the "
-            "hidden check, and your seed file decides the order of its choices. A folder can contain several "
-            "problem sets.\n\n"
-            "--questions also takes predictions whose reasons are listed: a letter for what happens and a number "
-            "for the reason. --written takes questions that are answered in words. PSET_marking.md helps the person "
-            "who marks them; `collect` writes a marking sheet and `mark` reads it back.\n\n"
-            "--numbers takes the exam questions that ask for a number. Each student in --roster gets a "
-            "sheet with different numbers in PSET_sheets/, and enters the result in the notebook.\n\n"
+            "hidden check, and your seed file decides the order of the choices. A folder can contain several problem "
+            "sets.\n\n"
+            "--questions also accepts predictions with a list of reasons; students enter a letter for what happens "
+            "and a number for the reason. --written accepts questions that are answered in words. PSET_marking.md "
+            "helps the person who marks them; `collect` writes a marking sheet and `mark` reads it back.\n\n"
+            "--numbers accepts the exam questions that ask for a number. Each student in --roster gets a sheet with "
+            "different numbers in PSET_sheets/, and enters the result in the notebook.\n\n"
             "--own-items adds written questions of your own. --build makes a project instead of a problem set.\n\n"
             "--gradescope also writes an autograder for Gradescope as a zip file, which contains your secret. "
             "--repository also writes a template repository for GitHub, to be used directly or in Classroom 50. "
@@ -102,7 +102,7 @@ def _release_parser() -> Parser:
         "--numbers", nargs="+", default=[], metavar="N.NAME", help="questions with different numbers for each student"
     )
     parser.add_argument(
-        "--roster", metavar="FILE", help="CSV file with a column id: students who get their own numbers"
+        "--roster", metavar="FILE", help="CSV file of the students who get their own numbers, with a column id"
     )
     parser.add_argument(
         "--build", metavar="STAGES", help="make a project from these stages of Your own transformer, such as 2-7"
@@ -155,7 +155,7 @@ def _export_parser() -> Parser:
     parser.add_argument(
         "--into",
         metavar="TABLE",
-        help="gradebook exported from Canvas, or Moodle grading worksheet, to be filled in with the grades",
+        help="gradebook exported from Canvas, or grading worksheet from Moodle, to fill in with the grades",
     )
     parser.add_argument(
         "--columns",
@@ -167,7 +167,7 @@ def _export_parser() -> Parser:
     parser.add_argument(
         "--pages",
         metavar="FILE.zip",
-        help="write the feedback pages of one set to a zip file, which Moodle or Canvas can return to students",
+        help="write the feedback pages of one problem set to a zip file, which Moodle or Canvas can return to students",
     )
     return parser
 
@@ -175,9 +175,9 @@ def _export_parser() -> Parser:
 def _alike_parser() -> Parser:
     parser = Parser(
         description=(
-            "List groups of answers that are equal or nearly equal after all names that students chose have been "
-            "normalized, and answers that equal the course's own solution. Short answers are left out. Similarity "
-            "does not prove anything, so talk with the students."
+            "List groups of answers that are equal or nearly equal once the names chosen by students are normalized, "
+            "and answers that equal the course's own solution. Short answers are left out. Similarity does not prove "
+            "anything, so talk with the students."
         ),
         epilog=(
             "examples:\n"
@@ -190,12 +190,14 @@ def _alike_parser() -> Parser:
     parser.add_argument("--exercises", nargs="+", default=[], metavar="N.N", help="exercises to compare")
     parser.add_argument("--build", metavar="STAGES", help="stages of a project to compare instead")
     parser.add_argument(
-        "--assignment", metavar="NAME", help="subfolder of each student's folder that contains the submission"
+        "--assignment",
+        metavar="NAME",
+        help="name of the subfolder in each student's folder that contains the submission",
     )
     parser.add_argument(
         "--export",
         metavar="FOLDER",
-        help="instead, write the answers as files for a tool that compares files, such as JPlag",
+        help="instead, write the answers to this folder, as files for a comparison tool such as JPlag",
     )
     return parser
 
@@ -280,7 +282,7 @@ def _notebooks_parser() -> Parser:
         ),
     )
     parser.add_argument("folder", nargs="?", default="notebooks", metavar="FOLDER", help="folder of the lessons")
-    parser.add_argument("--check", action="store_true", help="write nothing, only report which notebook is stale")
+    parser.add_argument("--check", action="store_true", help="write nothing, only report which notebooks are stale")
     parser.add_argument("--solved", metavar="FOLDER", help="write the solved notebooks into this folder instead")
     return parser
 
@@ -577,7 +579,7 @@ ACTIONS = {
         "collect written answers into a sheet, for a person to mark",
     ),
     "mark": (written_answers.mark_parser, written_answers.mark, "read the points from that sheet into the marks"),
-    "alike": (_alike_parser, _alike, "list similar answers of a class, ignoring names"),
+    "alike": (_alike_parser, _alike, "list similar answers in a class, ignoring variable names"),
     "oral": (_oral_parser, _oral, "list questions to ask each student about their own code"),
     "clone": (_clone_parser, _clone, "clone the repositories of a class, from a list"),
     "verify": (_verify_parser, _verify, "test every check by running right and wrong answers"),

@@ -15,10 +15,9 @@ def parser() -> Parser:
     made = Parser(
         description=(
             "Make a paper exam from a pool of four questions per lesson (calculation, reasoning, broken "
-            "code). Your seed file determines the questions and their numbers, so the marking key cannot be made "
-            "without it. Each version has different numbers and a different order. "
-            "release/NAME/ contains a printable page for each version and its text in Markdown. NAME_key.md is "
-            "for the person who marks the papers."
+            "code). Your seed file determines the questions and their numbers, so making the marking key requires "
+            "this file. Each version has different numbers and a different order. release/NAME/ contains a printable "
+            "page for each version and the same text in Markdown. NAME_key.md is for the person who marks the papers."
         ),
         epilog=(
             "examples:\n"

@@ -39,10 +39,10 @@ def parser() -> Parser:
             "the course.\n\n"
             "For a small model with a common architecture, the page is a file that runs the model itself. Other "
             "models run in Python: the command serves the page to this machine only, until you press Ctrl-C. With "
-            "--out, it also writes a file for these models, which shows a single text (--text).\n\n"
+            "--out, the command also writes a file for such a model, which shows a single text (--text).\n\n"
             "For a model that answers in conversations (one with a chat template, or a run of companion tune), the "
-            "command also serves a chat page. To serve a model to others, export it; companion export --help names "
-            "vLLM, SGLang and llama.cpp."
+            "command also serves a chat page. To serve a model to other people, export it for vLLM, SGLang or "
+            "llama.cpp (see companion export --help)."
         ),
         epilog=(
             "examples:\n"

@@ -39,7 +39,7 @@ def parser() -> Parser:
             'unreadable. A written answer is marked "to mark" until `companion course mark` has read its points.\n\n'
             "Students' code runs in a sandbox with limits and cannot influence any mark. The sandbox is "
             "bubblewrap (on Debian and Ubuntu: apt install bubblewrap), which hides the network and your files. "
-            "Without bubblewrap, root can grade, and the code then runs as another user without any privileges. "
+            "Without bubblewrap, root can still grade, and the code then runs as another user without any privileges. "
             "If neither is possible, grading needs --no-sandbox, and every feedback page says so. On macOS and "
             "Windows, grade in WSL or, as root, in a Linux container:\n\n"
             '  docker run --rm --network none --pids-limit 256 -v "$PWD:/course" \\\n'
@@ -78,7 +78,7 @@ def parser() -> Parser:
     parser.add_argument(
         "--times",
         metavar="TABLE",
-        help="CSV file with the columns student_id and time: submission times that cannot be found otherwise",
+        help="CSV file with the columns student_id and time, for submission times that cannot be found otherwise",
     )
     _add_how(parser)
     return parser
@@ -93,7 +93,7 @@ def _add_how(parser: Parser) -> None:
         type=Positive,
         default=10.0,
         metavar="SECONDS",
-        help="time limit for all public cases of an exercise, and again for all hidden ones",
+        help="time limit for all public cases of an exercise together, and again for all hidden cases",
     )
     parser.add_argument(
         "--no-sandbox",
@@ -110,7 +110,7 @@ def _add_how(parser: Parser) -> None:
         type=NonNegative,
         default=0.0,
         metavar="SHARE",
-        help="bonus for a robust answer, as a share of its exercise's points, which is added to max_score",
+        help="bonus for a robust answer, as a share of the exercise's points; max_score includes it",
     )
     parser.add_argument("--memory", type=Positive, default=2.0, metavar="GIB", help="memory limit for an answer")
 

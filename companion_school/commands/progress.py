@@ -17,14 +17,17 @@ JSON = (
 def parser() -> Parser:
     parser = Parser(
         description=(
-            "Show how many exercises of each lesson you have passed. With a lesson, show each of its exercises: "
-            "whether you tried and passed it, and which hints and solutions you have read. The last line says "
-            "where to continue, as the start page does. Your progress is saved in .companion/progress.json in "
-            "your home folder, or in the folder COMPANION_HOME."
+            "Show how many exercises of each lesson you have passed. If you name a lesson, each of its exercises is "
+            "listed, with whether you have tried and passed it, and which hints and solutions you have read. The last "
+            "line says where to continue, as the start page does. Your progress is saved in .companion/progress.json "
+            "in your home folder, or in the folder COMPANION_HOME."
         )
     )
     parser.add_argument(
-        "lesson", nargs="?", metavar="LESSON", help="a lesson, as in 2, or all (default: a line for each lesson)"
+        "lesson",
+        nargs="?",
+        metavar="LESSON",
+        help="a lesson number, such as 2, or all (default: a line for each lesson)",
     )
     parser.add_argument("--json", action="store_true", help=JSON)
     return parser

@@ -44,10 +44,9 @@ def mark_parser() -> Parser:
     parser = Parser(
         description=(
             "Read the points and comments of a marking sheet into the marks that `companion grade` wrote, and "
-            "update its tables and pages. Points must be those of a level of the rubric, or halfway between two. "
-            "Rows without points stay "
-            "unmarked. If the submissions are graded again, the points are preserved as long as the texts have "
-            "not changed. If any row is invalid, nothing is written.\n\n"
+            "update its tables and pages. Points must be those of a level of the rubric, or lie halfway between two "
+            "levels. Rows without points stay unmarked. If the submissions are graded again, the points are preserved "
+            "as long as the texts have not changed. If any row is invalid, nothing is written.\n\n"
             "Without a sheet, tables and pages are updated from the files that you have changed: overrides.csv in "
             "the folder of marks (student_id,item,points,reason,author), and PSET.toml and extensions.csv in the "
             "folder of the problem set."
