@@ -251,7 +251,7 @@ def _scores(
     bytes: int | None = None,
     context: int | None = None,
 ) -> dict[str, Any]:
-    """Measure a model on encoded documents, print the result beside the baselines, and return it keyed by name."""
+    """Measure a model on encoded documents, print the scores beside the baselines, and return them keyed by name."""
     from companion.data.baselines import baselines
     from companion.training.tasks.text import measure, total_bytes
 

@@ -36,8 +36,8 @@ def parser() -> Parser:
         description=(
             "Write a model in Hugging Face's layout (config.json, model.safetensors and the tokenizer). transformers "
             "can then load it, and servers such as vLLM or SGLang can run it on one machine or many.\n\n"
-            "The model is written as the simplest published architecture that supports all of its parts. If a part is "
-            "not supported by any of them, the error names that part. The logits agree up to rounding.\n\n"
+            "The model is written as the simplest published architecture that supports all of its parts. If no "
+            "published architecture supports some part, the error names it. The logits agree up to rounding.\n\n"
             "With --gguf, the model becomes a single file for llama.cpp, Ollama and LM Studio, which stores the "
             "matrices in the given type and also contains the tokenizer and the chat template."
         ),

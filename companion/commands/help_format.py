@@ -73,7 +73,7 @@ def _wrapped(line: str, width: int) -> str:
         return line
     if not line.startswith(" "):
         return _filled(line, width, "")
-    what, *about = re.split(r" {2,}", line.strip())  # an example and its comment, or a continuation
+    what, *about = re.split(r" {2,}", line.strip())  # an example and its comment, or a continuation line
     first = _filled(what, width, "  " if line[2:3] != " " else "      ")
     return "\n".join([first, *(_filled(words, width, "      ") for words in about)])
 

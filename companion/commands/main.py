@@ -212,7 +212,7 @@ def _answer(error: Exception, typed: Mapping[str, Any]) -> tuple[str | None, int
             return how_to_get(error.name or "", doctor.EXTRAS), 2
         case NotWritten():
             return str(error), 1
-        case OSError(errno=errno.ENOSPC, filename=None):  # an error about a file has its name
+        case OSError(errno=errno.ENOSPC, filename=None):  # an error about a file contains its name
             return f"standard output: {error.strerror}", 1
         case OSError():
             return (refusal(error, typed), 2) if error.errno in REFUSED else (str(error), 1)

@@ -22,8 +22,8 @@ MOST = 10**9
 def parser() -> Parser:
     parser = Parser(
         description=(
-            "Show which machines a model fits on, how many devices its training needs, and what that costs. The "
-            "command reads only configurations, those of published models or your own. The tables are:\n\n"
+            "Show which machines a model fits on, how many devices its training needs, and what the training costs. "
+            "The command needs only a configuration, of a published model or your own. The tables are:\n\n"
             "  bytes     memory for the bf16 weights, for serving (weights and a cache),\n"
             "            and for training: 16 bytes of state per parameter (weights,\n"
             "            gradients and AdamW's two moments), autocast's bf16 copies of the\n"

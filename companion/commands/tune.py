@@ -26,7 +26,7 @@ def parser() -> Parser:
             "checks. The loss covers only the assistant's tokens, in the format of the model's chat template; a model "
             "without a template gets a plain one, which is saved with it.\n\n"
             "sft imitates the answers in the conversations, token by token. dpo learns to prefer the better of two "
-            "answers, relative to the model at the start (Rafailov et al. 2023). grpo samples several answers to each "
+            "answers, relative to the initial model (Rafailov et al. 2023). grpo samples several answers to each "
             "problem and reinforces those that earn more than the others (Shao et al. 2024). With --rank, each method "
             "trains low-rank adapters (Hu et al. 2021) and saves only these, in peft's format.\n\n"
             "You can stop with Ctrl-C at any time: the run is saved, and the same command resumes it and reaches the "

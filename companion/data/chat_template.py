@@ -43,7 +43,7 @@ class Message(TypedDict):
 
 
 def conversation(turns: Sequence[str], system: str | None = None) -> list[Message]:
-    """Return messages for alternating user and assistant turns. The user has the first and the last turn.
+    """Return messages for alternating user and assistant turns. The first and the last turn are the user's.
 
     Raises:
         ValueError: if the number of turns is even.

@@ -253,11 +253,11 @@ def split(corpus: Corpus, held_out: float = 0.1) -> Split:
     approximate. At most `MOST_HELD_OUT` bytes are used for evaluation. The rest of the held-out text is unused, and
     `notes` says how much.
 
-    If this would hold out less than a third of the requested fraction or more than three times as much (because there
-    are few documents, or one is far larger than the others), documents are instead held out in the order of a hash, as
-    long as they fit; if not even one fits, only the smallest document is held out. In that case a document may change
-    sides when other documents are added or removed, and `notes` says so. A corpus with only one document is cut once,
-    at the paragraph break that comes closest to leaving the requested fraction of the text after it.
+    This rule could hold out less than a third of the requested fraction or more than three times as much, if there are
+    few documents or one is far larger than the others. In that case, documents are held out in the order of a hash, as
+    long as they fit; if not even one fits, only the smallest document is held out. A document may then change sides
+    when other documents are added or removed, and `notes` says so. A corpus with only one document is cut once, at the
+    paragraph break that comes closest to leaving the requested fraction of the text after it.
 
     Raises:
         ValueError: if the fraction is outside (0, 1), or if the text is too short to be cut.

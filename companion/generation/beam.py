@@ -163,8 +163,8 @@ class _Trail(NamedTuple):
     """Origin of a cache row's contents.
 
     A row is described by `given`, the number of its prompt tokens, and by one number for the prompt and one for each
-    later token. Each number identifies the row and the step that computed these contents. Two rows contain the same
-    bits up to the point where their numbers differ.
+    later token. Each number identifies the row and the step that computed the contents. Two rows contain the same bits
+    up to the point where their numbers differ.
     """
 
     given: int

@@ -36,7 +36,7 @@ from companion.transformer import Memory, Transformer
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-TRACED = ("config", "generation", "ground", "layers")
+TRACED = ("config", "generation", "ground", "layers", "quantization")
 """Subpackages whose source code a program may depend on, besides `transformer.py`."""
 KEPT_BYTES = 2**30
 KEPT_DAYS = 90.0
@@ -101,7 +101,7 @@ def program_inputs(
     weights: Mapping[str, Tensor], tokens: Int[Tensor, "batch"], cache: KVCache, memory: Memory | None
 ) -> list[Tensor]:
     """Return the inputs of a program, in order."""
-    # A program takes tensors only, so a number is passed as a size.
+    # A program takes only tensors, so a number is passed as a size.
     reach = tokens.new_empty(cache.filled + 1)
     given = [*weights.values(), tokens, reach, cache.lengths, *cache.keys, *cache.values]
     if cache.local is not None and cache.local.gone is not None:

@@ -49,7 +49,8 @@ def generate(
         source: for an encoder-decoder, the token ids of each row's source; sources may differ in length too. They are
             encoded once, in one batch; each row depends only on its own source.
         start: for an encoder-decoder, the id that begins every target, in place of `prompts`.
-        max_new_tokens: maximum number of steps. `None` means until the longest row fills `model.config.context`.
+        max_new_tokens: maximum number of steps. `None` means to continue until the longest row fills
+        `model.config.context`.
         sampling: how to choose the next token. `None` means `Sampling()`, the model's own distribution.
         stop: ids that end a row. The stop id itself is still yielded; after that the row yields `None`.
         rules: which tokens are forbidden or forced. `None` means that all tokens are allowed.
@@ -190,7 +191,7 @@ def _generate(request: Request, texts: Sequence[Text]) -> Iterator[list[int | No
     memory: Memory | None = None
     next_logits: Callable[..., tuple[Tensor, KVCache]] | None = None
     tokens = torch.empty(0, dtype=torch.long)
-    modules = list(model.modules())  # list them once, because the walk costs as much as a layer's arithmetic
+    modules = list(model.modules())  # list them once, because the walk takes as long as a layer's arithmetic
     anew = stretched_after(model)
     for i in range(steps):
         # Both contexts are entered again for each step, because a suspended generator must not leave its caller without

@@ -119,7 +119,7 @@ def read_rows(
 
 
 def stretched_after(model: Transformer) -> int | None:
-    """Return the text length in tokens beyond which cached keys have the wrong rotation, or `None` if there is none.
+    """Return the length in tokens beyond which cached keys have the wrong rotation, or `None` if there is no limit.
 
     With longrope this length is C (`companion.config.model.RotaryScaling`): a text that grows beyond C has to be read
     again.

@@ -499,7 +499,7 @@ class Server:
         if self._by_length:
             return
         size, ids = self.blocks.size, handle._text.ids
-        # A prompt must not reuse blocks that were computed in a weight format with different results.
+        # A prompt must not reuse blocks that were computed in a weight format that gives different results.
         exact = self._weights in (None, "fast")
         last = handle._held if exact else min(handle._held, handle._text.given)
         for place in range(len(handle._numbers), last // size):

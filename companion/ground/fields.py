@@ -18,7 +18,7 @@ def shown(value: object) -> str:
     """Return a value's repr for a message, shortened if it is long."""
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # a number with thousands of digits, or endless nesting
+    except (ValueError, RecursionError):  # raised for numbers with thousands of digits, and for endless nesting
         return f"a very long {type(value).__name__}"
     return cut(text)
 

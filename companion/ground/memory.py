@@ -1,4 +1,4 @@
-"""Check the memory of this machine before allocating something that does not fit."""
+"""Check the memory of this machine before allocating something that might not fit."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from companion.ground.display import readable_bytes
 def memory(device: torch.device | str = "cpu") -> int | None:
     """Return the memory in bytes that a process can use on this machine, or `None` if the system does not report it.
 
-    For a GPU this is the GPU's memory, otherwise the memory of the machine or of the container that the process runs
-    in.
+    For a GPU, this is the GPU's memory; otherwise, it is the memory of the machine or of the container that the process
+    runs in.
     """
     device = torch.device(device)
     if device.type == "meta":  # it stores only shapes

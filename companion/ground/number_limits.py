@@ -1,4 +1,4 @@
-"""Numbers with limits, which serve as types of flags and settings, and their descriptions in messages."""
+"""Types of numbers with limits, for flags and settings, and descriptions of these types for messages."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def at_most(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
-        signal.setitimer(signal.ITIMER_PROF, left)  # the remaining time of an enclosing block
+        signal.setitimer(signal.ITIMER_PROF, left)  # restore the remaining time of an enclosing block
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """Matrix products in each format of `companion.quantization.weights`, using the fastest kernel for one row.
 
-On a CPU, kernels that pack their matrix once (fbgemm, oneDNN) read it two to five times as fast as those that read it
-in its usual layout. PyTorch has such kernels for some processors. On other processors and on GPUs, plain kernels
-compute the same products. For fp32 the library behind NumPy may be faster; on AMD processors it reads twice as fast as
+On a CPU, kernels that pack their matrix once (fbgemm, oneDNN) read it two to five times as fast as kernels that use the
+ordinary layout. PyTorch has such kernels for some processors. On other processors and on GPUs, plain kernels compute
+the same products. For fp32 the library behind NumPy may be faster; on AMD processors it reads twice as fast as
 PyTorch's library.
 """
 

@@ -335,7 +335,7 @@ def _with(module: nn.Module, forms: Mapping[nn.Module, nn.Module], *, quick: boo
 
 
 def _fastest(model: Transformer) -> Weights:
-    """Return the format with the fastest steps, by the best of five runs after a warm-up run."""
+    """Return the format with the fastest steps; the time of a format is the best of five runs after a warm-up run."""
     if model not in _chosen:
         device = model.embedding.weight.device.type
         seconds: dict[Weights, float] = {}

@@ -1,4 +1,4 @@
-"""Log-likelihood scoring: measure how probable each of several answers to a prompt is for a model."""
+"""Log-likelihood scoring: measure how probable several answers to a prompt are under a model."""
 
 from __future__ import annotations
 

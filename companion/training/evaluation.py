@@ -18,8 +18,8 @@ from companion.training.precision import autocast
 class Evaluation:
     """A model's loss on a text.
 
-    An evaluation consists of the sum in nats, the number of scored tokens, and the number of bytes that these tokens
-    encode.
+    An evaluation consists of the total loss in nats, the number of scored tokens, and the number of bytes that these
+    tokens encode.
     """
 
     nats: float

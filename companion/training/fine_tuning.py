@@ -18,7 +18,7 @@ from companion.transformer import Transformer
 
 
 class Tuner(Trainer):
-    """A single-process `Trainer` whose batches may depend on the current model, such as texts that the model generates.
+    """A single-process `Trainer` whose batches may depend on the current model, for example on texts that it generates.
 
     An update still depends only on the weights, the optimizer's state and the number of the update, so a killed run can
     be resumed from its last checkpoint. If the model has adapters, `weights` returns only these, under peft's names.

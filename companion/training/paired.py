@@ -57,7 +57,7 @@ class Paired:
 
     @property
     def standard_error(self) -> float:
-        """Standard error of the difference, from the variance over questions, each with a difference of 1, 0 or -1."""
+        """Standard error of the difference, from the variance over questions; each question contributes 1, 0 or -1."""
         discordant = (self.only_first + self.only_second) / self.total
         return math.sqrt(max(0.0, discordant - self.difference**2) / self.total)
 

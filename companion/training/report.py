@@ -52,7 +52,7 @@ def baseline_table(marks: Mapping[str, float], own: float | None = None) -> str:
 
 
 def text_verdict(marks: Mapping[str, float], result: Mapping[str, Any]) -> str:
-    """Compare a finished text run with the baselines, whether or not it beats them.
+    """Report how a finished text run compares with the baselines, whether or not it beats them.
 
     Without baselines, only the run's result is reported.
     """

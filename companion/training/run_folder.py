@@ -177,7 +177,7 @@ class RunFolder:
             ValueError: if a file is missing, or is not the one that the run began with.
         """
         wanted, found = self.record()["sha256"], {}
-        for name in [name for name in TEXT_FILES if name in wanted]:  # no other path that the record may name
+        for name in [name for name in TEXT_FILES if name in wanted]:  # ignore any other path that the record may name
             path = self.path / name
             if not path.is_file() or _digest(path.read_bytes()) != wanted[name]:
                 raise ValueError(f"{path}: the file that this run started with is missing or was changed; {_REMEDY}")
@@ -308,7 +308,7 @@ class RunFolder:
         with writing(path, len(line)), open(path, "ab", buffering=0) as file:
             before, rest = os.fstat(file.fileno()).st_size, line
             try:
-                while rest:  # if the disk is nearly full, one call writes only a part
+                while rest:  # if the disk is nearly full, one call may write only a part
                     rest = rest[file.write(rest) or 0 :]
             except OSError:
                 os.truncate(path, before)

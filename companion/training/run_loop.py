@@ -85,7 +85,7 @@ def fit(
     bar = tqdm(
         total=config.updates,
         initial=trainer.done,
-        # not None, which tqdm takes for False in a notebook
+        # must not be None, because tqdm takes None for False in a notebook
         disable=not main or not (sys.stderr.isatty() if progress is None else progress),
         dynamic_ncols=True,
         bar_format="{n_fmt}/{total_fmt} updates |{bar}| {desc}{remaining} left",

@@ -130,7 +130,7 @@ def inverse_sqrt(update: int, *, warmup: int, peak: float) -> float:
     """Return the learning rate of Vaswani et al. 2017, section 5.3: peak * min(update / warmup, sqrt(warmup / update)).
 
     The rate rises linearly to `peak`, reached at update number `warmup`, and falls with the inverse square root of the
-    update number, so the schedule needs no end. With `peak = paper_peak(d_model, warmup)` it equals the paper's
+    update number, so the schedule needs no end. With `peak = paper_peak(d_model, warmup)`, the rate equals the paper's
     d_model^-0.5 * min(update^-0.5, update * warmup^-1.5).
 
     Raises:

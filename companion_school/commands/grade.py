@@ -103,7 +103,7 @@ def _add_how(parser: Parser) -> None:
     parser.add_argument(
         "--regrade",
         action="store_true",
-        help="replace these students' marks in --out and list the students whose marks changed",
+        help="replace the marks of the graded students in --out, and list the students whose marks changed",
     )
     parser.add_argument(
         "--robust",

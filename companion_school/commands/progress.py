@@ -17,10 +17,10 @@ JSON = (
 def parser() -> Parser:
     parser = Parser(
         description=(
-            "Show how many exercises of each lesson you have passed. If you name a lesson, each of its exercises is "
-            "listed, with whether you have tried and passed it, and which hints and solutions you have read. The last "
-            "line says where to continue, as the start page does. Your progress is saved in .companion/progress.json "
-            "in your home folder, or in the folder COMPANION_HOME."
+            "Show how many exercises of each lesson you have passed. If you name a lesson, the command lists its "
+            "exercises and shows which of them you have tried and passed, and which hints and solutions you have "
+            "read. The last line says where to continue, as the start page does. Your progress is saved in "
+            ".companion/progress.json in your home folder, or in the folder COMPANION_HOME."
         )
     )
     parser.add_argument(

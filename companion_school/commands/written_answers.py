@@ -44,9 +44,9 @@ def mark_parser() -> Parser:
     parser = Parser(
         description=(
             "Read the points and comments of a marking sheet into the marks that `companion grade` wrote, and "
-            "update its tables and pages. Points must be those of a level of the rubric, or lie halfway between two "
-            "levels. Rows without points stay unmarked. If the submissions are graded again, the points are preserved "
-            "as long as the texts have not changed. If any row is invalid, nothing is written.\n\n"
+            "update its tables and pages. Points must equal those of a level in the rubric, or lie halfway between "
+            "two levels. Rows without points stay unmarked. If the submissions are graded again, the points are "
+            "preserved as long as the texts have not changed. If any row is invalid, nothing is written.\n\n"
             "Without a sheet, tables and pages are updated from the files that you have changed: overrides.csv in "
             "the folder of marks (student_id,item,points,reason,author), and PSET.toml and extensions.csv in the "
             "folder of the problem set."
@@ -106,6 +106,7 @@ def collect(flags: Namespace) -> int:
 def mark(flags: Namespace) -> int:
     from companion_school.course.grading.marks_csv import must_be_untouched, publish
     from companion_school.course.grading.results import load
+    from companion_school.course.grading.what_to_grade import add_own_items
     from companion_school.course.written.marking import put_marks
 
     if flags.into is None:
@@ -113,8 +114,11 @@ def mark(flags: Namespace) -> int:
     out = Path(flags.into)
     must_be_writable(out, "--into", flags.into)
     must_be_untouched(out)
+    results = load(out)
+    if results.course:
+        add_own_items(Path(results.course), results.assignment)
     marked = put_marks(Path(flags.sheet), out) if flags.sheet is not None else 0
-    settled, faults = publish(load(out), out)
+    settled, faults = publish(results, out)
     waiting = sum(len(one.waits) for one in settled)
     read = f"{count(marked, 'mark')} of written answers read; " if flags.sheet is not None else ""
     still = f"; {count(waiting, 'text')} still to mark" if waiting else ""

@@ -14,8 +14,8 @@ companion train` resumes where `companion train` stopped, and vice versa.
                       data parallel, or sharded
 
 On a CPU, random numbers are the same as with one process, because each process draws them for the whole micro-batch and
-uses those for its own rows. On a GPU each process draws its own numbers, so a different number of processes draws
-different numbers from the same distribution. Compiled code draws its own numbers on any device.
+uses those for its own rows. On a GPU, each process draws its own random numbers, so their values depend on the number
+of processes, but their distribution does not. Compiled code draws its own numbers on any device.
 
 Nothing is pickled: processes exchange tensors, or JSON as bytes.
 """
@@ -255,7 +255,7 @@ class Processes(Parallel):
         return tensor
 
     def rows_of_all(self, rows: Int[Tensor, "batch *axes"]) -> Int[Tensor, "whole_batch *axes"]:
-        """Gather the rows of the current micro-batch from all processes, given this process's own (a collective)."""
+        """Gather the rows of the current micro-batch from all processes, given this process's rows (a collective)."""
         start, stop = self.bounds(self.rows)
         whole = rows.new_zeros((self.rows, *rows.shape[1:]))
         whole[start:stop] = rows

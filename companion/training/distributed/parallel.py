@@ -1,4 +1,4 @@
-"""`Parallel`, the interface between training and its processes (in this module, a single one), and process failures.
+"""`Parallel`, the interface between training and its processes (here, a single one), and errors for failed processes.
 
 All parallelism is implemented in this folder; the rest of the package only uses `Parallel`.
 """

@@ -1,1 +1,1 @@
-"""Tasks define what a model learns; they are the only difference between kinds of runs."""
+"""Tasks define what a model learns; kinds of runs differ only in their task."""

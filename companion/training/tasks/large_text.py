@@ -1,4 +1,4 @@
-"""The text task for data that does not fit into memory, so that training reads it part by part."""
+"""The text task for data that does not fit into memory and is therefore read part by part in training."""
 
 from __future__ import annotations
 

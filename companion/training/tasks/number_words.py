@@ -175,7 +175,7 @@ class NumberWordsTask(Task):
 
     @cached_property
     def batches(self) -> PairBatches:
-        """Function from the number of a micro-batch to its pairs of names.
+        """Function that maps the number of a micro-batch to its pairs of names.
 
         The pairs are returned as (source, inputs, targets), the arguments of `translation_loss`.
         """
@@ -188,7 +188,7 @@ class NumberWordsTask(Task):
         return partial(translation_loss, padding=PAD, smoothing=self.settings.label_smoothing)
 
     def measure(self, model: Transformer, precision: str = "fp32", *, brief: bool = False) -> ExactMatch:
-        """Evaluate the exact match of greedy decoding on a fixed set of held-out numbers of every length."""
+        """Measure the exact match of greedy decoding on a fixed set of held-out numbers of every length."""
         chosen = number_words.held_out(MEASURED_BRIEFLY if brief else MEASURED)
         return exact_match(model, self.words, chosen, precision=precision)
 

@@ -1,6 +1,6 @@
 """The interface of a task, which defines what a model is trained to do.
 
-The task is the only thing that differs between runs of `companion train`.
+The task is the only thing that differs between kinds of runs of `companion train`.
 
 The training loop, the run's folder, its log, its checkpoints and its progress only use this interface.
 """
@@ -42,7 +42,7 @@ class Measured(Protocol):
 
 
 class Enough(NamedTuple):
-    """The number of updates that is enough, and a reason such as "or 30 times through the text, are enough"."""
+    """The number of updates that is enough, and a phrase such as "or 30 times through the text, are enough"."""
 
     updates: int
     why: str
@@ -166,7 +166,7 @@ class Task(ABC):
         self.begin(model)
         if settings.width_base is not None:
             begin_wide(model, settings.width_base)
-        if parallel.world == 1:  # with several processes, possibly only a part of the model fits
+        if parallel.world == 1:  # with several processes, the whole model may not fit on one device
             model.to(device)
         moe, balance_loss = self.config.moe, settings.balance_loss
         if balance_loss is None:

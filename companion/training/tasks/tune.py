@@ -653,7 +653,7 @@ class PolicyTask(TuneTask):
         return tokens, targets, old, reference, advantages, rewards, counted
 
     def _said(self, ids: Sequence[int]) -> str:
-        """Return the text of an answer, or an empty text if the answer was cut off before it ended."""
+        """Return the text of an answer, or an empty string if the answer was cut off before it ended."""
         return self.dialect.answer(ids) if ids and ids[-1] in self.dialect.stop else ""
 
     @property
