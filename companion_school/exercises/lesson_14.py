@@ -38,12 +38,12 @@ def _(draw):
     yield Case("bits per byte", (), tolerance=5e-5)
 
 
-@bits_of_a_text.mistake("that is bits per token: divide the bits by the number of bytes")
+@bits_of_a_text.mistake("those are bits per token: divide the bits by the number of bytes")
 def _():
     return 2.5 / math.log(2)
 
 
-@bits_of_a_text.mistake("that is nats per byte: a bit is ln 2 nats")
+@bits_of_a_text.mistake("those are nats per byte: a bit is ln 2 nats")
 def _():
     return 200 * 2.5 / 600
 
@@ -94,7 +94,7 @@ def _():
     difficulty=2,
     minutes=10,
     excused={
-        "dtype": "one of its correct answers always computes in float64",
+        "dtype": "one of the correct answers always computes in float64",
         "nan": "a micro-batch without tokens may contain NaN, which has no effect",
     },
     hints=(
@@ -104,7 +104,7 @@ def _():
     ),
 )
 def whole_gradient(gradients, tokens):
-    """Micro-batch $i$ has `tokens[i]` scored tokens, and `gradients[i]`, a tensor, is the gradient of its *mean* loss per token. Return the
+    """Micro-batch $i$ has `tokens[i]` scored tokens, and the tensor `gradients[i]` is the gradient of its *mean* loss per token. Return the
     gradient of the mean loss over all tokens of the whole batch. A micro-batch that contains only padding has 0 tokens
     and a gradient of NaN (0/0), which must not spoil the result.
 
@@ -115,12 +115,13 @@ def whole_gradient(gradients, tokens):
 
     ★
     - Raise a `ValueError` if the lists have different lengths, or if there are no tokens at all.
-    - A NaN in the gradient of a micro-batch that has tokens must appear in the result. Do not change the arguments.
+    - If a micro-batch with tokens has a NaN in its gradient, this NaN must appear in the result.
+    - Do not change the arguments.
     """
     ### BEGIN SOLUTION
     if len(gradients) != len(tokens) or sum(tokens) == 0:
         raise ValueError(
-            f"{len(gradients)} gradients, tokens {tokens}: expected as many counts as gradients, and at least one token"
+            f"{len(gradients)} gradients, tokens {tokens}: expected one count for each gradient, and at least one token"
         )
     total = torch.zeros_like(gradients[0])
     for gradient, count in zip(gradients, tokens, strict=True):
@@ -144,23 +145,25 @@ def _(draw):
         ([gradients[0], nan, gradients[2]], [first, 0, third]),
     )
     yield Case(
-        "a NaN shows up if there are tokens", ([gradients[0], nan, gradients[2]], [first, 1, third]), only_nan=True
+        "a NaN appears in the result if there are tokens",
+        ([gradients[0], nan, gradients[2]], [first, 1, third]),
+        only_nan=True,
     )
     yield Case("zero tokens in total are rejected", ([nan, nan], [0, 0]), refuse=True)
     yield Case("lists of unequal length are rejected", (gradients, [first, second]), refuse=True)
     yield Case("the first contains only padding", ([nan[:1], gradients[1][:1], nan[:1]], [0, second, 0]))
-    yield Case("a batch of padding only is rejected", ([nan], [0]), refuse=True)
+    yield Case("a batch that contains only padding is rejected", ([nan], [0]), refuse=True)
     yield Case("more counts than gradients are rejected", ([torch.ones(2, dtype=torch.float64)], [1, 2]), refuse=True)
 
 
 def _same_length(gradients, tokens):
     if len(gradients) != len(tokens) or sum(tokens) == 0:
-        raise ValueError("expected as many gradients as counts, and at least one token")
+        raise ValueError("expected one gradient for each count, and at least one token")
     return [(g, n) for g, n in zip(gradients, tokens, strict=True) if n]
 
 
 @whole_gradient.mistake(
-    "you averaged the means: a token of a small micro-batch then counts more than one of a large micro-batch"
+    "you averaged the means: a token in a small micro-batch then counts more than a token in a large one"
 )
 def _(gradients, tokens):
     kept = _same_length(gradients, tokens)
@@ -188,7 +191,7 @@ def _(gradients, tokens):
     return sum(g * n for g, n in _same_length(gradients, tokens)) / len(tokens)
 
 
-@whole_gradient.mistake("you divided the means by their numbers of tokens once more: multiply, to get sums")
+@whole_gradient.mistake("you divided the means by their numbers of tokens: multiply instead, to get sums")
 def _(gradients, tokens):
     return sum(g / n for g, n in _same_length(gradients, tokens)) / sum(tokens)
 
@@ -204,7 +207,7 @@ def _(gradients, tokens):
     return _same_length(gradients, tokens)[-1][0].clone()
 
 
-@whole_gradient.mistake("a batch without a token has no mean: raise a ValueError")
+@whole_gradient.mistake("a batch without tokens has no mean: raise a ValueError")
 def _(gradients, tokens):
     if len(gradients) != len(tokens):
         raise ValueError("gradients and tokens have different lengths")
@@ -215,7 +218,7 @@ def _(gradients, tokens):
 @whole_gradient.variant
 def _(gradients, tokens):
     if len(gradients) != len(tokens) or not any(tokens):
-        raise ValueError("expected as many gradients as numbers of tokens, and at least one token")
+        raise ValueError("expected one gradient for each number of tokens, and at least one token")
     counts = torch.tensor(tokens, dtype=torch.float64)
     shares = counts / counts.sum()
     stacked = torch.stack(gradients)
@@ -254,7 +257,7 @@ def _(gradients, tokens):
         "memory": "gradients below the limit do not change",
     },
     robust={
-        "a norm of 5e200 is finite, and its square is not": "no gradient is that large",
+        "a norm of 5e200 is finite, but its square is not": "no gradient is that large",
         "a norm of 5e-170, cut to 1e-170": "no gradient is that small",
         "no limit": "an infinite limit is no limit",
         "tensors without axes": "parameters have axes",
@@ -267,10 +270,10 @@ def _(gradients, tokens):
     forbidden=("clip_grad_norm_", "clip_grad_norm", "clip_grads_with_norm_", "get_total_norm"),
 )
 def clipped(gradients, most):
-    """The list `gradients` holds tensors of any shapes. Their global norm is the norm of all elements, treated as one
+    """The list `gradients` holds tensors of any shape. Their global norm is the norm of all elements, treated as one
     vector. If it is above `most`, scale all gradients by the same factor, so that the norm becomes `most`. Otherwise
-    return the gradients as they are, zeros included. Return `(gradients, norm)`: the list of clipped gradients, and the
-    norm from before clipping.
+    return the gradients unchanged, even if they are all zero. Return `(gradients, norm)`: the list of clipped
+    gradients, and the norm before clipping.
 
     ```python
     >>> clipped([torch.tensor([3.0]), torch.tensor([4.0])], 1.0)
@@ -300,9 +303,9 @@ def _(draw):
     yield Case("a norm of 5 is below 6: nothing changes", ([three_four], 6.0))
     rows, columns, length = draw.sizes(3, 2, 8)
     several = [draw.normal(rows, columns), 3 * draw.normal(length), draw.normal(columns, rows, 2)]
-    yield Case("tensors of several shapes have one norm together", (several, 1.5))
+    yield Case("tensors of several shapes share one norm", (several, 1.5))
     huge = 1e200 * three_four
-    yield Case("a norm of 5e200 is finite, and its square is not", ([huge], 1.0))
+    yield Case("a norm of 5e200 is finite, but its square is not", ([huge], 1.0))
     yield Case("all zeros stay zeros", ([torch.zeros(length, dtype=torch.float64)], 1.0))
     spoiled = [several[0], torch.full((length,), math.inf, dtype=torch.float64)]
     yield Case("an infinite gradient is rejected", (spoiled, 1.0), refuse=True)
@@ -351,7 +354,7 @@ def _(gradients, most):
     return [g * min(1.0, most / max(norm, 1e-300)) for g in gradients], norm
 
 
-@clipped.mistake("return the norm from before clipping: afterwards it is at most the limit")
+@clipped.mistake("return the norm before clipping: afterwards it is at most the limit")
 def _(gradients, most):
     norm = _norm(gradients, most)
     share = min(1.0, most / max(norm, 1e-300))
@@ -429,18 +432,18 @@ def _(gradients, most):
     difficulty=2,
     minutes=20,
     limits={"t": (1,)},
-    excused={"dtype": "one of its correct answers always computes in float64"},
+    excused={"dtype": "one of the correct answers always computes in float64"},
     hints=(
         "Update both running means first, with the gradient as it is. Weight decay does not enter them.",
         "Divide the first by 1 - beta1^t and the second by 1 - beta2^t. Epsilon is added after the square root.",
-        "The weight shrinks by the factor 1 - rate * decay, independently of the step.",
+        "Multiply the weight by 1 - rate * decay, independently of Adam's step.",
     ),
     forbidden=("optim", "AdamW", "adamw"),
 )
 def adamw_step(weight, gradient, first, second, t, rate, betas, epsilon, decay):
     """Compute update number `t` (the first is 1) of AdamW (Loshchilov and Hutter, 2019). `weight`, `gradient`, `first` and `second` have the same
     shape. `first` and `second` are the running means of the gradient and of its square, which start at zero. `rate` is
-    the learning rate, and `betas` is the pair of coefficients of these means. The means are corrected for their start
+    the learning rate, and `betas` is the pair of coefficients for these means. The means are corrected for their start
     at zero, `epsilon` is added after the square root, and `decay` is decoupled and multiplied by the rate, as in
     `torch.optim.AdamW`. Return the new `(weight, first, second)`.
 
@@ -566,14 +569,14 @@ def _(weight, gradient, first, second, t, rate, betas, epsilon, decay):
     return _adamw(weight, gradient, first, second, t, rate, betas[::-1], epsilon, decay)
 
 
-@adamw_step.mistake("the first update has t = 1: your correction is one update late")
+@adamw_step.mistake("the first update has t = 1: your correction counts one update too many")
 def _(weight, gradient, first, second, t, rate, betas, epsilon, decay):
     if t < 1:
         raise ValueError("t")
     return _adamw(weight, gradient, first, second, t + 1, rate, betas, epsilon, decay)
 
 
-@adamw_step.mistake("update 0 must be rejected with a ValueError: the first is 1")
+@adamw_step.mistake("update 0 must be rejected with a ValueError: the first update is 1")
 def _(weight, gradient, first, second, t, rate, betas, epsilon, decay):
     return _adamw(weight, gradient, first, second, max(t, 1), rate, betas, epsilon, decay)
 

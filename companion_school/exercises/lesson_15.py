@@ -26,7 +26,7 @@ from companion_school.checking.exercise import Case, exercise
         "bits": (1,),
     },
     hints=(
-        "How many tokens of the text does a global layer store, and how many does a local layer?",
+        "How many tokens of the text does a global layer store, and how many does a local layer store?",
         "Add up the tokens stored in all layers. Each token has `numbers` elements, and each element `bits` bits.",
         "A byte has 8 bits, and a partial byte counts as a whole one: `-(-bits // 8)` rounds up.",
     ),
@@ -91,7 +91,7 @@ def _(tokens, global_layers, local_layers, window, numbers, bits):
     return (global_layers * tokens + local_layers * min(tokens, window)) * numbers * bits
 
 
-@cache_bytes.mistake("round the bytes up at the end; you rounded them down")
+@cache_bytes.mistake("round the number of bytes up at the end: you rounded it down")
 def _(tokens, global_layers, local_layers, window, numbers, bits):
     _sizes(tokens, global_layers, local_layers, window, numbers, bits)
     return (global_layers * tokens + local_layers * min(tokens, window)) * numbers * bits // 8
@@ -103,7 +103,7 @@ def _(tokens, global_layers, local_layers, window, numbers, bits):
     return 2 * math.ceil((global_layers * tokens + local_layers * min(tokens, window)) * numbers * bits / 8)
 
 
-@cache_bytes.mistake("a negative number of layers, and anything else below 1, must be rejected with a ValueError")
+@cache_bytes.mistake("a negative number of layers, or any other argument below 1, must be rejected with a ValueError")
 def _(tokens, global_layers, local_layers, window, numbers, bits):
     return math.ceil((global_layers * tokens + local_layers * min(tokens, window)) * numbers * bits / 8)
 
@@ -154,7 +154,7 @@ def ask_latents(q, c, U_k, U_v):
 
     ★
     - Raise a `ValueError` if widths, ranks or numbers of heads do not match, or if `c` is empty.
-    - Scores of a million cause no overflow.
+    - Scores of a million must not cause an overflow.
     - Use less memory than the keys of all heads would take up.
     """
     ### BEGIN SOLUTION
@@ -179,7 +179,7 @@ def _(draw):
     long = draw.normal(8, 8), draw.normal(4000, 4), *_up(draw, 8, 8, 8, 4)
     yield Case("no memory for the keys of all heads", long, room=1_400_000, layout=False)
     yield Case("a rank that does not match is rejected", (q, c[:, 1:], U_k, U_v), refuse=True)
-    yield Case("queries of another width are rejected", (q[:, 1:], c, U_k, U_v), refuse=True)
+    yield Case("queries of a different width are rejected", (q[:, 1:], c, U_k, U_v), refuse=True)
     yield Case("value matrices for fewer heads are rejected", (q, c, U_k, U_v[1:]), refuse=True)
     yield Case("an empty cache is rejected", (q, c[:0], U_k, U_v), refuse=True)
 
@@ -218,7 +218,7 @@ def _(q, c, U_k, U_v):
     return torch.einsum("hr,hvr->hv", weights @ c, U_v)
 
 
-@ask_latents.mistake("every head gets the matrix of head 0: each has its own")
+@ask_latents.mistake("you use the matrices of head 0 for every head: each head has its own")
 def _(q, c, U_k, U_v):
     _fits(q, c, U_k, U_v)
     weights = torch.softmax(torch.einsum("hd,dr->hr", q, U_k[0]) @ c.T / q.shape[1] ** 0.5, dim=-1)
@@ -288,16 +288,16 @@ def _(q, c, U_k, U_v):
         "nan": "a decomposition of NaN need not return",
     },
     hints=(
-        "Keys and values come from one latent, so stack the two matrices into one, and truncate that one.",
+        "Keys and values come from one latent, so stack the two matrices into one, and truncate the stack.",
         "`torch.linalg.svd(W, full_matrices=False)` gives U, S, V with W = U diag(S) V. Keep the first `rank` of each.",
-        "Multiply the three again, and split the rows after the keys.",
+        "Multiply the three factors again, and split the rows after those of the keys.",
     ),
 )
 def squeeze(key, value, rank):
     """`key` (d_k, d_model) and `value` (d_v, d_model) are the matrices that compute all keys and all values of a token. Return two matrices of
-    the same shapes whose stack has at most rank `rank`, so that keys and values can be computed from one latent of
-    `rank` elements. Of all such pairs, return the one closest to the given matrices, which has the smallest sum of
-    squared differences from them.
+    the same shapes whose stack has a rank of at most `rank`, so that keys and values can be computed from one latent of
+    `rank` elements. Of all such pairs, return the one closest to the given matrices, which is the pair with the
+    smallest sum of squared differences from them.
 
     ```python
     >>> squeeze(torch.tensor([[3.0, 0.0]]), torch.tensor([[0.0, 1.0]]), 1)
@@ -305,7 +305,7 @@ def squeeze(key, value, rank):
     ```
 
     ★
-    - Raise a `ValueError` if the rank is below 1, or if the matrices have different `d_model`.
+    - Raise a `ValueError` if the rank is below 1, or if `d_model` differs between the matrices.
     - A rank above that of the matrices changes nothing.
     """
     ### BEGIN SOLUTION
@@ -332,7 +332,7 @@ def _(draw):
     )
     yield Case("a wide stream", (draw.normal(2, 9), draw.normal(2, 9), 3))
     yield Case("a rank of 0 is rejected", (*given, 0), refuse=True)
-    yield Case("another d_model is rejected", (given[0], given[1][:, 1:], 2), refuse=True)
+    yield Case("matrices that differ in d_model are rejected", (given[0], given[1][:, 1:], 2), refuse=True)
     d_k, d_v, d_model = draw.sizes(3, 33, 50)
     yield Case(LARGE, (draw.normal(d_k, d_model), draw.normal(d_v, d_model), draw.whole(2, 20)))
 
@@ -354,14 +354,16 @@ def _(key, value, rank):
     return _near(key, rank), _near(value, rank)
 
 
-@squeeze.mistake("you kept the directions with the smallest singular values: they are sorted with the largest first")
+@squeeze.mistake(
+    "you kept the directions with the smallest singular values: the decomposition sorts them with the largest first"
+)
 def _(key, value, rank):
     left, carried, right = torch.linalg.svd(_pair(key, value, rank), full_matrices=False)
     near = left[:, -rank:] * carried[-rank:] @ right[-rank:]
     return near[: len(key)], near[len(key) :]
 
 
-@squeeze.mistake("the singular values are missing: multiply each direction by its own")
+@squeeze.mistake("the singular values are missing: multiply each direction by its singular value")
 def _(key, value, rank):
     left, _, right = torch.linalg.svd(_pair(key, value, rank), full_matrices=False)
     near = left[:, :rank] @ right[:rank]
@@ -383,7 +385,7 @@ def _(key, value, rank):
     return near[: len(value)], near[len(value) :]
 
 
-@squeeze.mistake("a rank below 1, or another d_model, must be rejected with a ValueError")
+@squeeze.mistake("a rank below 1, or matrices that differ in d_model, must be rejected with a ValueError")
 def _(key, value, rank):
     width = min(key.shape[1], value.shape[1])
     near = _near(torch.cat([key[:, :width], value[:, :width]]), max(rank, 1))
@@ -392,7 +394,7 @@ def _(key, value, rank):
 
 @squeeze.variant
 def _(key, value, rank):
-    # Scale the rows of the stream to length one, and project them onto their strongest directions
+    # Project the rows of both matrices onto the strongest directions of the stack
     both = _pair(key, value, rank)
     right = torch.linalg.svd(both, full_matrices=False).Vh[:rank]
     return key @ right.T @ right, value @ right.T @ right
@@ -423,7 +425,7 @@ def _(key, value, rank):
     hints=(
         "Token t is written into slot t % window and overwrites what was there.",
         "A slot holds the last token that was written into it.",
-        "A slot that no token has reached holds nothing: -1.",
+        "If no token has reached a slot, it holds -1.",
     ),
 )
 def slots_of(tokens, window):
@@ -453,7 +455,7 @@ def slots_of(tokens, window):
 def _(draw):
     yield Case("one slot holds the last token", (5, 1))
     yield Case("nothing was written: all slots are empty", (0, 3))
-    yield Case("slots not reached yet are empty", (2, 5))
+    yield Case("slots that no token has reached are empty", (2, 5))
     yield Case("exactly full", (4, 4))
     yield Case("one token more than fits", (5, 4))
     yield Case("several rounds", (draw.whole(20, 40), draw.whole(3, 7)))
@@ -479,7 +481,7 @@ def _(tokens, window):
     return [t if t < tokens else -1 for t in range(window)]
 
 
-@slots_of.mistake("an empty slot holds -1, and not token 0")
+@slots_of.mistake("an empty slot holds -1, not token 0")
 def _(tokens, window):
     _ring(tokens, window)
     held = [0] * window
@@ -537,7 +539,7 @@ def _(tokens, window):
     right={"gradients": "the sink is learned"},
     robust={"scores of 1,000": "the lesson has no such scores"},
     hints=(
-        "The sink is one more score in each row, of a key without a value: `torch.cat` it to the scores, as a last column.",
+        "In each row, the sink is the score of one more key, which has no value. Use `torch.cat` to append it to the scores as a last column.",
         "Take the softmax over keys and sink together, then drop the last column. Its weight goes to no token.",
         "`sink` is (head): add axes and expand it to (head, query, 1).",
     ),
@@ -555,7 +557,7 @@ def with_sink(scores, sink):
 
     ★
     - Raise a `ValueError` if `sink` does not have exactly one element for each head.
-    - Scores of a thousand cause no overflow, and a row that may attend to nothing is all zeros.
+    - Scores of a thousand must not cause an overflow, and if a query may not attend to anything, its row is all zeros.
     """
     ### BEGIN SOLUTION
     if sink.shape != scores.shape[:1]:
@@ -589,7 +591,7 @@ def _sinks(scores, sink):
         raise ValueError("expected one number for each head")
 
 
-@with_sink.mistake("the sink is missing in the denominator: your rows add up to one")
+@with_sink.mistake("the sink is missing from the denominator: your rows add up to one")
 def _(scores, sink):
     _sinks(scores, sink)
     return torch.softmax(scores, dim=-1)
@@ -610,7 +612,7 @@ def _(scores, sink):
     return powers / (powers.sum(-1, keepdim=True) + sink[:, None, None] * torch.exp(-top))
 
 
-@with_sink.mistake("you use the sink of head 0 for all heads: each has its own")
+@with_sink.mistake("you use the sink of head 0 for all heads: each head has its own")
 def _(scores, sink):
     _sinks(scores, sink)
     column = sink[:1, None, None].expand(*scores.shape[:2], 1)
@@ -624,7 +626,7 @@ def _(scores, sink):
     return powers / (powers.sum(-1, keepdim=True) + sink.exp()[:, None, None])
 
 
-@with_sink.mistake("a sink that is not one number for each head must be rejected with a ValueError")
+@with_sink.mistake("a sink that does not have one number for each head must be rejected with a ValueError")
 def _(scores, sink):
     one = sink.mean().expand(len(scores)) if sink.shape != scores.shape[:1] else sink
     column = one[:, None, None].expand(*scores.shape[:2], 1)
@@ -713,7 +715,7 @@ def _(draw):
     yield Case("as many keys as components", (draw.normal(4), _apart(draw, 4, 4), 4))
     yield Case("a key of zeros stays zeros", (q, torch.cat([keys, 0 * keys[:1]]), 4))
     yield Case("one bit is rejected", (q, keys, 1), refuse=True)
-    yield Case("a query of another width is rejected", (q[1:], keys, 4), refuse=True)
+    yield Case("a query of a different width is rejected", (q[1:], keys, 4), refuse=True)
 
 
 def _apart(draw, key, d):
@@ -781,7 +783,7 @@ def _(q, keys, bits):
     return (keys / scale).round() @ q * scale[:, 0]
 
 
-@quantised_scores.mistake("fewer than 2 bits, and a query of another width, must be rejected with a ValueError")
+@quantised_scores.mistake("fewer than 2 bits, and a query of a different width, must be rejected with a ValueError")
 def _(q, keys, bits):
     width = min(len(q), keys.shape[1])
     scale = _scales(keys, max(2 ** (bits - 1) - 1, 1))

@@ -48,7 +48,7 @@ def _():
     return 8.0, 20 * math.tanh(2)
 
 
-@two_bounds.mistake("a normed vector has mean square 1, and not length 1: 64 components make the length 8")
+@two_bounds.mistake("a normed vector has a mean square of 1, not a length of 1: with 64 components, its length is 8")
 def _():
     return 2 / 8, 20 * math.tanh(2)
 
@@ -58,7 +58,7 @@ def _():
     return 32.0, 20 * math.tanh(2)
 
 
-@two_bounds.mistake("the cap is soft: it does not cut off, and a score never reaches 20 itself")
+@two_bounds.mistake("the cap is soft: it is not a hard limit, and a score never quite reaches 20")
 def _():
     return 16.0, 20.0
 
@@ -105,7 +105,7 @@ def _():
 )
 def held_scores(q, k, gain_q, gain_k, eps, cap):
     """Return the scores (query, key) of one head with QK-norm and a cap. `q` is (query, d_head) and `k` is (key, d_head). Divide every row by
-    the square root of its mean square plus `eps`, and multiply it by the gain of the queries or of the keys, (d_head).
+    the square root of its mean square plus `eps`, and multiply it by the gain (d_head) of the queries or of the keys.
     Then compute the dot products, divide them by $\\sqrt{d_k}$, and apply the soft cap of (16.4).
 
     ```python
@@ -152,17 +152,17 @@ def _cap(scores, cap):
     return cap * torch.tanh(scores / cap)
 
 
-@held_scores.mistake("queries and keys are not normed: divide each row by the square root of its mean square")
+@held_scores.mistake("queries and keys are not normalized: divide each row by the square root of its mean square")
 def _(q, k, gain_q, gain_k, eps, cap):
     return _cap((q * gain_q) @ (k * gain_k).mT / q.shape[-1] ** 0.5, cap)
 
 
-@held_scores.mistake("the keys are not normed, only the queries")
+@held_scores.mistake("you normalize only the queries, not the keys")
 def _(q, k, gain_q, gain_k, eps, cap):
     return _cap(_normed(q, gain_q, eps) @ (k * gain_k).mT / q.shape[-1] ** 0.5, cap)
 
 
-@held_scores.mistake("the gains are missing: after the norm each component is multiplied by its own")
+@held_scores.mistake("the gains are missing: after the norm, each component is multiplied by its own gain")
 def _(q, k, gain_q, gain_k, eps, cap):
     return _cap(_normed(q, 1, eps) @ _normed(k, 1, eps).mT / q.shape[-1] ** 0.5, cap)
 
@@ -204,7 +204,7 @@ def _(q, k, gain_q, gain_k, eps, cap):
     return _normed(q, gain_q, eps) @ _normed(k, gain_k, eps).mT / q.shape[-1] ** 0.5
 
 
-@held_scores.mistake("your cap cuts off, so there is no gradient beyond it; use a tanh")
+@held_scores.mistake("your cap is a hard limit, so there is no gradient beyond it: use a tanh")
 def _(q, k, gain_q, gain_k, eps, cap):
     _cap(q, cap)
     return (_normed(q, gain_q, eps) @ _normed(k, gain_k, eps).mT / q.shape[-1] ** 0.5).clamp(-cap, cap)
@@ -257,8 +257,8 @@ def _(q, k, gain_q, gain_k, eps, cap):
         "gradients": "its result goes into a model that learns",
     },
     hints=(
-        "The gate is a sigmoid of x @ w_gate, a number between 0 and 1 for each token and head, or for each component.",
-        "The second size of `w_gate` tells which of the two it is: head or head * d_v.",
+        "The gates are sigmoids of x @ w_gate, so they lie between 0 and 1. There is one for each token and head, or for each token and component.",
+        "The number of columns of `w_gate` tells you which of the two it is: head or head * d_v.",
         "Reshape the gates to (token, head, 1) or (token, head, d_v), multiply, and flatten the last two axes.",
     ),
 )
@@ -296,7 +296,7 @@ def _(draw):
     yield Case("closed gates", (x.abs(), heads, -1000 * by_head.abs() - 100))
     yield Case("the gradients", (x, heads, by_number), gradients=True)
     yield Case("a gate for each token is rejected", (x, heads, draw.normal(d_model, count * d_v + 1)), refuse=True)
-    yield Case("another d_model is rejected", (x, heads, draw.normal(d_model + 1, count)), refuse=True)
+    yield Case("a different d_model is rejected", (x, heads, draw.normal(d_model + 1, count)), refuse=True)
 
 
 def _fits(x, heads, w_gate):
@@ -332,7 +332,7 @@ def _(x, heads, w_gate):
     return (heads + _fits(x, heads, w_gate).sigmoid().view(*heads.shape[:2], -1)).flatten(1)
 
 
-@gated_heads.mistake("the components of a head are not adjacent: flatten head and d_v in this order")
+@gated_heads.mistake("you separated the components of a head: flatten the axes head and d_v in this order")
 def _(x, heads, w_gate):
     gates = _fits(x, heads, w_gate).sigmoid().view(*heads.shape[:2], -1)
     return (heads * gates).transpose(1, 2).flatten(1)
@@ -396,9 +396,9 @@ def _(x, heads, w_gate):
         "nan": "NaN scores have no order",
     },
     hints=(
-        "Let s = logits.sigmoid(). Every choice uses s + bias, and the score of a group is the sum of its two best.",
+        "Let s = logits.sigmoid(). Every choice uses s + bias, and the score of a group is the sum of its two largest values.",
         "Set the experts of closed groups to -inf, and take the top k of the rest.",
-        "The shares of the chosen experts are s, without the bias, divided by its sum, times scale. Scatter them into zeros.",
+        "For the chosen experts, take s without the bias, divide it by its sum over these experts, and multiply by scale. Scatter the results into zeros.",
     ),
 )
 def grouped_weights(logits, bias, groups, top_groups, k, scale):
@@ -473,39 +473,39 @@ def _routed(logits, bias, groups, top_groups, k, scale, s=None, best_of=2, weigh
     return torch.zeros_like(s).scatter(1, chosen, scale * weights / weights.sum(-1, keepdim=True))
 
 
-@grouped_weights.mistake("your shares contain the bias: it only affects the choice, and the shares use s without it")
+@grouped_weights.mistake("your shares contain the bias: it affects only the choice, and the shares use s without it")
 def _(logits, bias, groups, top_groups, k, scale):
     return _routed(logits, bias, groups, top_groups, k, scale, weigh=logits.sigmoid() + bias)
 
 
-@grouped_weights.mistake("your bias is missing in the choice")
+@grouped_weights.mistake("the bias is missing from your choice")
 def _(logits, bias, groups, top_groups, k, scale):
     return _routed(logits, 0 * bias, groups, top_groups, k, scale)
 
 
-@grouped_weights.mistake("your groups count only their best expert: take the sum of the two best")
+@grouped_weights.mistake("you score each group by its best expert only: take the sum of the two best")
 def _(logits, bias, groups, top_groups, k, scale):
     return _routed(logits, bias, groups, top_groups, k, scale, best_of=1)
 
 
-@grouped_weights.mistake("your groups count all their experts: take the sum of the two best")
+@grouped_weights.mistake("you score each group by all its experts: take the sum of the two best")
 def _(logits, bias, groups, top_groups, k, scale):
     _asked(logits, groups, top_groups, k)
     return _routed(logits, bias, groups, top_groups, k, scale, best_of=logits.shape[-1] // groups)
 
 
-@grouped_weights.mistake("all groups are open in your answer: experts outside the best groups cannot be chosen")
+@grouped_weights.mistake("you leave all groups open: experts outside the best groups must not be chosen")
 def _(logits, bias, groups, top_groups, k, scale):
     _asked(logits, groups, top_groups, k)
     return _routed(logits, bias, groups, groups, k, scale)
 
 
-@grouped_weights.mistake("you give closed groups the score 0, which wins over negative scores: use -inf")
+@grouped_weights.mistake("you give closed groups the score 0, which beats negative scores: use -inf")
 def _(logits, bias, groups, top_groups, k, scale):
     return _routed(logits, bias, groups, top_groups, k, scale, closed=0.0)
 
 
-@grouped_weights.mistake("that is a softmax over the experts: each has its own sigmoid")
+@grouped_weights.mistake("that is a softmax over the experts: each expert has its own sigmoid")
 def _(logits, bias, groups, top_groups, k, scale):
     return _routed(logits, bias, groups, top_groups, k, scale, s=logits.softmax(-1))
 
@@ -598,8 +598,8 @@ def _(logits, bias, groups, top_groups, k, scale):
     difficulty=2,
     minutes=15,
     hints=(
-        "int(share * d_head) components are rotated. Append the others unchanged.",
-        "Pair j is rotated by position / base ** (2 * j / w), where w is the width that is rotated.",
+        "Rotate int(share * d_head) components, and append the others unchanged.",
+        "Pair j is rotated by position / base ** (2 * j / w), where w is the rotated width.",
         "The pairs are (0, w / 2), (1, w / 2 + 1), and so on. The row number is the position.",
     ),
 )
@@ -666,7 +666,7 @@ def _(x, share, base):
     return _turned(x, x.shape[1], base)
 
 
-@turn_part.mistake("your frequencies are computed from d_head: use the width that is rotated")
+@turn_part.mistake("you compute the frequencies from d_head: use the rotated width")
 def _(x, share, base):
     return _turned(x, _wide(x, share), base, over=x.shape[1])
 
@@ -681,7 +681,7 @@ def _(x, share, base):
     return _turned(x, _wide(x, share), base, pairs=True)
 
 
-@turn_part.mistake("positions count from 0: the first row is not rotated at all")
+@turn_part.mistake("positions start at 0: the first row is not rotated at all")
 def _(x, share, base):
     return _turned(x, _wide(x, share), base, first=1)
 
@@ -703,7 +703,7 @@ def _(x, share, base):
     return torch.cat((_turned(x, wide, base)[:, :wide], 0 * x[:, wide:]), 1)
 
 
-@turn_part.mistake("a width that cannot be cut into pairs must be rejected with a ValueError")
+@turn_part.mistake("a width that cannot be divided into pairs must be rejected with a ValueError")
 def _(x, share, base):
     wide = int(share * x.shape[-1]) // 2 * 2
     return _turned(x, wide, base) if wide else x.clone()
@@ -751,15 +751,15 @@ def _(x, share, base):
     difficulty=2,
     minutes=20,
     hints=(
-        "A layer of attention has d * head_dim * (2 * heads + 2 * kv_heads) parameters. The cache stores keys and values.",
-        "The first layers have one dense network each. The others have num_experts + shared, and a router of d * num_experts.",
-        "For the active parameters, count num_experts_per_tok + shared networks. The whole router counts in both.",
+        "An attention layer has d * head_dim * (2 * heads + 2 * kv_heads) parameters. The cache stores keys and values.",
+        "The first layers have one dense network each. The others have num_experts + shared networks, and a router with d * num_experts parameters.",
+        "For the active parameters, count num_experts_per_tok + shared networks. The whole router counts in both numbers.",
     ),
 )
 def card_numbers(card):
     """`card` is a `config.json`, read as a dictionary with the fields shown in the example. Return three `int`s: the
     number of all parameters, the number of parameters active for a token, and the number of elements cached per token.
-    The networks are gated. Count tables and matrices, but not norms and biases. Both tables count entirely as active.
+    The networks are gated. Count tables and matrices, but not norms or biases. Both tables count as active in full.
     The first `first_k_dense_replace` layers have a dense network of width `intermediate_size`. If `tie_word_embeddings`
     is true, one table is both the embedding and the output matrix.
 
@@ -821,7 +821,7 @@ def _(draw):
     sizes = draw.sizes(5, 2, 9)
     names = "hidden_size", "head_dim", "moe_intermediate_size", "intermediate_size", "num_hidden_layers"
     yield Case("any sizes", (_CARD | dict(zip(names, sizes, strict=True)) | {"num_experts": 16, "vocab_size": 33},))
-    yield Case("a card of 100 billion", (_LARGE,))
+    yield Case("a card with 100 billion parameters", (_LARGE,))
     for name in ("head_dim", "n_shared_experts", "tie_word_embeddings"):
         less = {field: value for field, value in _CARD.items() if field != name}
         yield Case(f"a card without {name} is rejected", (less,), refuse=True, says=name)
@@ -875,7 +875,7 @@ def _(card):
     return _count(card, plain=0)
 
 
-@card_numbers.mistake("the shared experts are missing: in all parameters, and in the active ones")
+@card_numbers.mistake("the shared experts are missing: they belong to all parameters and to the active ones")
 def _(card):
     return _count(card, shared=0)
 
@@ -890,7 +890,7 @@ def _(card):
     return _count(card, matrices=2)
 
 
-@card_numbers.mistake("the cache stores a key and a value for each head: twice as many elements")
+@card_numbers.mistake("the cache stores a key and a value for each head, so it has twice as many elements")
 def _(card):
     return _count(card, kept=1)
 
@@ -901,7 +901,7 @@ def _(card):
     return total, active, kept * card["num_attention_heads"] // card["num_key_value_heads"]
 
 
-@card_numbers.mistake("the router scores all experts: it counts fully as active, too")
+@card_numbers.mistake("the router scores all experts, so all its parameters are active, too")
 def _(card):
     total, active, kept = _count(card)
     layers = card["num_hidden_layers"] - card["first_k_dense_replace"]

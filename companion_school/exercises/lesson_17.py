@@ -56,7 +56,7 @@ def _(draw):
     yield Case("layers that do not fill the last group", (9, 11, 4, 2, 3, 2, 4, 2, 4))
     yield Case("only full attention", (7, 5, 1, 2, 3, 4, 2, 1, 4))
     yield Case("only tables", (7, 3, 8, 2, 3, 4, 2, 2, 2))
-    yield Case("no token yet: the tables take memory already", (0, 8, 4, 2, 3, 4, 5, 2, 4))
+    yield Case("no token yet: the tables already take memory", (0, 8, 4, 2, 3, 4, 5, 2, 4))
     yield Case("other sizes", (draw.whole(50, 90), 12, 3, *draw.sizes(4, 2, 9), 2, 4))
     yield Case("a negative number of tokens is rejected", (-1, 4, 4, 1, 2, 3, 5, 2, 4), refuse=True)
     yield Case("zero layers are rejected", (4, 0, 4, 1, 2, 3, 5, 2, 4), refuse=True)
@@ -84,7 +84,7 @@ def _(tokens, layers, every, kv_heads, tables, d_k, d_v, cached, kept):
     return (layers - linear) * tokens * kv_heads * (d_k + d_v) * cached + linear * tables * d_k * d_v * kept
 
 
-@hybrid_bytes.mistake("layers that do not fill a group have no full layer at their end: round down")
+@hybrid_bytes.mistake("if the last layers do not fill a group, no full layer follows them: round down")
 def _(tokens, layers, every, kv_heads, tables, d_k, d_v, cached, kept):
     _groups(tokens, layers, every)
     full = -(-layers // every)
@@ -149,7 +149,7 @@ def _(tokens, layers, every, kv_heads, tables, d_k, d_v, cached, kept):
     right={"gradients": "its answer goes into a model that learns"},
     hints=(
         "Let the table fade first: multiply each head's table by its decay. All later steps use the faded table.",
-        "The table returns `torch.einsum('hkv,hk->hv', S, k)` for the key. The missing part is v minus that.",
+        "The table returns `torch.einsum('hkv,hk->hv', S, k)` for the key. The missing part is v minus this value.",
         "Add the outer product of the key and the missing part, times the strength. Only then read with q.",
     ),
 )
@@ -195,7 +195,7 @@ def _(draw):
     )
     yield Case("nothing is written", (S, q, k, v, decay, 0 * write))
     yield Case("values for fewer heads are rejected", (S, q, k, v[:-1], decay, write), refuse=True)
-    yield Case("a key of another width is rejected", (S, q, k[:, 1:], v, decay, write), refuse=True)
+    yield Case("a key of a different width is rejected", (S, q, k[:, 1:], v, decay, write), refuse=True)
     yield Case("a decay for fewer heads is rejected", (S, q, k, v, decay[:-1], write), refuse=True)
 
 
@@ -313,16 +313,16 @@ def _(S, q, k, v, decay, write):
     },
     hints=(
         "Begin without decay. T is write[t] * (k[t] @ k[j]) below the diagonal, and the right-hand side is write * (v - k @ S).",
-        "When token t reads, what token j wrote has faded by decay[j + 1] * ... * decay[t], and the old table by decay[0] * ... * decay[t].",
+        "By the time token t reads, what token j wrote has faded by decay[j + 1] * ... * decay[t], and the old table has faded by decay[0] * ... * decay[t].",
         "`torch.linalg.solve_triangular(T, right, upper=False, unitriangular=True)` assumes ones on the diagonal.",
     ),
 )
 def corrected_values(S, k, v, decay, write):
     """One head of a gated delta layer reads a chunk of tokens. `S` (d_k, d_v) is the table before the chunk, `k` is
     (token, d_k), `v` is (token, d_v), and `decay` and `write` are (token), with all elements above 0. Return a pair:
-    the matrix $T$ of (17.11), with decay as in (17.12), (token, token), which is zero on and above the diagonal, and
-    the corrected values $\\tilde v_t$ that its tokens write, (token, d_v). If the chunk is a single token, $T$ is a 1×1
-    matrix that contains 0.
+    the matrix $T$ (token, token) of (17.11), with decay as in (17.12), and the corrected values $\\tilde v_t$ (token,
+    d_v) that the tokens write. $T$ is zero on and above the diagonal. For a chunk of one token, it is a 1×1 matrix that
+    contains 0.
 
     ```python
     >>> k, two = torch.tensor([[1.0, 0.0], [0.6, 0.8], [1.0, 0.0]]), torch.ones(3)
@@ -357,7 +357,7 @@ def _(draw):
     yield Case("a longer chunk", _chunk(draw, 30, 6, 4))
     yield Case("the gradients", (S, k, v, decay, write), gradients=True)
     yield Case("fewer values are rejected", (S, k, v[1:], decay, write), refuse=True)
-    yield Case("a table of another width is rejected", (S[1:], k, v, decay, write), refuse=True)
+    yield Case("a table of a different width is rejected", (S[1:], k, v, decay, write), refuse=True)
     yield Case("fewer strengths are rejected", (S, k, v, decay, write[1:]), refuse=True)
 
 
@@ -389,7 +389,7 @@ def _system(S, k, v, decay, write, *, between="after", old=True, rows=True, diag
 
 
 @corrected_values.mistake(
-    "your T includes the diagonal: its ones belong to I, because a token does not see its own write"
+    "your T is not zero on the diagonal, but a token does not see its own write; the diagonal of ones comes from I"
 )
 def _(S, k, v, decay, write):
     return _system(S, k, v, decay, write, diagonal=0)
@@ -503,8 +503,8 @@ def _(S, k, v, decay, write):
     ),
 )
 def short_convolution(x, weight, before):
-    """`x` (token, channel) holds the newest rows of a text, `before` (width - 1, channel) the rows right before them (zeros where the text
-    begins), and `weight` is (channel, width). Channel $c$ of a new row becomes $\\sum_s \\text{weight}[c, s]\\, x_{t-s}[c]$, a sum over the row
+    """`x` (token, channel) holds the newest rows of a text, and `before` (width - 1, channel) holds the rows right before them (zeros where
+    the text begins). `weight` is (channel, width). Channel $c$ of a new row becomes $\\sum_s \\text{weight}[c, s]\\, x_{t-s}[c]$, a sum over the row
     itself and the `width - 1` rows before it. Return a pair: the new rows, (token, channel), and the rows that the next call needs as `before`,
     (width - 1, channel). There may be fewer new tokens than `width - 1`, or only one.
 
@@ -540,7 +540,7 @@ def _(draw):
     yield Case("fewer tokens than are stored", (x[:2], draw.normal(channel, 6), draw.normal(5, channel)))
     yield Case("width 1 stores nothing", (x, draw.normal(channel, 1), draw.normal(0, channel)))
     yield Case("the gradients", (x, weight, before), gradients=True)
-    yield Case("another number of channels is rejected", (x, weight[1:], before), refuse=True)
+    yield Case("a different number of channels is rejected", (x, weight[1:], before), refuse=True)
     yield Case("too few stored rows are rejected", (x, weight, before[1:]), refuse=True)
 
 
@@ -576,7 +576,7 @@ def _(x, weight, before):
     return mixed, rows[len(rows) - len(before) :].clone()
 
 
-@short_convolution.mistake("a token's neighbours come before it, and you use the tokens after it")
+@short_convolution.mistake("a token's neighbours come before it, but you use the tokens after it")
 def _(x, weight, before):
     _, kept = _convolved(x, weight, before)
     rows = torch.cat([x, 0 * before])
@@ -660,7 +660,7 @@ def faded(decay, text):
     ```
 
     ★
-    - A decay of 0 cuts off what was written before it. No other entry becomes 0, infinite or NaN.
+    - A decay of 0 cuts off what was written before it, but it makes no other entry 0, infinite or NaN.
     - Raise a `ValueError` if `decay` and `text` have different lengths.
     """
     ### BEGIN SOLUTION
@@ -786,7 +786,7 @@ def _(decay, text):
     minutes=12,
     limits={"numbers": (0,), "bits": (0,), "symbols": (2,)},
     hints=(
-        "How many different states are there? Each element of the state has 2 ** bits values.",
+        "How many different states are there? Each element of the state has 2 ** bits possible values.",
         "How many different texts of n symbols are there? No two of them may lead to the same state.",
         "Find the largest n with symbols ** n <= 2 ** (numbers * bits). Python's integers are exact; logarithms are not.",
     ),
@@ -850,7 +850,7 @@ def _(numbers, bits, symbols):
     return math.ceil(_states(numbers, bits, symbols) / math.log2(symbols))
 
 
-@longest_copy.mistake("an element with that many bits has 2 ** bits values, not `bits` values")
+@longest_copy.mistake("an element of `bits` bits has 2 ** bits values, not `bits` values")
 def _(numbers, bits, symbols):
     _states(numbers, bits, symbols)
     return _most(max(bits, 1) ** numbers, symbols)

@@ -155,7 +155,7 @@ def keep_guesses(p, p_hat, guesses, u):
     ```
 
     ★
-    - Raise a `ValueError` if sizes do not match, if a row of `p` or `p_hat` is not a distribution (an entry is below 0, or the sum differs from 1 by
+    - Raise a `ValueError` if the sizes do not match, if a row of `p` or `p_hat` is not a distribution (an entry is below 0, or the sum differs from 1 by
       more than 0.001), or if a number in `u` is outside [0, 1).
     - If there are no guesses, draw from the model's probabilities.
     """
@@ -196,11 +196,11 @@ def _(draw):
     one = _drawn(draw, 5, 1)
     yield Case("a single guess", one)
     p1, hat1, _, u1 = _drawn(draw, 5, 2)
-    yield Case("no guess", (p1[:1], hat1[:0], [], u1[:1]), robust="a draft of the lesson always guesses")
+    yield Case("no guess", (p1[:1], hat1[:0], [], u1[:1]), robust="every draft in the lesson guesses")
     yield Case("one guess too few is rejected", (p1, hat1, [1], u1), refuse=True)
     yield Case("one model row too few is rejected", (p1[1:], hat1, [1, 2], u1), refuse=True)
     yield Case("too few random numbers are rejected", (p1, hat1, [1, 2], u1[1:]), refuse=True)
-    yield Case("another vocabulary is rejected", (p1, hat1[:, 1:], [1, 2], u1), refuse=True)
+    yield Case("a different vocabulary is rejected", (p1, hat1[:, 1:], [1, 2], u1), refuse=True)
     yield Case("rows of the model that are not distributions are rejected", (2 * p1, hat1, [1, 2], u1), refuse=True)
     yield Case("rows of the draft that are not distributions are rejected", (p1, hat1 / 2, [1, 2], u1), refuse=True)
     yield Case("probabilities below 0 are rejected", (p1 - 2 * p1.amin(), hat1, [1, 2], u1), refuse=True)
@@ -263,7 +263,7 @@ def _(p, p_hat, guesses, u):
     return _judged(p, p_hat, guesses, u, _rule, lambda p, p_hat: (p - p_hat).abs())
 
 
-@keep_guesses.mistake("you accept a guess with probability p; it should be p / p_hat")
+@keep_guesses.mistake("you accept a guess with probability p: the right probability is p / p_hat, but at most 1")
 def _(p, p_hat, guesses, u):
     _place(p, p_hat, guesses, u)
     return _judged(
@@ -512,8 +512,8 @@ def _(ids, longest, count):
 
 @look_up.variant
 def _(ids, longest, count):
-    # For each position, count how many of the preceding tokens match the end of the text; take the longest match, and
-    # the last of several
+    # For each position, count how many of the preceding tokens match the end of the text; take the longest match, or
+    # the last of them if several are equally long
     _run(longest, count)
     best, found = 0, len(ids)
     for place in range(1, len(ids)):
@@ -538,7 +538,7 @@ def _(ids, longest, count):
     limits={"seats": (1,)},
     hints=(
         "Use a queue of waiting texts, and a list of seated ones with the number of tokens that each still has to write.",
-        "In each step, texts that have arrived first take free seats in order. Then every seated text writes a token, and finished texts leave.",
+        "At the start of each step, fill the free seats, in order, with texts that have arrived. Then every seated text writes a token, and finished texts leave.",
         "A text that writes its last token in step t is done at t + 1, and its seat is free for step t + 1.",
     ),
 )
@@ -582,7 +582,7 @@ def done_at(arrivals, lengths, seats):
 @done_at.cases
 def _(draw):
     yield Case("a seat for each text", ([0, 0], [3, 2], 2))
-    yield Case("one seat, one after the other", ([0, 0, 0], [2, 3, 1], 1))
+    yield Case("one seat: one text after the other", ([0, 0, 0], [2, 3, 1], 1))
     yield Case("a seat is filled as soon as it is free", ([0, 0, 0, 0], [5, 1, 2, 3], 2))
     yield Case("for a while there is no text", ([0, 6], [2, 3], 2))
     yield Case("later texts wait behind earlier ones", ([0, 0, 1, 1], [4, 4, 6, 1], 2))
@@ -651,7 +651,7 @@ def _(arrivals, lengths, seats):
     return [time - 1 for time in _seated(arrivals, lengths, seats)]
 
 
-@done_at.mistake("there are only `seats` seats, and the other texts wait")
+@done_at.mistake("there are only `seats` seats, so the other texts have to wait")
 def _(arrivals, lengths, seats):
     _timetable(arrivals, lengths, seats)
     return [arrival + length for arrival, length in zip(arrivals, lengths, strict=True)]
@@ -700,7 +700,7 @@ def _(arrivals, lengths, seats):
     difficulty=2,
     minutes=12,
     right={"gradients": "its answer goes into a model that learns"},
-    excused={"edge": "another number of tokens needs another table"},
+    excused={"edge": "a different number of tokens needs a different table"},
     hints=(
         "`k_pool[table]` gives the text's blocks in its own order: (block, slot, d).",
         "`flatten(0, 1)` turns them into one row per token. The first `length` rows are the text.",
@@ -720,7 +720,7 @@ def read_blocks(q, k_pool, v_pool, table, length):
     ```
 
     ★
-    - Raise a `ValueError` for a text without tokens, for a text that its table cannot hold, or for sizes that do not
+    - Raise a `ValueError` for a text without tokens, for a text that its table cannot hold, or if the sizes do not
       match.
     - Slots of other texts and slots after the end of the text must not affect the result, even if they contain NaN.
     - The result must stay finite for scores of a million.
@@ -739,7 +739,7 @@ def read_blocks(q, k_pool, v_pool, table, length):
 @read_blocks.cases
 def _(draw):
     k, v = draw.normal(5, 2, 3), draw.normal(5, 2, 4)
-    yield Case("blocks in another order", (draw.normal(3), k, v, [3, 0, 4], 6), gradients=True)
+    yield Case("blocks in a different order", (draw.normal(3), k, v, [3, 0, 4], 6), gradients=True)
     yield Case("the last block is not full", (draw.normal(3), k, v, [2, 1, 0], 5))
     yield Case("one token", (draw.normal(3), k, v, [4], 1))
     yield Case("a table longer than the text", (draw.normal(3), k, v, [1, 3, 0, 2], 3))
@@ -759,7 +759,7 @@ def _(draw):
     yield Case("scores of a million", (1e6 * q, k, v, table, length), robust="the lesson has no such scores")
     yield Case("zero tokens are rejected", (q, k, v, table, 0), refuse=True)
     yield Case("a table that is too short is rejected", (q, k, v, table[:1], slots + 1), refuse=True)
-    yield Case("a query of another width is rejected", (q[1:], k, v, table, length), refuse=True)
+    yield Case("a query of a different width is rejected", (q[1:], k, v, table, length), refuse=True)
     yield Case("a smaller pool of values is rejected", (q, k, v[:, 1:], table, length), refuse=True)
 
 
@@ -787,7 +787,7 @@ def _(q, k_pool, v_pool, table, length):
     return _look(q, k_pool[used].flatten(0, 1), v_pool[used].flatten(0, 1))
 
 
-@read_blocks.mistake("you read all blocks of the table, but the text may end before them")
+@read_blocks.mistake("you read all blocks in the table, but the text may end before the last one")
 def _(q, k_pool, v_pool, table, length):
     _pools(q, k_pool, v_pool, table, length)
     return _look(q, k_pool[table].flatten(0, 1), v_pool[table].flatten(0, 1))
@@ -906,7 +906,7 @@ def blocks_for(texts, slots):
 def _(draw):
     yield Case("one text", ([[1, 2, 3, 4, 5]], 2))
     yield Case("two texts with the same beginning", ([[1, 2, 3, 4, 5], [1, 2, 3, 4, 6]], 2))
-    yield Case("the same block after another beginning", ([[1, 2, 3, 4], [5, 6, 3, 4]], 2))
+    yield Case("the same block after a different beginning", ([[1, 2, 3, 4], [5, 6, 3, 4]], 2))
     yield Case("the same block twice in a text", ([[1, 2, 1, 2, 1, 2]], 2))
     yield Case("the same text twice, with a partly filled block", ([[1, 2, 3], [1, 2, 3]], 2))
     yield Case("texts that share are not adjacent", ([[1, 2, 3, 4], [7, 8], [1, 2, 3, 9], [1, 2]], 2))
@@ -931,7 +931,7 @@ def _cut(text, slots):
 
 
 @blocks_for.mistake(
-    "after another beginning the same tokens have other keys and values: a block is identified by all tokens up to its end"
+    "after a different beginning, the same tokens have different keys and values: a block is identified by all tokens up to its end"
 )
 def _(texts, slots):
     _slots(slots)
@@ -951,7 +951,7 @@ def _(texts, slots):
     return sum(-(-len(text) // slots) for text in texts)
 
 
-@blocks_for.mistake("a block that is not full counts as well: you counted only full ones")
+@blocks_for.mistake("blocks that are not full count as well: you counted only full ones")
 def _(texts, slots):
     _slots(slots)
     return len({tuple(text[:end]) for text in texts for end in range(slots, len(text) + 1, slots)})
@@ -970,7 +970,7 @@ def _(texts, slots):
     return count
 
 
-@blocks_for.mistake("you compare a block's position and its own tokens, but all tokens before it count as well")
+@blocks_for.mistake("you compare only a block's position and its own tokens, but all tokens before it matter as well")
 def _(texts, slots):
     _slots(slots)
     full = {(at, block) for text in texts for at, block in enumerate(_cut(text, slots)) if len(block) == slots}

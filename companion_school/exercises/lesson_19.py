@@ -24,7 +24,7 @@ from companion_school.checking.exercise import Case, exercise
     ),
 )
 def in_groups(W, bits, group):
-    """Round `W` (row, column) to integers of `bits` bits by absmax. Every `group` consecutive entries of a row share a
+    """Round `W` (row, column) to integers of `bits` bits with absmax scaling. Every `group` consecutive entries of a row share a
     step, chosen so that the largest of their absolute values becomes the highest level, $2^{bits-1} - 1$. Return the
     step times the level of every entry, as a tensor like `W`. Halves are rounded to the even level, as in
     `torch.round`.
@@ -375,12 +375,12 @@ def _(draw):
     yield Case("many correlated columns", (draw.normal(6, 9), together, 0.1 + 0.2 * draw.uniform(6)))
     yield Case("one column", (draw.normal(3, 1), draw.normal(9, 1), 0.3 + draw.uniform(3)))
     yield Case(
-        "inputs of another width are rejected",
+        "inputs of a different width are rejected",
         (draw.normal(2, 4), draw.normal(20, 3), torch.ones(2).double()),
         refuse=True,
     )
     yield Case(
-        "a wrong number of steps is rejected",
+        "the wrong number of steps is rejected",
         (draw.normal(2, 4), draw.normal(20, 4), torch.ones(4).double()),
         refuse=True,
     )
@@ -413,7 +413,7 @@ def _column_by_column(W, x, step, sign=1.0, all_but=False, center=False):
     return kept
 
 
-@make_up.mistake("that is plain rounding: after each column the later ones must move")
+@make_up.mistake("that is plain rounding: after each column, adjust the later ones")
 def _(W, x, step):
     _fits(W, x, step)
     return (W / step[:, None]).round() * step[:, None]
@@ -443,7 +443,7 @@ def _(W, x, step):
     return W
 
 
-@make_up.mistake("from the first column to the last: you go the other way")
+@make_up.mistake("go from the first column to the last: you go the other way")
 def _(W, x, step):
     _fits(W, x, step)
     return _column_by_column(W.flip(1), x.flip(1), step).flip(1)
@@ -525,7 +525,7 @@ def by_chance(x, levels, dice):
     ### BEGIN SOLUTION
     if levels.ndim != 1 or len(levels) < 2 or not (levels[1:] > levels[:-1]).all() or dice.shape != x.shape:
         raise ValueError(
-            f"{len(levels)} levels, dice {tuple(dice.shape)}: expected two or more ascending levels, and dice of the shape of x"
+            f"{len(levels)} levels, dice {tuple(dice.shape)}: expected two or more ascending levels, and dice with the shape of x"
         )
     if not ((dice >= 0) & (dice < 1)).all():
         raise ValueError("dice: expected numbers of at least 0 and below 1")
@@ -558,7 +558,7 @@ def _(draw):
     yield Case("numbers that are already levels", (FP4[draw.wholes(0, 14, 3, 5)], FP4, draw.uniform(3, 5)))
     yield Case("one level is rejected", (draw.normal(2, 3), FP4[:1], draw.uniform(2, 3)), refuse=True)
     yield Case("descending levels are rejected", (draw.normal(2, 3), FP4.flip(0), draw.uniform(2, 3)), refuse=True)
-    yield Case("dice of another shape are rejected", (draw.normal(2, 3), FP4, draw.uniform(3, 2)), refuse=True)
+    yield Case("dice of a different shape are rejected", (draw.normal(2, 3), FP4, draw.uniform(3, 2)), refuse=True)
     yield Case("dice of 1 and more are rejected", (draw.normal(2, 3), FP4, draw.uniform(2, 3) + 1), refuse=True)
 
 
@@ -574,7 +574,7 @@ def _neighbours(x, levels):
     return levels[above - 1], levels[above]
 
 
-@by_chance.mistake("this rounds to the nearest level, so a number near 0 becomes 0 every time; the dice decide")
+@by_chance.mistake("this rounds to the nearest level, so a number near 0 becomes 0 every time: let the dice decide")
 def _(x, levels, dice):
     _fits_levels(x, levels, dice)
     return levels[(x[..., None] - levels).abs().argmin(dim=-1)]
@@ -621,7 +621,7 @@ def _(x, levels, dice):
 
 
 @by_chance.mistake(
-    "levels that are not ascending, fewer than two levels, and dice of another shape or range must be rejected with a ValueError"
+    "levels that are not ascending, fewer than two levels, and dice of a different shape or range must be rejected with a ValueError"
 )
 def _(x, levels, dice):
     levels = levels.sort().values if len(levels) > 1 else torch.cat([levels, levels + 1])

@@ -18,7 +18,7 @@ from companion_school.checking.exercise import Case, exercise
     minutes=10,
     hints=(
         "Go through the tokens and remember whose turn it is: no one's, the user's, or the assistant's.",
-        "A role token changes the turn and never counts itself. A token counts if the turn is the assistant's.",
+        "A role token changes the turn but never counts. Any other token counts if it is the assistant's turn.",
         "`end` still belongs to the turn that it ends. After it, it is no one's turn.",
     ),
 )
@@ -63,8 +63,10 @@ def _(draw):
             for role in (21, 22):
                 ids += [role, *draw.wholes(0, 9, draw.whole(1, 4)).tolist(), 20]
         yield Case(f"a longer conversation, {number + 1} of 3", (ids, 21, 22, 20))
-    yield Case("an answer that is cut off", ([7, 1, 9, 8, 3, 4], 7, 8, 9), robust="conversations in the lesson end")
-    yield Case("a conversation without a role token first is rejected", ([1, 2, 9, 8, 3, 9], 7, 8, 9), refuse=True)
+    yield Case("an answer that is cut off", ([7, 1, 9, 8, 3, 4], 7, 8, 9), robust="no answer in the lesson is cut off")
+    yield Case(
+        "a conversation that does not begin with a role token is rejected", ([1, 2, 9, 8, 3, 9], 7, 8, 9), refuse=True
+    )
     yield Case("an empty conversation is rejected", ([], 7, 8, 9), refuse=True)
 
 
@@ -141,7 +143,7 @@ def _(ids, user, assistant, end):
     return [counts and at <= last for at, counts in enumerate(found)]
 
 
-@loss_mask.mistake("a conversation that begins without a role token must raise a ValueError")
+@loss_mask.mistake("a conversation that does not begin with a role token must raise a ValueError")
 def _(ids, user, assistant, end):
     return _marked(ids, user, assistant, end)
 
@@ -175,7 +177,7 @@ def _(ids, user, assistant, end):
     difficulty=2,
     minutes=15,
     right={"gradients": "its output goes into a model that is trained"},
-    excused={"edge": "another number means another adapter"},
+    excused={"edge": "a different index means a different adapter"},
     hints=(
         "All rows share `x @ weight.T`, so compute it once.",
         "`down[which]` is (batch, in, rank), one matrix for each row. Multiply by it with `torch.einsum`, or with `@` and an additional axis.",
@@ -240,7 +242,7 @@ def _(draw):
     )
     yield Case("an adapter that does not exist is rejected", (x, weight, down, up, used + adapters, 0.25), refuse=True)
     yield Case("a number below -1 is rejected", (x, weight, down, up, used - 2, 0.25), refuse=True)
-    yield Case("a batch of another size is rejected", (x[1:], weight, down, up, which, 0.25), refuse=True)
+    yield Case("a batch of a different size is rejected", (x[1:], weight, down, up, which, 0.25), refuse=True)
     yield Case("one adapter too few is rejected", (x, weight, down, up[1:], used, 0.25), refuse=True)
 
 
@@ -267,7 +269,7 @@ def _(x, weight, down, up, which, scale):
     return x @ weight.T + scale * torch.einsum("bi,bir,bro->bo", x, down[which], up[which])
 
 
-@adapted.mistake("each row has its own adapter, but you use the first row's for all")
+@adapted.mistake("each row has its own adapter, but you use that of the first row for all")
 def _(x, weight, down, up, which, scale):
     _fitting(x, weight, down, up, which)
     return _one_by_one(x, weight, down, up, which[:1].expand(len(x)), scale)
@@ -292,13 +294,13 @@ def _(x, weight, down, up, which, scale):
     return scale * _one_by_one(x, weight, down, up, which, 1.0)
 
 
-@adapted.mistake("the scale is used as given, but you divide by the rank as well")
+@adapted.mistake("use the scale as given: you also divide it by the rank")
 def _(x, weight, down, up, which, scale):
     _fitting(x, weight, down, up, which)
     return _one_by_one(x, weight, down, up, which, scale / down.shape[2])
 
 
-@adapted.mistake("the change is added to the output of the frozen matrix and does not replace it")
+@adapted.mistake("the change is added to the output of the frozen matrix: it does not replace that output")
 def _(x, weight, down, up, which, scale):
     _fitting(x, weight, down, up, which)
     return _one_by_one(x, torch.zeros_like(weight), down, up, which, scale)
@@ -348,14 +350,14 @@ def _(x, weight, down, up, which, scale):
     minutes=15,
     right={"gradients": "only the gradient of a loss is used"},
     hints=(
-        "The log probability of an answer is a sum over its tokens that count, so use `torch.where(counts, now - start, 0).sum(-1)`.",
+        "The log probability of an answer is the sum over those of its tokens that count, so use `torch.where(counts, now - start, 0).sum(-1)`.",
         "The margin is tau times the difference of the two sums, the first minus the second. The loss is `-log(sigmoid(margin))`.",
         "`torch.nn.functional.logsigmoid` does not overflow, whatever the margin.",
     ),
 )
 def preference_loss(now, start, counts, tau):
-    """`now` (pair, 2, token) are the log probabilities that the model gives to the tokens of two answers, first the
-    good one and then the bad one. `start` (pair, 2, token) are those that the model gave before training. `counts`
+    """`now` (pair, 2, token) holds the log probabilities that the model gives to the tokens of two answers, first the
+    good one and then the bad one. `start` (pair, 2, token) holds those that it gave before training. `counts`
     (pair, 2, token) is boolean and says which tokens belong to the answers. Return the loss of DPO, (20.7), with the
     temperature `tau`, averaged over the pairs, as a zero-dimensional tensor.
 
@@ -368,7 +370,7 @@ def preference_loss(now, start, counts, tau):
     ★
     - Raise a `ValueError` if the shapes differ, if a pair does not have two answers, if there are no pairs, or if the temperature is not above
       0.
-    - A margin of a thousand, or of minus a thousand, causes no overflow.
+    - A margin of a thousand, or of minus a thousand, must not cause an overflow.
     - The values of tokens that do not count have no effect, even if they are minus infinity.
     """
     ### BEGIN SOLUTION
@@ -415,8 +417,8 @@ def _(draw):
         robust="padding in the lesson has a finite log probability",
     )
     yield Case("a temperature of 0 is rejected", (now, start, counts, 0.0), refuse=True)
-    yield Case("a `start` of another shape is rejected", (now, start[1:], counts, 0.5), refuse=True)
-    yield Case("a mask of another shape is rejected", (now, start, counts[:, :1], 0.5), refuse=True)
+    yield Case("a `start` of a different shape is rejected", (now, start[1:], counts, 0.5), refuse=True)
+    yield Case("a mask of a different shape is rejected", (now, start, counts[:, :1], 0.5), refuse=True)
     yield Case("one answer instead of two is rejected", (now[:, :1], start[:, :1], counts[:, :1], 0.5), refuse=True)
     yield Case("zero pairs are rejected", (now[:0], start[:0], counts[:0], 0.5), refuse=True)
 
@@ -457,7 +459,7 @@ def _(now, start, counts, tau):
     return _softplus(tau * (moved[:, 0] - moved[:, 1]))
 
 
-@preference_loss.mistake("the margin is measured from the start, so subtract its log probabilities")
+@preference_loss.mistake("the margin is measured from the start, so subtract the log probabilities in `start`")
 def _(now, start, counts, tau):
     _paired(now, start, counts, tau)
     moved = now.masked_fill(~counts, 0).sum(-1)
@@ -471,7 +473,7 @@ def _(now, start, counts, tau):
     return _softplus(tau * (moved[:, 1] - moved[:, 0]))
 
 
-@preference_loss.mistake("the margin is multiplied by the temperature, and not divided by it as in a softmax")
+@preference_loss.mistake("the margin is multiplied by the temperature, not divided by it as in a softmax")
 def _(now, start, counts, tau):
     _paired(now, start, counts, tau)
     moved = _moved(now, start, counts)
@@ -492,7 +494,7 @@ def _(now, start, counts, tau):
     return _softplus(tau * (moved[:, 0] - moved[:, 1])) * len(now)
 
 
-@preference_loss.mistake("take the mean of the losses, not of the margins before the logarithm")
+@preference_loss.mistake("take the mean of the losses, not the loss of the mean margin")
 def _(now, start, counts, tau):
     _paired(now, start, counts, tau)
     moved = _moved(now, start, counts)
@@ -522,7 +524,7 @@ def _(now, start, counts, tau):
     return _softplus(tau * (moved[:, 0] - moved[:, 1]))
 
 
-@preference_loss.mistake("different shapes, no pairs, and a temperature that is not above 0 must raise a ValueError")
+@preference_loss.mistake("different shapes, no pairs, or a temperature that is not above 0 must raise a ValueError")
 def _(now, start, counts, tau):
     pair = min(len(now), len(start), len(counts))
     counts = counts[:pair].expand(pair, now.shape[1], now.shape[2])
@@ -563,7 +565,7 @@ def _(now, start, counts, tau):
     ),
 )
 def advantages(rewards):
-    """`rewards` (question, answer) are the rewards of several answers to each of several questions. Return the
+    """`rewards` (question, answer) holds the rewards of several answers to each of several questions. Return the
     advantages of GRPO, (20.10), in the same shape. An advantage says how much better an answer is than its group, in
     standard deviations of the group (the square root of the mean squared distance from its mean). If all answers of a
     group got the same reward, all advantages of that group are exactly 0.
@@ -679,7 +681,7 @@ def _(rewards):
     return (rewards - rewards.mean(dim=1, keepdim=True)) / rewards.std(dim=1, correction=0, keepdim=True)
 
 
-@advantages.mistake("what you add to the deviation is not small compared with rewards of a millionth")
+@advantages.mistake("the constant that you add to the deviation is not small compared with rewards of a millionth")
 def _(rewards):
     _groups(rewards)
     off = (rewards - rewards.mean(dim=1, keepdim=True)).masked_fill(_equal(rewards), 0)
@@ -697,7 +699,7 @@ def _(rewards):
     return _standard(off, deviation, _equal(rewards)) + spoilt
 
 
-@advantages.mistake("anything except groups of at least one answer must raise a ValueError")
+@advantages.mistake("anything other than groups with at least one answer must raise a ValueError")
 def _(rewards):
     rewards = rewards.reshape(-1, rewards.shape[-1] if rewards.dim() else 1)
     return _standard(
@@ -745,8 +747,8 @@ def _(rewards):
     ),
 )
 def held_back(now, old, gain, counts, clip):
-    """`now` and `old` (answer, token) are the log probabilities that the current model and the model that sampled the
-    answers give to the tokens. `gain` (answer) are the advantages, and `counts` (answer, token) says which tokens
+    """`now` and `old` (answer, token) hold the log probabilities that the current model and the model that sampled the
+    answers give to the tokens. `gain` (answer) holds the advantages, and `counts` (answer, token) says which tokens
     belong to the answers. Return the loss of GRPO, (20.11), with ratios clipped to the range from 1 - clip to 1 + clip,
     as a mean over the tokens of each answer and then over the answers. The loss is a zero-dimensional tensor.
 
@@ -790,7 +792,7 @@ def _(draw):
     counts[:, 0] = True
     counts[0] = True
     yield Case("answers of unequal length", (now, old, gain, counts, 0.2), gradients=True)
-    yield Case("another clip", (now, old, gain, counts, 0.35))
+    yield Case("a different clip", (now, old, gain, counts, 0.35))
     yield Case("the model has not changed yet", (old.clone(), old, gain, counts, 0.2))
     cut = (now.masked_fill(~counts, -math.inf), old.masked_fill(~counts, -math.inf))
     yield Case(
@@ -801,7 +803,7 @@ def _(draw):
     yield Case("a clip of 0 is rejected", (now, old, gain, counts, 0.0), refuse=True)
     yield Case("a clip of 1 is rejected", (now, old, gain, counts, 1.0), refuse=True)
     yield Case("one advantage too few is rejected", (now, old, gain[1:], counts, 0.2), refuse=True)
-    yield Case("a mask of another shape is rejected", (now, old, gain, counts[:, 1:], 0.2), refuse=True)
+    yield Case("a mask of a different shape is rejected", (now, old, gain, counts[:, 1:], 0.2), refuse=True)
     yield Case(
         "an answer without a token is rejected", (now, old, gain, counts & (gain[:, None] != gain[1]), 0.2), refuse=True
     )
@@ -833,7 +835,7 @@ def _(now, old, gain, counts, clip):
 
 
 @held_back.mistake(
-    "the clipped product by itself also holds back changes in the wrong direction, so take the smaller of the two"
+    "the clipped product by itself also holds back changes in the wrong direction, so take the smaller of the two products"
 )
 def _(now, old, gain, counts, clip):
     _told(now, old, gain, counts, clip)
@@ -846,7 +848,9 @@ def _(now, old, gain, counts, clip):
     return _averaged(_ratio(now, old, counts) * gain[:, None], counts)
 
 
-@held_back.mistake("you take the smaller ratio and not the smaller product, which differ if the advantage is negative")
+@held_back.mistake(
+    "you take the smaller ratio instead of the smaller product: they differ if the advantage is negative"
+)
 def _(now, old, gain, counts, clip):
     _told(now, old, gain, counts, clip)
     ratio = _ratio(now, old, counts)

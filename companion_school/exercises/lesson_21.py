@@ -56,8 +56,8 @@ def _(draw):
     yield Case("as many tokens as components", (draw.normal(2, 5, 5), draw.normal(5), draw.normal(5, 5), 1e-6))
     zeros = torch.zeros_like(u)
     yield Case("a stream of zeros", (zeros, gain, table, 1e-6), robust="no stream in the lesson is 0")
-    yield Case("a gain of another width is rejected", (u, gain[1:], table, 1e-6), refuse=True)
-    yield Case("a table of another width is rejected", (u, gain, table[:, 1:], 1e-6), refuse=True)
+    yield Case("a gain of a different width is rejected", (u, gain[1:], table, 1e-6), refuse=True)
+    yield Case("a table of a different width is rejected", (u, gain, table[:, 1:], 1e-6), refuse=True)
 
 
 def _widths(u, gain, table):
@@ -94,7 +94,7 @@ def _(u, gain, table, eps):
     return (v / _scale(v, eps) * gain) @ table.T
 
 
-@lens.mistake("each vector has its own scale, but you use the last layer's for all")
+@lens.mistake("each vector has its own scale, but you use that of the last layer for all")
 def _(u, gain, table, eps):
     _widths(u, gain, table)
     return (u / _scale(u[-1:], eps) * gain) @ table.T
@@ -138,7 +138,7 @@ def _(u, gain, table, eps):
     right={"gradients": "it may be part of a training objective that makes parts sparse"},
     hints=(
         "The stream at the end is `writes.sum(0)`. All parts are divided by the root mean square of this vector, with eps under the root.",
-        "The direction is gain times the difference of the two words' rows of the table, divided by that scale.",
+        "The direction is the gain times the difference between the two words' rows in the table, divided by that scale.",
         "`writes @ direction` gives one number for each part, and these numbers add up to the gap.",
     ),
 )
@@ -179,8 +179,8 @@ def _(draw):
     yield Case("a large eps", (writes, gain, table, (2, 1), 0.5))
     yield Case("the same word twice", (writes, gain, table, (1, 1), 1e-6))
     yield Case("as many parts as components", (draw.normal(4, 4), draw.normal(4), draw.normal(4, 4), (3, 1), 1e-6))
-    yield Case("a gain of another width is rejected", (writes, gain[1:], table, (0, 1), 1e-6), refuse=True)
-    yield Case("a table of another width is rejected", (writes, gain, table[:, 1:], (0, 1), 1e-6), refuse=True)
+    yield Case("a gain of a different width is rejected", (writes, gain[1:], table, (0, 1), 1e-6), refuse=True)
+    yield Case("a table of a different width is rejected", (writes, gain, table[:, 1:], (0, 1), 1e-6), refuse=True)
     yield Case("a word that is not in the table is rejected", (writes, gain, table, (0, vocab), 1e-6), refuse=True)
     yield Case("a negative word id is rejected", (writes, gain, table, (-1, 0), 1e-6), refuse=True)
     yield Case("no parts are rejected", (writes[:0], gain, table, (0, 1), 1e-6), refuse=True)
@@ -198,7 +198,7 @@ def _direction(gain, table, words):
 
 
 @credit.mistake(
-    "the scale is that of the whole stream, but you normalize each part by itself, so the parts do not add up"
+    "the scale is that of the whole stream, but you normalize each part by itself, so the parts do not add up to the gap"
 )
 def _(writes, gain, table, words, eps):
     _fits(writes, gain, table, words)
@@ -280,7 +280,7 @@ def _(writes, gain, table, words, eps):
     right={"gradients": "a score that is monitored in training may also be optimized"},
     excused={"nan": "weights on keys that the score does not use may be anything"},
     hints=(
-        "Make a boolean table (batch, query, key). Does the token before the key equal the query's?",
+        "Make a boolean table (batch, query, key). Does the token before the key equal the query's token?",
         "The key at position 0 has no token before it. A copy counts only if the key's position is at most the query's.",
         "A query counts if there is any such key. The score is the mean weight on such keys, over all queries that count.",
     ),
@@ -289,7 +289,7 @@ def induction(weights, tokens):
     """`weights` (batch, head, query, key) are attention weights under a causal mask, and `tokens` (batch, token) are
     token ids (int64). A key is *after a copy* for a query if it does not come later than the query and the token just
     before the key equals the query's own token. A query *counts* if it has such a key. Return each head's total weight
-    on such keys, (head), averaged over all queries in the batch that have such a key.
+    on such keys, (head), averaged over all queries in the batch that count.
 
     ```python
     >>> weights = torch.tensor([[[[1.0, 0, 0], [0.5, 0.5, 0], [0.2, 0.7, 0.1]]]])
@@ -344,7 +344,7 @@ def _(draw):
         robust="weights in the lesson are causal",
     )
     yield Case("a text without a repeated token is rejected", (_causal(draw, 1, 2, 3), uneven[1:, :3]), refuse=True)
-    yield Case("tokens of another length are rejected", (_causal(draw, 2, 3, 5), uneven), refuse=True)
+    yield Case("tokens of a different length are rejected", (_causal(draw, 2, 3, 5), uneven), refuse=True)
     yield Case("one text too few is rejected", (_causal(draw, 2, 3, 6), uneven[:1]), refuse=True)
 
 
@@ -458,16 +458,16 @@ def _(weights, tokens):
     minutes=20,
     right={"gradients": "shares are differentiable functions of the gaps"},
     hints=(
-        "The clean run is `gaps[1, 1, ...]` and the other one is `gaps[0, 0, ...]`. Index with a tuple of as many numbers as there are axes.",
+        "The clean run is `gaps[1, 1, ...]` and the other one is `gaps[0, 0, ...]`. Index with a tuple that has one number for each axis.",
         "To noise part i, set all indices to 1 except index i. To denoise it, set all indices to 0 except index i.",
         "A noised share is (clean - patched) / (clean - other), and a denoised share is (patched - other) / (clean - other).",
     ),
 )
 def both_ways(gaps):
-    """Each part of a model may have its output from the clean text (1) or from the other text (0). `gaps`, (2, 2, ...,
+    """Each part of a model may take its output from the clean text (1) or from the other text (0). `gaps`, (2, 2, ...,
     2), has one axis per part and contains the gap for each combination. In `gaps[1, 0, 1]`, only part 1, counted from
-    0, is from the other text. Return a tensor (2, part) with each part's share by *noising* (the clean run with only
-    this part from the other text) and by *denoising* (the reverse). A share is 0 if nothing changes and 1 if everything
+    0, uses the other text. Return a tensor (2, part) with each part's share by *noising* (a clean run in which
+    only this part comes from the other text) and by *denoising* (the reverse). A share is 0 if nothing changes and 1 if everything
     does.
 
     ```python
@@ -478,7 +478,7 @@ def both_ways(gaps):
 
     ★
     - Raise a `ValueError` if the table has no axes, or if an axis does not have two entries.
-    - Raise a `ValueError` if the clean and the other run have the same gap, because then shares are undefined.
+    - Raise a `ValueError` if the clean run and the other run have the same gap, because the shares are undefined then.
     """
     ### BEGIN SOLUTION
     parts = gaps.dim()
@@ -506,7 +506,7 @@ def _(draw):
     yield Case("a table of three entries is rejected", (draw.normal(2, 3),), refuse=True)
     yield Case("a table without axes is rejected", (draw.normal(2)[0],), refuse=True)
     yield Case(
-        "runs without a difference are rejected", (torch.tensor([[1.0, 2.0], [3.0, 1.0]]).double(),), refuse=True
+        "two runs with the same gap are rejected", (torch.tensor([[1.0, 2.0], [3.0, 1.0]]).double(),), refuse=True
     )
 
 
@@ -516,7 +516,7 @@ def _ends(gaps):
         raise ValueError("expected two entries for each part")
     clean, other = gaps[(1,) * parts], gaps[(0,) * parts]
     if clean == other:
-        raise ValueError("the clean and the other run have the same gap")
+        raise ValueError("the clean run and the other run have the same gap")
     return clean, other
 
 
@@ -558,13 +558,13 @@ def _(gaps):
     return torch.stack([_singles(gaps, 0), _singles(gaps, 1)]) / (clean - other)
 
 
-@both_ways.mistake("a noised share says how far the gap went from clean to other, and is 1 if it arrives there")
+@both_ways.mistake("a noised share says how far the gap moved from clean to other: it is 1 if the gap arrives there")
 def _(gaps):
     clean, other = _ends(gaps)
     return torch.stack([_singles(gaps, 0) - other, _singles(gaps, 1) - other]) / (clean - other)
 
 
-@both_ways.mistake("change each part by itself, and not all parts up to it")
+@both_ways.mistake("change each part by itself, not all parts up to it")
 def _(gaps):
     clean, other = _ends(gaps)
     parts = range(gaps.dim())
@@ -573,7 +573,7 @@ def _(gaps):
     return torch.stack([clean - noised, denoised - other]) / (clean - other)
 
 
-@both_ways.mistake("other shapes, and two runs without a difference, must raise a ValueError")
+@both_ways.mistake("other shapes, or two runs with the same gap, must raise a ValueError")
 def _(gaps):
     gaps = gaps.reshape(-1)[: 2 ** max(1, gaps.dim())]
     gaps = torch.nn.functional.pad(gaps, (0, 2 - len(gaps))) if len(gaps) < 2 else gaps
@@ -590,8 +590,8 @@ def _(gaps):
 
 @both_ways.variant
 def _(gaps):
-    # In a flat list of all runs, each part corresponds to one bit of the index, the first part to the most significant
-    # bit
+    # In a flat list of all runs, each part corresponds to one bit of the index, and the first part corresponds to the
+    # most significant bit
     _ends(gaps)
     flat, bits = gaps.reshape(-1), 2 ** torch.arange(gaps.dim()).flip(0)
     way = flat[-1] - flat[0]
@@ -613,7 +613,7 @@ def _(gaps):
     hints=(
         "Features are `relu(u @ into.T + bias)`; `topk` gives the largest features of each row, and `scatter` puts them back.",
         "Features that are not kept are 0. The rebuilt vectors are `features @ out`.",
-        "The share explained is 1 minus the sum of squares of `rebuilt - u` divided by the sum of squares of `u` minus its mean vector.",
+        "The explained share is 1 minus a fraction: the sum of squares of `rebuilt - u` over the sum of squares of `u` minus its mean vector.",
     ),
 )
 def rebuilt(u, into, bias, out, keep):
@@ -632,7 +632,7 @@ def rebuilt(u, into, bias, out, keep):
 
     ★
     - Raise a `ValueError` if shapes do not match, or if `keep` is below 1 or above the number of features.
-    - Raise a `ValueError` for fewer than two vectors, because they have no distance from their mean.
+    - Raise a `ValueError` for fewer than two vectors, because a single vector has no distance from its mean.
     """
     ### BEGIN SOLUTION
     if into.shape != out.shape or bias.shape != into.shape[:1] or u.shape[-1] != into.shape[-1] or len(u) < 2:
@@ -663,7 +663,7 @@ def _(draw):
     )
     yield Case("a keep above the number of features is rejected", (u, into, bias, out, 2 * feature + 1), refuse=True)
     yield Case("a keep of 0 is rejected", (u, into, bias, out, 0), refuse=True)
-    yield Case("another width is rejected", (u, into[:, 1:], bias, out[:, 1:], 2), refuse=True)
+    yield Case("a different width is rejected", (u, into[:, 1:], bias, out[:, 1:], 2), refuse=True)
     yield Case("one row of out too few is rejected", (u, into, bias, out[1:], 2), refuse=True)
     yield Case("one bias too few is rejected", (u, into, bias[1:], out, 2), refuse=True)
     yield Case("one vector is rejected", (u[:1], into, bias, out, 2), refuse=True)
@@ -692,7 +692,9 @@ def _(u, into, bias, out, keep):
     return back, _explained(u, back)
 
 
-@rebuilt.mistake("the features of each vector compete among themselves, but you chose the largest of all vectors")
+@rebuilt.mistake(
+    "the features of each vector compete among themselves, but you chose the largest features across all vectors"
+)
 def _(u, into, bias, out, keep):
     _sizes(u, into, bias, out, keep)
     x = torch.relu(u @ into.T + bias)

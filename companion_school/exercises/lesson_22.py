@@ -24,7 +24,7 @@ from companion_school.checking.exercise import Case, exercise
     ),
 )
 def even_out(G, rounds=5):
-    """Divide `G` (row, column) by the square root of the sum of its squares, and pass it `rounds` times through
+    """Divide `G` (row, column) by the square root of the sum of its squared entries. Then apply this update `rounds` times:
 
     $$X \\leftarrow 3.4445\\, X - 4.775\\, X X^\\top X + 2.0315\\, (X X^\\top)^2 X$$
 
@@ -61,7 +61,7 @@ def _(draw):
     yield Case("a wide matrix", (draw.normal(rows, columns),))
     yield Case("a tall matrix", (draw.normal(columns, rows),))
     yield Case("two rounds", (draw.normal(rows, columns), 2))
-    yield Case("no rounds: only divided", (draw.normal(rows, columns), 0))
+    yield Case("no rounds: the matrix is only divided", (draw.normal(rows, columns), 0))
     yield Case("a strong direction and weak ones", (draw.normal(4, 1) @ draw.normal(1, 5) + 0.05 * draw.normal(4, 5),))
     yield Case("zeros", (torch.zeros(3, 4, dtype=torch.float64),), robust="a gradient of zeros is rare")
     yield Case("a tensor that is not a matrix is rejected", (draw.normal(4),), refuse=True)
@@ -136,7 +136,7 @@ def _(G, rounds=5):
     return _rounds(G / G.square().sum().sqrt(), rounds)
 
 
-@even_out.mistake("anything except a matrix, and a negative number of rounds, must be rejected with a ValueError")
+@even_out.mistake("anything other than a matrix, or a negative number of rounds, must be rejected with a ValueError")
 def _(G, rounds=5):
     X = G if G.ndim == 2 else G.reshape(1, -1)
     return _rounds(_divided(X, X.square().sum().sqrt()), max(rounds, 0))
@@ -173,14 +173,14 @@ def _(G, rounds=5):
     excused={"levels": "the rounds amplify directions that are as small as rounding errors"},
     hints=(
         "Compute the momentum first: 0.95 times the old one plus 0.05 times the gradient. Nesterov's form mixes in the gradient once more.",
-        "`even_out` of exercise 22.1 makes the directions equally long. Call it or copy its three lines.",
+        "`even_out` from exercise 22.1 makes the directions equally long. Call it or copy its three lines.",
         "Decay multiplies the weights by `1 - rate * decay` before the step. For a tall matrix, multiply the step by the square root of rows / columns.",
     ),
 )
 def muon_update(W, gradient, mean, rate, decay):
     """Perform one update of Muon. `W`, `gradient` and `mean`, the momentum so far, are (row, column). The new momentum
     is 0.95 times the old one plus 0.05 times the gradient. Nesterov's form then takes 0.95 times the *new* momentum
-    plus 0.05 times the gradient. Orthogonalize the result with five rounds of exercise 22.1. Multiply `W` by 1 − rate ·
+    plus 0.05 times the gradient. Orthogonalize the result as in exercise 22.1 (five rounds). Multiply `W` by 1 − rate ·
     decay, and subtract the orthogonalized matrix times the rate. If there are more rows than columns, also multiply
     this matrix by $\\sqrt{\\text{rows}/\\text{columns}}$. Return the new `W` and momentum without changing the
     arguments.
@@ -238,14 +238,16 @@ def _(draw):
         "zeros move nothing", (draw.normal(rows, columns), zeros, zeros, 0.1, 0.5), robust="a gradient of zeros is rare"
     )
     yield Case(
-        "a rate of zero leaves the weights",
+        "a rate of zero leaves the weights unchanged",
         (draw.normal(rows, columns), draw.normal(rows, columns), draw.normal(rows, columns), 0.0, 0.1),
     )
     yield Case(
-        "another shape is rejected", (draw.normal(3, 4), draw.normal(4, 3), draw.normal(3, 4), 0.1, 0.1), refuse=True
+        "a different shape is rejected",
+        (draw.normal(3, 4), draw.normal(4, 3), draw.normal(3, 4), 0.1, 0.1),
+        refuse=True,
     )
     yield Case(
-        "a momentum of another shape is rejected",
+        "a momentum of a different shape is rejected",
         (draw.normal(3, 4), draw.normal(3, 4), draw.normal(1, 4), 0.1, 0.1),
         refuse=True,
     )
@@ -332,7 +334,7 @@ def _(W, gradient, mean, rate, decay):
     return (1 - rate * decay) * W - rate * _longer(W) * _rounds(X / X.square().sum().sqrt(), 5), mean
 
 
-@muon_update.mistake("shapes that are not the same, and a negative rate or decay, must be rejected with a ValueError")
+@muon_update.mistake("different shapes, or a negative rate or decay, must be rejected with a ValueError")
 def _(W, gradient, mean, rate, decay):
     gradient = gradient.reshape(W.shape)
     mean = 0.95 * mean.expand_as(W) + 0.05 * gradient
@@ -380,8 +382,8 @@ def _(W, gradient, mean, rate, decay):
 def noise_in(gradients):
     """`gradients` (window, weight) are the gradients of n single windows. Apply equation (22.11) to batches of 1 and n
     to obtain unbiased estimates of $|\\nabla|^2$, the squared length of the true gradient, and of the noise, the mean
-    squared distance between a window's gradient and the true one. Return the noise divided by $|\\nabla|^2$, the noise
-    scale in windows, as a `float`.
+    squared distance between a window's gradient and the true one. Return the noise scale in windows, which is the
+    noise divided by $|\\nabla|^2$, as a `float`.
 
     ```python
     >>> noise_in(torch.tensor([[3.0, 1.0], [1.0, -1.0]]))
@@ -394,7 +396,7 @@ def noise_in(gradients):
     """
     ### BEGIN SOLUTION
     if gradients.ndim != 2 or len(gradients) < 2:
-        raise ValueError(f"gradients {tuple(gradients.shape)}: expected (window, weight), at least two windows")
+        raise ValueError(f"gradients {tuple(gradients.shape)}: expected (window, weight), with at least two windows")
     n = len(gradients)
     single = gradients.square().sum(dim=1).mean()
     large = gradients.mean(dim=0).square().sum()
@@ -447,7 +449,9 @@ def _(gradients):
     return None if n * large <= single else _ratio(single - large, large)
 
 
-@noise_in.mistake("your noise is unbiased, but your gradient is not: subtract noise / n from it")
+@noise_in.mistake(
+    "your estimate of the noise is unbiased, but that of the squared length is not: subtract noise / n from it"
+)
 def _(gradients):
     _two(gradients)
     n, large, single = len(gradients), gradients.mean(dim=0).square().sum(), gradients.square().sum(dim=1).mean()

@@ -61,12 +61,12 @@ def _():
     return 6 * 350e6 * 7e9 / 1e15 * 0.4 / 86_400
 
 
-@days_of_a_run.mistake("those are hours: a day has 24 of them")
+@days_of_a_run.mistake("those are hours: divide by 24")
 def _():
     return 6 * 350e6 * 7e9 / 4e14 / 3600
 
 
-@days_of_a_run.mistake("those are seconds: a day has 86,400 of them")
+@days_of_a_run.mistake("those are seconds: divide by 86,400")
 def _():
     return 6 * 350e6 * 7e9 / 4e14
 
@@ -104,8 +104,8 @@ def _():
     ),
 )
 def training_operations(matrices, tokens, frozen=()):
-    """A token passes in turn through the matrices whose sizes `matrices` lists as `(inputs, outputs)`. Return
-    `(forward, backward)`, the number of operations in the matrix products for `tokens` tokens, counting a
+    """Each token passes through several matrices in turn, and `matrices` lists their sizes as `(inputs, outputs)`. Return
+    `(forward, backward)`, the numbers of operations in the matrix products for `tokens` tokens, counting a
     multiplication and an addition as two operations. The gradient with respect to the first matrix's input is not
     needed. Matrices whose indices are in `frozen` are not trained, so their own gradients are not computed. A gradient
     is passed back only as far as a trained matrix needs it.
@@ -124,7 +124,7 @@ def training_operations(matrices, tokens, frozen=()):
     fits = all(matrices[at][1] == matrices[at + 1][0] for at in range(len(matrices) - 1))
     if tokens < 1 or not fits or any(at not in range(len(matrices)) for at in frozen):
         raise ValueError(
-            f"tokens={tokens}, matrices={matrices}, frozen={frozen}: expected tokens >= 1, sizes that match, and the indices of matrices in frozen"
+            f"tokens={tokens}, matrices={matrices}, frozen={frozen}: expected tokens >= 1, matching sizes, and indices of matrices in frozen"
         )
     forward = backward = 0
     needed = False  # does any matrix before this one need a gradient?
@@ -217,13 +217,13 @@ def _(matrices, tokens, frozen=()):
     return sum(products), _backward(products, frozen, through=lambda at, lowest: at > 0)
 
 
-@training_operations.mistake("that is for one token: multiply by the tokens")
+@training_operations.mistake("that is for one token: multiply by the number of tokens")
 def _(matrices, tokens, frozen=()):
     products = [product // tokens for product in _products(matrices, tokens, frozen)]
     return sum(products), _backward(products, frozen)
 
 
-@training_operations.mistake("the entries of a matrix are inputs times outputs, not their sum")
+@training_operations.mistake("a matrix has inputs times outputs entries, not inputs plus outputs")
 def _(matrices, tokens, frozen=()):
     _products(matrices, tokens, frozen)
     products = [2 * tokens * (inputs + outputs) for inputs, outputs in matrices]
@@ -317,7 +317,7 @@ def _runs(draw, count):
 def _(draw):
     n, t = torch.tensor([100.0, 400, 100, 400]).double(), torch.tensor([10_000.0, 10_000, 40_000, 40_000]).double()
     yield Case("a law without noise", (n, t, 1 + 20 / n**0.5 + 100 / t**0.5, 1.0, 0.5, 0.5))
-    yield Case("another floor for the same runs", (n, t, 1 + 20 / n**0.5 + 100 / t**0.5, 0.0, 0.5, 0.5))
+    yield Case("a different floor for the same runs", (n, t, 1 + 20 / n**0.5 + 100 / t**0.5, 0.0, 0.5, 0.5))
     count = draw.whole(6, 10)
     n, t = _runs(draw, count)
     scores = 1.5 + 30 / n**0.4 + 200 / t**0.6 + 0.05 * draw.normal(count)
@@ -428,13 +428,13 @@ def _(parameters, tokens, scores, floor, alpha, delta):
     minutes=15,
     hints=(
         "A fixed compute budget leaves one choice: tokens = compute / (6 parameters).",
-        "At the best size alpha factor_1 / parameters^alpha = delta factor_2 / tokens^delta.",
+        "At the best size, alpha factor_1 / parameters^alpha equals delta factor_2 / tokens^delta.",
         "Substitute the tokens and solve for the parameters: they are a power of (alpha factor_1) / (delta factor_2) times a power of compute / 6.",
     ),
 )
 def best_size(compute, alpha, delta, factor_1, factor_2):
-    """Return `(parameters, tokens)`, two floats with `6 * parameters * tokens == compute` that minimize the scaling law
-    $\\text{floor} + \\text{factor}_1 / \\text{parameters}^\\alpha + \\text{factor}_2 / \\text{tokens}^\\delta$. The
+    """Return `(parameters, tokens)`, two floats with `6 * parameters * tokens == compute` that minimize the score of the
+    scaling law $\\text{floor} + \\text{factor}_1 / \\text{parameters}^\\alpha + \\text{factor}_2 / \\text{tokens}^\\delta$. The
     floor does not matter.
 
     ```python
@@ -498,7 +498,7 @@ def _(*given):
 
 
 @best_size.mistake(
-    "the compute has the wrong power: the exponent of the parameters has the tokens' delta in its numerator"
+    "your exponent of the compute is wrong: for the parameters, the numerator is delta, which belongs to the tokens"
 )
 def _(*given):
     compute, alpha, delta, one, two = _positive(*given)
@@ -590,15 +590,15 @@ def cheapest(models, written):
 @cheapest.cases
 def _(draw):
     pair = [(10, 20), (5, 60)]
-    yield Case("little is written: the model that was cheaper to train", (pair, 10))
+    yield Case("if little is written, the model that was cheaper to train wins", (pair, 10))
     yield Case("just before the two lines cross", (pair, 59))
-    yield Case("where they cross: the first", (pair, 60))
-    yield Case("just after that: the smaller one", (pair, 61))
+    yield Case("where they cross, the first one wins", (pair, 60))
+    yield Case("just after that, the smaller one wins", (pair, 61))
     yield Case("nothing is written: only training counts", ([(7, 30), (10, 20), (4, 90)], 0))
     sizes = draw.sizes(4, 5, 60)
     models = [(size, draw.whole(200, 900)) for size in sizes]
     yield Case("four models", (models, draw.whole(100, 900)))
-    yield Case("four models, and much to write", (models, 10**6))
+    yield Case("four models, and a lot to write", (models, 10**6))
     yield Case("a single model", (models[:1], 5))
     yield Case("a tie: the first wins", ([(5, 10), (5, 10)], 5))
     yield Case("an empty list is rejected", ([], 5), refuse=True)

@@ -49,7 +49,7 @@ def _():
     return _link(4 / 6)
 
 
-@similarity_and_link.mistake("divide by the number of shingles in either sentence, and count those in both only once")
+@similarity_and_link.mistake("divide by the number of shingles in either sentence, and count the shared ones only once")
 def _():
     return _link(4 / 9)
 
@@ -98,14 +98,14 @@ def _():
     difficulty=1,
     minutes=10,
     hints=(
-        "Which lines count? Strip each line, and leave out those that are empty then.",
+        "Which lines count? Strip each line, and leave out those that are then empty.",
         "A line is a repetition if an equal one came before it, so two of three equal lines are repetitions.",
         "Divide the number of repetitions by the number of lines, and their characters by the characters of all lines.",
     ),
 )
 def repeated_lines(text):
     """One of Gopher's rules removes pages whose lines repeat. Return `(share of lines, share of characters)`, two floats: the share of the
-    nonblank lines of `text` that repeat an earlier line, and the share of the characters in these lines. Leading and
+    nonblank lines of `text` that repeat an earlier line, and the share of the characters that such repetitions contain. Leading and
     trailing spaces are removed before lines are compared and counted.
 
     ```python
@@ -174,7 +174,7 @@ def _(text):
     return _repeats(text, blank=True)
 
 
-@repeated_lines.mistake("you compared lines with the spaces at both ends: strip them first")
+@repeated_lines.mistake("you compared lines without removing the spaces at both ends: strip them first")
 def _(text):
     return _repeats(text, strip=False)
 
@@ -294,7 +294,7 @@ def _(draw):
     yield Case(
         "a text without shingles is rejected", (given[0] & (torch.arange(texts) != 2)[:, None], given[1]), refuse=True
     )
-    yield Case("ranks for another number of shingles are rejected", (given[0], given[1][:, 1:]), refuse=True)
+    yield Case("ranks for a different number of shingles are rejected", (given[0], given[1][:, 1:]), refuse=True)
     yield Case("ranks for one shingle are rejected", (given[0], given[1][:, :1]), refuse=True)
 
 
@@ -330,7 +330,7 @@ def _(member, rank):
     return _hash(member, rank, same=lambda equal: equal.sum(dim=2))
 
 
-@minhash.mistake("count all orders where the signatures agree, not whether they agree in every one")
+@minhash.mistake("return the share of the orders where the signatures agree, not whether they agree in all orders")
 def _(member, rank):
     return _hash(member, rank, same=lambda equal: equal.all(dim=2).double())
 
@@ -356,7 +356,9 @@ def _(member, rank):
     return shown.argmin(dim=2), similarity
 
 
-@minhash.mistake("texts without shingles, and ranks for another number of shingles, must be rejected with a ValueError")
+@minhash.mistake(
+    "texts without shingles, and ranks for a different number of shingles, must be rejected with a ValueError"
+)
 def _(member, rank):
     shown = torch.where(member[:, None], rank[None, :, : member.shape[1]], torch.iinfo(torch.int64).max) \
         if rank.shape[1] >= member.shape[1] else rank[None, :, :1].expand(len(member), -1, -1)  # fmt: skip
@@ -440,8 +442,8 @@ def linked_groups(signatures, bands):
 @linked_groups.cases
 def _(draw):
     three = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8], [1, 2, 9, 9]])
-    yield Case("a link by the first band", (three, 2))
-    yield Case("a link by the last band", (torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8], [0, 0, 3, 4]]), 2))
+    yield Case("a link through the first band", (three, 2))
+    yield Case("a link through the last band", (torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8], [0, 0, 3, 4]]), 2))
     yield Case("half a band makes no link", (torch.tensor([[1, 2, 3, 4], [1, 6, 3, 8]]), 2))
     yield Case("the same numbers in another band make no link", (torch.tensor([[1, 2, 3, 4], [3, 4, 5, 6]]), 2))
     yield Case("one band: all hashes must agree", (torch.tensor([[1, 2], [1, 2], [1, 3]]), 1))
@@ -641,12 +643,12 @@ def _(sizes, tokens, power):
     return _mix(sizes, tokens, 1)
 
 
-@mixture.mistake("the shares must sum to one: divide by the sum of the powers, not by that of the sizes")
+@mixture.mistake("the shares must sum to one: divide by the sum of the powers, not by the sum of the sizes")
 def _(sizes, tokens, power):
     return _mix(sizes, tokens, power, share=lambda weights: [weight / sum(sizes) for weight in weights])
 
 
-@mixture.mistake("raise each size to the power first and normalise last")
+@mixture.mistake("raise each size to the power first, and normalize last")
 def _(sizes, tokens, power):
     _mix(sizes, tokens, power)
     shares = [(size / sum(sizes)) ** power for size in sizes]
@@ -658,7 +660,7 @@ def _(sizes, tokens, power):
     return _mix(sizes, tokens, power, reading=lambda share, size: share * tokens)
 
 
-@mixture.mistake("you read every source equally often: use its own share and size")
+@mixture.mistake("you read every source equally often: use each source's own share and size")
 def _(sizes, tokens, power):
     return _mix(sizes, tokens, power, reading=lambda share, size: tokens / sum(sizes))
 

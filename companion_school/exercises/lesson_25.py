@@ -17,14 +17,14 @@ from companion_school.checking.exercise import Case, exercise
     minutes=5,
     hints=(
         "The variance of one answer is share times (1 - share).",
-        "The variances of two independent scores add up, and the variance of a mean is divided by the number of questions.",
+        "The variances of two independent scores add up, and the variance of a mean is that of one answer divided by the number of questions.",
         "1.96 times the square root of the sum must be 0.02. Solve for the number of questions and round up.",
     ),
 )
 def questions_for_two_points():
     """Two models are each right on about 70 % of their questions. They answer different questions, but the same number
-    of them. How many questions does each model need for 1.96 standard errors of the difference between their scores to
-    be at most two percentage points? Return an `int`.
+    of them. How many questions must each model answer so that 1.96 standard errors of the difference between their
+    scores are at most two percentage points? Return an `int`.
     """
     ### BEGIN SOLUTION
     variance = 0.7 * 0.3
@@ -158,7 +158,7 @@ def _(draw):
     yield Case("one log-likelihood too few is rejected", (["ab", "cd"], [-1.0], [-1.0, -2.0], "sum"), refuse=True)
     yield Case("one prior too many is rejected", (["ab"], [-1.0], [-1.0, -2.0], "sum"), refuse=True)
     yield Case("an empty choice is rejected", (["ab", ""], [-1.0, -2.0], [-1.0, -2.0], "per byte"), refuse=True)
-    yield Case("another rule is rejected", (["ab", "cd"], [-1.0, -2.0], [-1.0, -2.0], "mean"), refuse=True)
+    yield Case("an unknown rule is rejected", (["ab", "cd"], [-1.0, -2.0], [-1.0, -2.0], "mean"), refuse=True)
 
 
 def _fitting(choices, nats, prior, rule):
@@ -216,7 +216,7 @@ def _(*given):
     return max(at for at, score in enumerate(scores) if score == max(scores))
 
 
-@choose.mistake("lists of different lengths, an empty choice and another rule must be rejected with a ValueError")
+@choose.mistake("lists of different lengths, an empty choice or any other rule must be rejected with a ValueError")
 def _(choices, nats, prior, rule):
     count = min(len(choices), len(nats), len(prior))
     if not count:
@@ -266,9 +266,9 @@ def _(choices, nats, prior, rule):
     ),
 )
 def mean_pass_at_k(counts, drawn, k):
-    """For each question, `drawn` answers were sampled, and the list `counts` says how many of them are right. Return the mean over all questions
-    of the unbiased estimate of pass@k, which is the share of all selections of `k` of the drawn answers that contain a
-    right one.
+    """For each question, `drawn` answers were sampled, and the list `counts` says how many of them are right. For each
+    question, the unbiased estimate of pass@k is the share of all selections of `k` of the drawn answers that contain a
+    right one. Return the mean of these estimates over all questions.
 
     ```python
     >>> mean_pass_at_k([1, 0], 4, 2)
@@ -303,7 +303,7 @@ def _(draw):
     drawn = draw.whole(8, 20)
     counts = draw.wholes(0, drawn, 6).tolist()
     yield Case("several questions", (counts, drawn, draw.whole(2, 5)))
-    yield Case("two questions of unequal counts", ([1, drawn - 2], drawn, 3))
+    yield Case("two questions with unequal counts", ([1, drawn - 2], drawn, 3))
     yield Case("three thousand answers", ([draw.whole(5, 90), 2], 3000, 1200), robust="samples of this size are rare")
     yield Case("zero questions are rejected", ([], 4, 2), refuse=True)
     yield Case("a count above drawn is rejected", ([1, 5], 4, 2), refuse=True)
@@ -350,7 +350,7 @@ def _(counts, drawn, k):
     return float(sum(1 - math.comb(drawn - right, k) / math.comb(drawn, k) for right in counts))
 
 
-@mean_pass_at_k.mistake("that is pass@1, the share of right answers, for every k")
+@mean_pass_at_k.mistake("for every k you return pass@1, the share of right answers")
 def _(counts, drawn, k):
     _sound(counts, drawn, k)
     return sum(counts) / drawn / len(counts)
@@ -400,9 +400,9 @@ def _(counts, drawn, k):
     difficulty=3,
     minutes=15,
     hints=(
-        "Questions that both models get right or both get wrong do not tell which is better.",
-        "If neither is better, each question where they differ is a coin toss. How probable is it that one side wins at least as often as the better model did?",
-        "Both models could have been the better one, so double the probability. It is at most 1.",
+        "Questions that both models get right, or both get wrong, do not tell you which model is better.",
+        "If neither is better, each question where they differ is a coin toss. How probable is it that heads come up at least as often as the better model won?",
+        "Either model could have been the better one, so double the probability, but return at most 1.",
     ),
 )
 def compare(first, second):
@@ -421,9 +421,7 @@ def compare(first, second):
     """
     ### BEGIN SOLUTION
     if len(first) != len(second) or not first:
-        raise ValueError(
-            f"{len(first)} and {len(second)} answers: expected the same number of answers in both, at least one"
-        )
+        raise ValueError(f"{len(first)} and {len(second)} answers: expected the same number in both, and at least one")
     wins = sum(first[at] and not second[at] for at in range(len(first)))
     losses = sum(second[at] and not first[at] for at in range(len(first)))
     tosses = wins + losses
@@ -446,7 +444,7 @@ def _(draw):
     yield Case("as many wins as losses", _answers(draw, 5, 3, 3, 4))
     yield Case("the models never differ", _answers(draw, 6, 0, 0, 2))
     yield Case("one win", _answers(draw, 3, 1, 0, 2))
-    yield Case("many more questions on which both agree", _answers(draw, 150, 9, 2, 60))
+    yield Case("many more questions on which the models agree", _answers(draw, 150, 9, 2, 60))
     a, b = draw.whole(4, 14), draw.whole(1, 8)
     yield Case("drawn at random", _answers(draw, draw.whole(3, 30), a, b, draw.whole(3, 30)))
     yield Case("the models differ on every question", _answers(draw, 0, a, b, 0))
@@ -471,7 +469,7 @@ def _(first, second):
     return (wins - losses) / count, _tail(max(wins, losses), wins + losses)
 
 
-@compare.mistake("a probability is at most 1: where wins equal losses, the doubled tail is more")
+@compare.mistake("a probability is at most 1, but if wins equal losses, the doubled tail is above 1")
 def _(first, second):
     wins, losses, count = _pairs(first, second)
     return (wins - losses) / count, 2 * _tail(max(wins, losses), wins + losses)
@@ -490,7 +488,7 @@ def _(first, second):
     return (wins - losses) / count, min(1.0, 2 * _tail(max(wins, losses) + 1, wins + losses))
 
 
-@compare.mistake("that is the probability of exactly this many wins: add all that are more extreme")
+@compare.mistake("that is the probability of exactly this many wins: add those of all more extreme outcomes")
 def _(first, second):
     wins, losses, count = _pairs(first, second)
     return (wins - losses) / count, min(1.0, 2 * math.comb(wins + losses, wins) / 2 ** (wins + losses))
@@ -562,13 +560,13 @@ def _(first, second):
     minutes=15,
     limits={"bins": (1,)},
     hints=(
-        "The bin of a confidence is the whole part of confidence times bins, and at most bins - 1.",
+        "The bin of a confidence is the integer part of confidence times bins, but at most bins - 1.",
         "For each bin compare the mean confidence with the share of right answers.",
         "Weight each bin by its share of all questions. Bins without questions add nothing.",
     ),
 )
 def calibration_error(confidences, right, bins):
-    """For each question, the list `confidences` says how sure a model was (from 0 to 1), and the list `right` whether it was right. Return the
+    """For each question, the list `confidences` says how sure a model was (from 0 to 1), and the list `right` says whether it was right. Return the
     expected calibration error with `bins` bins of equal width: for each question, take the distance between the mean
     confidence and the share of right answers in its bin, and average it over all questions. A confidence on the border
     between two bins belongs to the upper bin, and a confidence of 1 to the last bin.

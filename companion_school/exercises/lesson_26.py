@@ -18,13 +18,13 @@ from companion_school.checking.exercise import Case, exercise
     minutes=5,
     hints=(
         "How many bytes does the gradient have?",
-        "On a ring each process sends twice (processes - 1) / processes of it.",
+        "On a ring, each process sends 2 (processes - 1) / processes times these bytes.",
         "Divide the bytes that one process sends by the bandwidth.",
     ),
 )
 def seconds_of_a_ring():
     """A model has 70 billion parameters. 16 GPUs all-reduce its gradient on a ring, with 4 bytes per element, and each
-    GPU sends 50 GB (of $10^9$ bytes each) per second. How many seconds does the all-reduce take, without latency?
+    GPU sends 50 GB (of $10^9$ bytes each) per second. How many seconds does the all-reduce take, ignoring latency?
     Return a `float` that is accurate to at least three decimal places.
     """
     ### BEGIN SOLUTION
@@ -88,7 +88,7 @@ def _():
 )
 def zero_bytes(parameters, processes, stage):
     """Return the number of bytes, an `int`, that weights, gradients and running means take up in the process that
-    stores the most. All elements have 4 bytes, and Adam has two running means for each parameter. At `stage` 0 each
+    stores the most. Each element takes 4 bytes, and Adam has two running means for each parameter. At `stage` 0 each
     process stores everything. Stage 1 divides the running means among the processes, stage 2 also divides the
     gradients, and stage 3 also divides the weights. If `parameters` is not divisible by `processes`, the size of a part
     is rounded up.
@@ -215,8 +215,8 @@ def _(parameters, processes, stage):
 def pipeline_seconds(stages, micro_batches):
     """Micro-batches pass through a pipeline, forward only. `stages` lists the seconds that each stage needs for a
     micro-batch. A stage works on one micro-batch at a time, in order, and hands it on immediately. Return `(seconds,
-    bubble)`: the time when the last micro-batch leaves the last stage, and the share of all stages' time up to then
-    that they spend idle.
+    bubble)`: the time when the last micro-batch leaves the last stage, and the fraction of that time that the stages
+    spend idle, averaged over all stages.
 
     ```python
     >>> pipeline_seconds([1.0, 3.0], 4)
@@ -269,7 +269,7 @@ def _idle(stages, micro_batches, seconds):
     return seconds, 1 - micro_batches * sum(stages) / (len(stages) * seconds)
 
 
-@pipeline_seconds.mistake("the stages work at the same time, but yours run one after the other")
+@pipeline_seconds.mistake("the stages work at the same time, but yours take turns")
 def _(stages, micro_batches):
     whole, _ = _times(stages, micro_batches)
     return _idle(stages, micro_batches, micro_batches * whole)
@@ -305,7 +305,7 @@ def _(stages, micro_batches):
     return whole + (micro_batches - 1) * most, (len(stages) - 1) / (micro_batches + len(stages) - 1)
 
 
-@pipeline_seconds.mistake("that is the share of the time when the stages work: return the rest")
+@pipeline_seconds.mistake("that is the fraction of the time in which the stages work: return the rest")
 def _(stages, micro_batches):
     whole, most = _times(stages, micro_batches)
     seconds, idle = _idle(stages, micro_batches, whole + (micro_batches - 1) * most)
@@ -491,13 +491,13 @@ def _(x, gate, up, down, processes):
     hints=(
         "Each process divided its output by its own sum of exponentials. Multiply it by that sum again, and divide by the sum over all processes.",
         "`log_sums` are logarithms of these sums: weight process p by exp(log_sums[p] - logsumexp over all processes).",
-        "If no process has a visible key, all of them are -inf, and -inf minus -inf is NaN. Subtract 0 in that case.",
+        "If no process has a visible key for a query, all its `log_sums` are -inf, and -inf minus -inf is NaN. Subtract 0 in that case.",
     ),
 )
 def merge(outputs, log_sums):
     """Several processes have computed attention for the same queries, each with its own keys. `outputs` (process,
-    query, d_v) are their outputs, each of which is a mean of the process's values with weights that add up to one.
-    `log_sums` (process, query) are the logarithms of the sums of exp(score) over a process's keys. Return the output of
+    query, d_v) holds their outputs, each of which is a mean of the process's values with weights that add up to one.
+    `log_sums` (process, query) holds the logarithms of the sums of exp(score) over each process's keys. Return the output of
     attention with all keys, (query, d_v).
 
     ```python
@@ -530,7 +530,7 @@ def _(draw):
     processes, queries, width = draw.sizes(3, 2, 6)
     outputs, sums = draw.normal(processes, queries, width), draw.normal(processes, queries)
     yield Case("several queries", (outputs, sums))
-    yield Case("one process alone", (outputs[:1], sums[:1]))
+    yield Case("a single process", (outputs[:1], sums[:1]))
     yield Case("equal sums: the mean", (outputs, torch.zeros(processes, queries, dtype=double)))
     hidden = sums.clone()
     hidden[0] = -math.inf
@@ -571,7 +571,7 @@ def _(outputs, log_sums):
     return _kept(outputs, log_sums).mean(0)
 
 
-@merge.mistake("add up *weighted* outputs: these weights add up to more than one")
+@merge.mistake("your weights add up to more than one: divide them by their sum")
 def _(outputs, log_sums):
     return (_powers(log_sums)[..., None] * _kept(outputs, log_sums)).sum(0)
 
@@ -594,13 +594,13 @@ def _(outputs, log_sums):
     return _weighted(outputs, log_sums, log_sums.exp())
 
 
-@merge.mistake("if no process has a visible key, -inf minus -inf is NaN: such a query gets zeros")
+@merge.mistake("if no process has a visible key for a query, -inf minus -inf is NaN: return zeros for such a query")
 def _(outputs, log_sums):
     weights = torch.softmax(log_sums, 0)
     return (weights[..., None] * _kept(outputs, log_sums)).sum(0)
 
 
-@merge.mistake("0 times NaN is NaN: an output without effect must be replaced, not multiplied by 0")
+@merge.mistake("0 times NaN is NaN: replace an output that must have no effect, instead of multiplying it by 0")
 def _(outputs, log_sums):
     powers = _powers(log_sums)
     total = powers.sum(0)

@@ -60,7 +60,7 @@ def _():
 
 
 @evening_parameters.mistake(
-    "the tokens contain the parameters, too, so the product has their square: take the square root"
+    "the number of tokens is 20 times that of the parameters, so the product contains a square: take the square root"
 )
 def _():
     return 4 * 3600 * 5e10 / 120
@@ -94,14 +94,14 @@ def _():
     hints=(
         "A resample takes whole documents: index both tensors with the same row of `picks`.",
         "The bits per byte of a resample are its summed nats divided by ln 2 and by its summed bytes.",
-        "On each side of the interval lie (1 - confidence) / 2 of the resamples: call `torch.quantile` twice.",
+        "A share of (1 - confidence) / 2 of the resamples lies on each side of the interval: call `torch.quantile` twice.",
     ),
 )
 def score_interval(nats, size, picks, confidence):
     """The tensors `nats` and `size` (document) hold the loss and the number of bytes of each held-out document. Each
     row of `picks` (resample, document) holds the indices of the documents in one bootstrap resample. Return
     `(score, low, high)`, three floats in bits per byte: the score of all documents, and the ends of the interval that
-    contains the share `confidence` of the resampled scores, with equally many scores outside the interval on each side
+    contains the share `confidence` of the resampled scores, with as many of them below the interval as above it
     (`torch.quantile`).
 
     ```python
@@ -173,7 +173,7 @@ def _(*given):
 
 
 @score_interval.mistake(
-    "a mean of the documents' own scores counts a short document as much as a long one: add first, then divide"
+    "a mean of the documents' own scores gives short and long documents the same weight: add first, then divide"
 )
 def _(*given):
     return _scored(*given, ratios=True)
@@ -184,12 +184,12 @@ def _(*given):
     return _scored(*given, own=False)
 
 
-@score_interval.mistake("the scores outside the interval lie on both sides: leave out half of them on each")
+@score_interval.mistake("the scores outside the interval lie on both sides: leave out half of them on each side")
 def _(*given):
     return _scored(*given, tails=1)
 
 
-@score_interval.mistake("those are the lowest and the highest resample for every confidence")
+@score_interval.mistake("for every confidence you return the lowest and the highest resampled score")
 def _(nats, size, picks, confidence):
     score, *_ = _scored(nats, size, picks, confidence)
     again = nats.double()[picks].sum(1) / math.log(2) / size.double()[picks].sum(1)
@@ -204,7 +204,7 @@ def _(nats, size, picks, confidence):
 
 
 @score_interval.mistake(
-    "documents that do not match, or a confidence outside 0 to 1, must be rejected with a ValueError"
+    "documents that do not match, or a confidence that is not between 0 and 1, must be rejected with a ValueError"
 )
 def _(nats, size, picks, confidence):
     count = min(len(nats), len(size), picks.shape[1])
@@ -263,8 +263,8 @@ def _(nats, size, picks, confidence):
     ),
 )
 def bits_by_position(nats, size, edges):
-    """For each document, the list `nats` has a tensor (token) with the loss of each token, and the list `size` has a
-    tensor (token) with the number of bytes in each token. The documents have different lengths. `edges`, such as
+    """For each document, the list `nats` contains a tensor (token) with the loss of each token, and the list `size`
+    contains a tensor (token) with the number of bytes in each token. The documents have different lengths. `edges`, such as
     `[0, 64, 128]`, cut the positions into parts: 0 to 63, and 64 to 127. Return a `float64` tensor (part) with the bits
     per byte of all tokens in each part.
 
@@ -282,7 +282,7 @@ def bits_by_position(nats, size, edges):
     ### BEGIN SOLUTION
     rise = all(edges[at] < edges[at + 1] for at in range(len(edges) - 1))
     if len(edges) < 2 or not rise or [len(one) for one in nats] != [len(one) for one in size]:
-        raise ValueError(f"edges={edges}: expected two or more ascending edges, and as many losses as sizes")
+        raise ValueError(f"edges={edges}: expected two or more ascending edges, and one size for each loss")
     found = []
     for at in range(len(edges) - 1):
         first, end = edges[at], edges[at + 1]
@@ -301,7 +301,7 @@ def _(draw):
     yield Case("texts of different length", (nats, size, [0, 3, 6]))
     yield Case("long documents", (nats, size, [0, 5, max(lengths)]))
     yield Case("one part covers everything", (nats, size, [0, 20]))
-    yield Case("parts of unequal width, and not from 0", (nats, size, [1, 2, 6, 7]))
+    yield Case("parts of unequal width that do not start at 0", (nats, size, [1, 2, 6, 7]))
     yield Case("one text", (nats[:1], size[:1], [0, 2, 5]))
     yield Case("a part that no text reaches", (nats, size, [0, 4, 30, 40]), robust="the value is a convention")
     yield Case("a single edge is rejected", (nats, size, [3]), refuse=True)
@@ -336,7 +336,7 @@ def _(*given):
 
 
 @bits_by_position.mistake(
-    "a mean of the texts' own scores counts a short text as much as a long one: add first, then divide"
+    "a mean of the texts' own scores gives short and long texts the same weight: add first, then divide"
 )
 def _(*given):
     return _ranged(*given, each=True)
@@ -347,12 +347,12 @@ def _(*given):
     return _ranged(*given, tokens=True)
 
 
-@bits_by_position.mistake("the edge itself belongs to the next part, but you count it twice")
+@bits_by_position.mistake("the token at an edge belongs to the next part, but you count it twice")
 def _(*given):
     return _ranged(*given, closed=1)
 
 
-@bits_by_position.mistake("positions count from 0: your parts begin one too late")
+@bits_by_position.mistake("positions start at 0: your parts begin one position too late")
 def _(*given):
     return _ranged(*given, shift=1)
 
@@ -424,7 +424,7 @@ def card_faults(card):
     entries have to meet these conditions:
 
     - `data`, `licence` and `limits` are strings that are not empty;
-    - `score` is a number above 0, and `interval` a pair `(low, high)` with `low <= score <= high`;
+    - `score` is a number above 0, and `interval` is a pair `(low, high)` with `low <= score <= high`;
     - `documents`, the number of documents that were scored, is an integer of at least 1.
 
     An entry that is missing or None is faulty. If the score is faulty, so is the interval. Other entries do not matter.
@@ -593,7 +593,7 @@ def _(card):
     minutes=15,
     limits={"speed": (0,), "watts": (0,)},
     hints=(
-        "A trained token costs six operations for each parameter, and a token that is only read or written costs two.",
+        "A token in training costs six operations for each parameter, and a token that is only read or written costs two.",
         "Seconds are operations divided by speed. A kilowatt-hour is 1,000 watts for 3,600 seconds.",
         "Electricity is paid per kilowatt-hour, and a rented machine per hour.",
     ),
@@ -636,11 +636,11 @@ def _(draw):
     yield Case("a text that is scored is read, not trained on", ([("read", a, 20 * b)], speed, watts, price))
     yield Case("three runs", (runs, speed, watts, price))
     yield Case("three runs on a rented machine", (runs, speed, watts, price, rent))
-    yield Case("rent with electricity included", (runs, speed, watts, 0.0, rent))
+    yield Case("a rent that includes electricity", (runs, speed, watts, 0.0, rent))
     pilots = [("read" if at % 3 else "train", a, (at + 1) * b) for at in range(40)]
     yield Case("forty pilots and runs", (pilots, speed, watts, price, rent))
     yield Case("an empty list costs nothing", ([], speed, watts, price, rent), robust="every project has runs")
-    yield Case("another kind of run is rejected", ([("rest", a, b)], speed, watts, price), refuse=True)
+    yield Case("any other kind of run is rejected", ([("rest", a, b)], speed, watts, price), refuse=True)
     yield Case("a speed of 0 is rejected", (runs, 0.0, watts, price), refuse=True)
     yield Case("0 watts are rejected", (runs, speed, 0, price), refuse=True)
 
@@ -660,7 +660,7 @@ def _(*given):
     return _charged(*given, each=(6, 6))
 
 
-@bill.mistake("a token that is trained takes 6 operations for each parameter, not 2")
+@bill.mistake("a token in training takes 6 operations for each parameter, not 2")
 def _(*given):
     return _charged(*given, each=(2, 2))
 
@@ -670,7 +670,7 @@ def _(*given):
     return _charged(*given, kilo=1)
 
 
-@bill.mistake("speed is in operations per second: an hour has 3,600 of them")
+@bill.mistake("speed is in operations per second: an hour has 3,600 seconds")
 def _(*given):
     return _charged(*given, hour=1)
 
@@ -685,7 +685,7 @@ def _(*given):
     return _charged(*given, power=False)
 
 
-@bill.mistake("another kind of run, and numbers that are not above 0, must be rejected with a ValueError")
+@bill.mistake("any other kind of run, and numbers that are not above 0, must be rejected with a ValueError")
 def _(runs, speed, watts, price, rent=0.0):
     known = [run for run in runs if run[0] in ("train", "read")]
     return _charged(known, speed or 1.0, watts or 1.0, price, rent)
