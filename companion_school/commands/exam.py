@@ -21,7 +21,8 @@ def parser() -> Parser:
         ),
         epilog=(
             "examples:\n"
-            "  companion course exam midterm --lessons 0-6 --seed-file course/secret.seed --out course/\n"
+            "  companion course exam midterm --lessons 0-6 \\\n"
+            "      --seed-file course/secret.seed --out course/\n"
             "  companion course exam final --each 1 --versions 2 \\\n"
             "      --seed-file course/secret.seed --out course/"
         ),
