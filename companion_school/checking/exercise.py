@@ -440,7 +440,7 @@ def _check_groups(id: str, groups: Sequence[Group], points: int) -> None:
         raise ValueError(f"exercise {id}: groups: expected each property in exactly one group")
     if not groups[0].shows or sum(not group.shows for group in groups) != 1:
         raise ValueError(
-            f"exercise {id}: groups: expected one group without properties, for all other cases, which is not the first"
+            f"exercise {id}: groups: expected one group without properties, for all other cases, but not as the first"
         )
 
 

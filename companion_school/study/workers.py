@@ -226,7 +226,7 @@ def _elsewhere(name: str, value: Any) -> dict[str, Any]:
         return {"name": name, "kind": "data", "value": value}
     raise ValueError(
         f"{name}: expected a function, a class, a module, a tensor, a number, text, or a list or dictionary of them, "
-        f"got {type(value).__name__}; a process cannot be sent this"
+        f"got {type(value).__name__}, which cannot be sent to a process"
     )
 
 

@@ -158,7 +158,7 @@ def publish(results: Results, out: Path) -> tuple[list[Settled], list[str]]:
     must_be_untouched(out)
     if results.course and not Path(results.course).is_dir():
         raise ValueError(
-            f"{out / FILE}: the deadline and the extensions are in {results.course}, which is not there; if it "
+            f"{out / FILE}: the deadline and the extensions are in {results.course}, which does not exist; if it "
             'has moved, change the line "course" of the file'
         )
     rule = read_rule(Path(results.course), results.assignment) if results.course else None

@@ -38,7 +38,9 @@ def collapse(
     """
     unit = vector("scores", scores)
     if len(unit) < 2 or len(words) != len(unit):
-        raise ValueError(f"scores, words: expected two or more, as many of each, got {len(unit)} and {len(words)}")
+        raise ValueError(
+            f"scores, words: expected at least two, and equally many of each, got {len(unit)} and {len(words)}"
+        )
     if len(widths) < 2 or min(widths) < 1:
         raise ValueError(f"widths: expected two or more positive numbers, got {list(widths)}")
     start = max(widths) if start is None else start
@@ -95,7 +97,8 @@ def hover(
     Q, K = _matrix("queries", queries), _matrix("keys", keys)
     if Q.shape != K.shape or not (2 <= len(Q) <= 8 and 1 <= Q.shape[1] <= 6):
         raise ValueError(
-            f"queries, keys: expected one shape (2 to 8 tokens, 1 to 6 components), got {Q.shape} and {K.shape}"
+            "queries, keys: expected the same shape for both (2 to 8 tokens, 1 to 6 components), "
+            f"got {Q.shape} and {K.shape}"
         )
     if len(words) != len(Q):
         raise ValueError(f"words: expected {len(Q)}, one for each token, got {len(words)}: {list(words)}")

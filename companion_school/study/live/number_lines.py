@@ -33,7 +33,9 @@ def number_lines(weights: Sequence[float], *, group: int, sizes: Sequence[int], 
         ValueError: The weights are not two or three groups, a weight is out of range, or the sizes do not begin with 1.
     """
     if group < 2 or len(weights) not in (2 * group, 3 * group):
-        raise ValueError(f"weights: expected two or three groups of {group}, which is at least two; got {len(weights)}")
+        raise ValueError(
+            f"weights: expected two or three groups of group={group} weights, and group >= 2; got {len(weights)} weights"
+        )
     if any(not 0 < abs(w) <= 1 for w in weights):
         raise ValueError(f"weights: expected numbers from -1 to 1, none of them 0; got {list(weights)}")
     if len(sizes) < 2 or sizes[0] != 1:

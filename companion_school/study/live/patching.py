@@ -33,7 +33,7 @@ def travels(
             finite.
     """
     if not 1 <= len(shares) <= 3:
-        raise ValueError(f"shares: expected 1 to 3 ways; got {list(shares)}")
+        raise ValueError(f"shares: expected 1 to 3 ways of patching; got {list(shares)}")
     tables = {way: np.asarray(of, dtype=float) for way, of in shares.items()}
     shape = next(iter(tables.values())).shape
     if any(of.shape != shape for of in tables.values()) or len(shape) != 2 or not 1 <= shape[0] <= 8:

@@ -47,7 +47,7 @@ def budget(
     if not compute > 0:
         raise ValueError(f"compute: expected a number above 0, got {compute}")
     if others := sorted({nights for nights, *_ in runs} - set(FACTORS)):
-        raise ValueError(f"runs: expected nights of {FACTORS}, got {others}")
+        raise ValueError(f"runs: expected numbers of nights from {FACTORS}, got {others}")
     if law not in range(len(laws)):
         raise ValueError(f"law: expected 0 to {len(laws) - 1}, got {law}")
     sizes = np.logspace(3, 6, 121)

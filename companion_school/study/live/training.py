@@ -48,7 +48,7 @@ def lanes(
     if not 2 <= len(pieces) <= 5 or len({START, *whole}) != len(pieces) + 2:
         raise ValueError(f"target: expected two to five different pieces besides {START} and {END}, got {pieces}")
     if list(says) != reads or not set(says.values()) <= set(whole):
-        raise ValueError(f"says: expected for each of {reads} one of {whole}, got {dict(says)}")
+        raise ValueError(f"says: expected one of {whole} for each of {reads}, got {dict(says)}")
     if not len(whole) <= slots <= 8:
         raise ValueError(f"slots: expected {len(whole)} to 8, got {slots}")
     seen = slots if start is None else start

@@ -58,7 +58,7 @@ def test_the_stub_has_the_signature_and_not_the_solution():
         ),
         (
             {"points": 2, "groups": (Group("one", 1), Group("two", 1, ("a",)))},
-            "for all other cases, which is not the first",
+            "for all other cases, but not as the first",
         ),
     ],
 )
