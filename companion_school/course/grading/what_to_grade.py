@@ -120,8 +120,8 @@ def _released(pset: str, near: Sequence[Path], secret: bytes) -> Task:
         raise ValueError(
             f"--pset {pset}: this is a project without {name}.toml next to release/; use --build to name its stages"
         )
-    if course and settings.get("items"):
-        add_items(course / settings["items"])
+    if course:
+        add_own_items(course, name)
     try:
         problem_set = Submission.read(files)
     except Unreadable as error:
@@ -143,6 +143,17 @@ def _released(pset: str, near: Sequence[Path], secret: bytes) -> Task:
         raise ValueError(f"--pset {pset}: expected a notebook with exercises of the course, found none")
     roster = Path(settings["roster"]) if settings.get("roster") else None
     return Task(name, course, tuple(chosen), tuple(texts), numbers=tuple(numbers), roster=roster)
+
+
+def add_own_items(course: Path, name: str) -> None:
+    """Add the written questions that an instructor released with a problem set, if there are any.
+
+    Args:
+        course: Folder into which the problem set was released.
+        name: Name of the problem set.
+    """
+    if file := read_settings(course / f"{name}.toml").get("items"):
+        add_items(course / file)
 
 
 def _notebooks(place: Path) -> list[Path]:
