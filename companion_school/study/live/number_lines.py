@@ -34,7 +34,7 @@ def number_lines(weights: Sequence[float], *, group: int, sizes: Sequence[int], 
     """
     if group < 2 or len(weights) not in (2 * group, 3 * group):
         raise ValueError(
-            f"weights: expected two or three groups of group={group} weights, and group >= 2; got {len(weights)} weights"
+            f"weights: expected two or three groups of group={group} weights, group >= 2; got {len(weights)} weights"
         )
     if any(not 0 < abs(w) <= 1 for w in weights):
         raise ValueError(f"weights: expected numbers from -1 to 1, none of them 0; got {list(weights)}")
