@@ -150,6 +150,13 @@ def environment(home: Path) -> dict[str, str]:
     return others | plainly | {"COMPANION_HOME": str(home), "TMPDIR": str(home / "temporary")}
 
 
+def test_a_program_is_named_after_the_source_of_every_part_that_is_compiled_into_it():
+    for form in ("fp32", "int8", "int4"):
+        parts = prepared(Transformer(CONFIG), form).modules()
+        packages = {type(part).__module__.split(".")[1] for part in parts if type(part).__module__[:10] == "companion."}
+        assert packages - {"transformer"} <= {*compiled_steps.TRACED}
+
+
 def went_well(home: Path, name: str) -> None:
     assert (home / f"{name}.py.code").read_text() == "0\n", (home / f"{name}.py.told").read_text()
 
