@@ -42,9 +42,9 @@ broken(
     "return logits.argmax(dim=0)[-1]",
     "return logits[-1].argmax()",
     "logits = torch.tensor([[5.0, 1.0, 0.0], [0.0, 2.0, 3.0]])\nassert int(next_word(logits)) == 2",
-    "The maximum is taken along the tokens, which gives the position where each word is most probable, and then "
-    "the entry of the last word in the vocabulary. The id is always smaller than the number of tokens. "
-    "Write `logits[-1].argmax()`.",
+    "The maximum is taken along the tokens, which gives, for each word, the position where it is most probable. `[-1]` "
+    "then picks this position for the last word of the vocabulary, so the id is always smaller than the number of "
+    "tokens. Write `logits[-1].argmax()`.",
 )
 
 # --- 01, tokens and embeddings
@@ -107,13 +107,13 @@ def merge(ids, a, b, new):
 def _(draw: Random) -> Asked:
     width, a, b = draw.choice([32, 64, 96, 128, 256]), draw.choice([0.5, 2, 3]), draw.choice([0.25, 4, 5])
     text = (
-        f"The {width} components of a query have mean 0 and variance {a}, those of a key mean 0 and variance {b}; all "
-        "are independent. Their dot product is divided by the square root of the width, which gives the score. What "
-        "is the variance of the score?"
+        f"The {width} components of a query have mean 0 and variance {a}, and those of a key have mean 0 and "
+        f"variance {b}. All are independent. Their dot product is divided by the square root of the width, which "
+        "gives the score. What is the variance of the score?"
     )
     key = (
-        f"The variance of a term is ${a} \\cdot {b}$, of the sum {width} times that; dividing by the square root "
-        f"divides it by {width} again."
+        f"The variance of a term is ${a} \\cdot {b}$, and that of the sum is {width} times as large. Dividing the "
+        f"sum by the square root of the width divides the variance by {width} again."
     )
     return Asked(text, key, a * b)
 
@@ -176,9 +176,9 @@ def _(draw: Random) -> Asked:
 def _(draw: Random) -> Asked:
     heads, head, at = draw.choice([6, 8, 12]), draw.choice([16, 24, 32]), draw.randint(40, 350)
     text = (
-        f"A state of width {heads * head} is cut into {heads} heads of {head}, by `view(batch, token, "
+        f"A state of width {heads * head} is cut into {heads} heads of width {head} by `view(batch, token, "
         f"{heads}, {head})`. "
-        f"Heads and components count from 0. In which head is component {at % (heads * head)}?"
+        f"Heads and components are counted from 0. In which head is component {at % (heads * head)}?"
     )
     at %= heads * head
     return Asked(
@@ -247,8 +247,8 @@ reason(
 )
 broken(
     "4.speeds",
-    "This function returns the angles of waves of a given width, (token, pair). The last pair should be the slowest, "
-    "near 1/base.",
+    "This function returns the angles (token, pair) of waves of a given width. The last pair should be the slowest, "
+    "with a speed near 1/base.",
     """
 def angles(tokens, width, base=10000.0):
     pair = torch.arange(width // 2, dtype=torch.float64)
@@ -258,6 +258,6 @@ def angles(tokens, width, base=10000.0):
     "speed = base ** (-pair / width)",
     "speed = base ** (-2 * pair / width)",
     "assert abs(angles(2, 4)[1, 1].item() - 0.01) < 1e-9",
-    "The exponent is $-2c/d$. As it is, the slowest speed is $1/\\sqrt{\\text{base}}$. Every wave is short, and "
+    "The exponent must be $-2c/d$. As it is, the slowest speed is $1/\\sqrt{\\text{base}}$. Every wave is short, and "
     "positions far apart look alike.",
 )

@@ -35,7 +35,7 @@ def _(draw: Random) -> Asked:
         f"within {context:,} positions?"
     )
     key = (
-        f"The pairs with $2\\pi \\cdot {base}^{{2c/{width}}} > {context}$, so $c > \\frac{{{width}}}{{2}} "
+        f"These are the pairs with $2\\pi \\cdot {base}^{{2c/{width}}} > {context}$, so $c > \\frac{{{width}}}{{2}} "
         f"\\ln(\\frac{{{context}}}{{2\\pi}}) / \\ln {base}$; {slow} of the numbers from 0 to {width // 2 - 1} are "
         "larger. An answer that is off by one loses a point."
     )
@@ -47,8 +47,8 @@ reason(
     "A program caches rotated keys, and drops the oldest half of them when its memory is full. It then numbers the "
     "remaining tokens from 0 again, also for new queries, but leaves the cached keys as they are. What goes wrong, "
     "and what are two ways to correct it?",
-    "The cached keys were rotated by their old positions, but new queries by small ones, so every distance between "
-    "them is off by the number of dropped tokens and may even be negative (2). Continue to count with the old "
+    "The cached keys were rotated by their old positions, but new queries are rotated by small ones, so every distance "
+    "between them is off by the number of dropped tokens and may even be negative (2). Continue to count with the old "
     "positions, because a score depends only on the distance, or rotate the cached keys back by the number of "
     "dropped tokens (2).",
 )
@@ -128,7 +128,7 @@ def _(draw: Random) -> Asked:
     lengths = [draw.randint(5, 60) for _ in range(4)]
     text = (
         f"Four texts of {', '.join(map(str, lengths[:3]))} and {lengths[3]} tokens are in one batch, padded to the "
-        "longest. Which share of the scores of full self-attention, including rows and columns of padding, belongs "
+        "longest. What share of all scores of full self-attention, including rows and columns of padding, belongs "
         "to two real tokens of a text?"
     )
     share = sum(n * n for n in lengths) / (4 * max(lengths) ** 2)
@@ -155,8 +155,8 @@ reason(
 )
 broken(
     "7.pool",
-    "This function returns the mean of the real rows of each text. `x` is (batch, token, d_model), `real` (batch, "
-    "token), true for real tokens.",
+    "This function returns the mean of the real rows of each text. `x` is (batch, token, d_model), and `real` (batch, "
+    "token) is true for real tokens.",
     """
 def pooled(x, real):
     kept = x * real[..., None]
@@ -212,7 +212,7 @@ broken(
     "return torch.ones(tokens, tokens).tril(-1).bool()",
     "return torch.ones(tokens, tokens).tril().bool()",
     "assert causal(3).tolist() == [[True, False, False], [True, True, False], [True, True, True]]",
-    "A token may see itself, but `tril(-1)` hides the diagonal. The first row sees nothing, so its softmax is NaN or "
+    "A token may see itself, but `tril(-1)` hides the diagonal. The first token sees nothing, so its softmax is NaN or "
     "an even average over all tokens, depending on how the mask is applied. Use `tril()`.",
 )
 
@@ -234,8 +234,8 @@ def _(draw: Random) -> Asked:
     a, b = draw.randint(2, 6), draw.randint(14, 30)
     x, y = draw.choice([1.0, 1.5, 2.0]), draw.choice([3.0, 3.5, 4.0])
     text = (
-        f"A batch contains two texts. One has {a} targets with a mean loss of {x}, the other {b} targets with a mean "
-        f"loss of {y}, and padding is ignored. What is the mean loss per target?"
+        f"A batch contains two texts. One has {a} targets with a mean loss of {x}, and the other has {b} targets "
+        f"with a mean loss of {y}. Padding is ignored. What is the mean loss per target?"
     )
     return Asked(
         text, f"$({a} \\cdot {x} + {b} \\cdot {y}) / {a + b}$, not the mean of the means.", (a * x + b * y) / (a + b)
@@ -246,9 +246,10 @@ reason(
     "9.alone",
     "The loss of a model on unseen texts is low, but what it writes by itself falls apart after a few sentences. Why "
     "is this not a contradiction, and how would you measure what matters here?",
-    "The loss is measured after right words. By itself the model continues its own words, which soon differ from all "
-    "training texts, and mistakes add up (2). Let it write freely from the beginnings of unseen texts and measure "
-    "the result: exact matches, a task's score, or the position at which it leaves the right text (2).",
+    "The loss is measured after right words. When it writes by itself, the model continues its own words, which "
+    "soon differ from all training texts, and mistakes add up (2). Let it write freely from the beginnings of "
+    "unseen texts and measure the result: exact matches, a task's score, or the position at which it leaves the "
+    "right text (2).",
 )
 broken(
     "9.shift",

@@ -35,7 +35,7 @@ def _(draw: Random) -> Asked:
 reason(
     "10.bound",
     "A decoding step for one user uses about a hundredth of a GPU's arithmetic. Why? And why does a step for eight "
-    "users at once take hardly longer, and when does this no longer hold?",
+    "users at once take hardly any longer, and when is that no longer true?",
     "For one token, every weight is read once from memory and used for one multiplication and addition, and reading "
     "takes far longer than computing (2). Eight users share the reading of the weights. The step gets longer when "
     "the caches, which are not shared, or the arithmetic take as long as reading the weights (2).",
@@ -58,7 +58,7 @@ def nucleus(chances, top_p):
     "assert torch.allclose(made, torch.tensor([1 / 3, 2 / 3, 0.0, 0.0]))\n"
     "assert nucleus(torch.tensor([0.9, 0.1]), 0.5).tolist() == [1.0, 0.0]",
     "The word that brings the sum to `top_p` must stay: a word stays if the sum before it is less. As it is, too "
-    "few stay, and none if the most probable word alone has more than `top_p`, where 0 / 0 is NaN.",
+    "few stay, and none at all if the most probable word by itself reaches `top_p`; then 0 / 0 gives NaN.",
 )
 
 # --- 11, mixture of experts
@@ -74,8 +74,8 @@ def _(draw: Random) -> Asked:
         "does one token use?"
     )
     key = (
-        f"${top_k} \\cdot 3 \\cdot {width} \\cdot {inner}$, and ${width} \\cdot {experts}$ of the router, which every "
-        "token uses."
+        f"${top_k} \\cdot 3 \\cdot {width} \\cdot {inner}$ for the experts, and ${width} \\cdot {experts}$ for the "
+        "router, which every token uses."
     )
     return Asked(text, key, top_k * 3 * width * inner + width * experts)
 
@@ -97,7 +97,7 @@ reason(
     "Without a countermeasure, a router often sends nearly all tokens to a few experts. Which feedback loop leads "
     "there, and how does a balancing loss break it, although the number of tokens at an expert has no gradient?",
     "An expert that gets more tokens is trained more, becomes better, and so gets more (2). The loss multiplies each "
-    "expert's share of tokens, taken as a constant, with its mean probability from the router, which has a gradient, "
+    "expert's share of tokens, taken as a constant, by its mean probability from the router, which has a gradient, "
     "so the probabilities of crowded experts are pushed down (2).",
 )
 broken(
@@ -149,7 +149,7 @@ def _(draw: Random) -> Asked:
 
 reason(
     "12.tiles",
-    "Tiled attention computes slightly more than plain attention, and is faster. Where does plain attention spend "
+    "Tiled attention computes slightly more than plain attention, but it is faster. Where does plain attention spend "
     "its time, what does tiling avoid, and what are the running maximum and the running sum for?",
     "Plain attention writes all scores and weights to the device's memory and reads them again, so it waits for "
     "memory (1). Tiles stay in fast memory, so only queries, keys, values and the output are transferred (1). A "
@@ -218,9 +218,9 @@ broken(
     "layer.weight.copy_(stored.T)",
     "layer, stored, x = torch.nn.Linear(4, 4, bias=False), torch.randn(4, 4), torch.randn(2, 4)\n"
     "load(layer, stored)\nassert torch.allclose(layer(x), x @ stored, atol=1e-6)",
-    "`nn.Linear` holds (out, in) and multiplies by the transpose: copy `stored.T`. PyTorch rejects a matrix that is "
-    "not square because of its shape. A square one, such as attention's output matrix, is silently accepted, and the "
-    "model writes nonsense.",
+    "`nn.Linear` holds (out, in) and multiplies by the transpose: copy `stored.T`. If a matrix is not square, PyTorch "
+    "rejects its shape. A square one, such as attention's output matrix, is silently accepted, and the model writes "
+    "nonsense.",
 )
 
 # --- 14, training
@@ -243,12 +243,12 @@ def _(draw: Random) -> Asked:
 def _(draw: Random) -> Asked:
     a, b, norm = *draw.choice([(3, 4), (6, 8), (5, 12), (8, 15)]), draw.choice([1, 2])
     text = (
-        f"All gradients of a model are $({a}, {b})$. They are clipped to a norm of {norm}. What is the first one "
-        "after clipping?"
+        f"The gradient of a model is $({a}, {b})$. It is clipped to a norm of {norm}. What is its first element after "
+        "clipping?"
     )
     return Asked(
         text,
-        f"The norm is {math.hypot(a, b):g}; both are multiplied by ${norm}/{math.hypot(a, b):g}$.",
+        f"The norm is {math.hypot(a, b):g}; both elements are multiplied by ${norm}/{math.hypot(a, b):g}$.",
         norm * a / math.hypot(a, b),
     )
 
@@ -261,7 +261,7 @@ reason(
     "Through the division, a weight with large gradients decays little and one with small gradients much, because "
     "the decay term is also divided by the square root of the mean squared gradient (2). In AdamW all weights decay "
     "by the same fraction (1). A gain should be near 1, not near 0, so decay would shrink the layer's output for no "
-    "reason (1).",
+    "good reason (1).",
 )
 broken(
     "14.accumulate",
@@ -278,6 +278,6 @@ def accumulate(loss_of, parts):
     "w, x = torch.ones((), requires_grad=True), torch.tensor([1.0, 2.0, 3.0, 6.0])\n"
     "accumulate(lambda part: (w * part).mean(), x.chunk(2))\nassert w.grad.item() == 3.0",
     "Gradients are added, so they become too large by a factor of the number of parts: divide each part's mean by "
-    "that number. Adam nearly hides the mistake, clipping does not, and with SGD the learning rate is effectively "
+    "that number. Adam nearly hides the mistake, but clipping does not, and with SGD the learning rate is effectively "
     "larger by that factor.",
 )

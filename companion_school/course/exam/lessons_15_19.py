@@ -16,7 +16,7 @@ def _(draw: Random) -> Asked:
     text = (
         f"A decoder of {layers} layers caches for each token a latent of {rank} elements and a rotated key of "
         f"{turned}. From these, {heads} heads compute keys of 128 elements plus the rotated ones, and values of 128 "
-        "elements. How many times as much would the same heads cache in full?"
+        "elements. How many times as many elements would the same heads cache in full?"
     )
     full = heads * (128 + turned + 128)
     key = f"${heads} \\cdot (128 + {turned} + 128) / ({rank} + {turned})$; the layers cancel."
@@ -41,7 +41,7 @@ reason(
     "Latent attention computes no keys during generation. How is that possible, why do rotary positions prevent it, "
     "and what is done about that?",
     "The product q . (U c) is (U^T q) . c: the matrix is applied to the query once, which then attends to the "
-    "latents directly. In the same way, U is applied to the average of the latents instead of to each value (2). "
+    "latents directly. In the same way, the matrix for the values is applied once, to the average of the latents (2). "
     "With a rotation between query and matrix, the projected query is different for each distance, so nothing is "
     "saved (1). A small separate key, shared by all heads, is rotated and cached beside the latent, and its product "
     "is added to the score (1).",
@@ -72,12 +72,12 @@ def _(draw: Random) -> Asked:
     width = draw.choice([64, 96, 128, 256])
     of_q, of_k = draw.randint(10, 25) / 10, draw.randint(10, 25) / 10
     text = (
-        f"Queries and keys of {width} components go through RMS norms. No gain of the queries' norm is above {of_q}, "
-        f"and none of the keys' norm is above {of_k}. What is the largest possible scaled score?"
+        f"Queries and keys of {width} components go through RMS norms. No gain for the queries is above {of_q}, and "
+        f"none for the keys is above {of_k}. What is the largest possible scaled score?"
     )
     key = (
-        f"Normed rows have the length $\\sqrt{{{width}}}$ times a gain: ${of_q} \\cdot {of_k} \\cdot "
-        f"\\sqrt{{{width}}}$."
+        f"A normed row has a length of at most $\\sqrt{{{width}}}$ times the largest gain: ${of_q} \\cdot {of_k} "
+        f"\\cdot \\sqrt{{{width}}}$."
     )
     return Asked(text, key, of_q * of_k * width**0.5)
 
@@ -122,7 +122,7 @@ def shares(scores, bias, k):
     "it. As it is, the bias that balances the load changes the output.",
 )
 
-# --- 17, A memory in place of a cache
+# --- 17, a memory in place of a cache
 
 
 @number("17.table")
@@ -162,7 +162,7 @@ reason(
 )
 broken(
     "17.delta",
-    "This function performs one step of the delta rule with a decay. `S` is (d_k, d_v), `k` has length 1.",
+    "This function performs one step of the delta rule with a decay. `S` is (d_k, d_v), and `k` has length 1.",
     """
 def step(S, q, k, v, decay, strength):
     S = decay * S
@@ -187,7 +187,7 @@ def _(draw: Random) -> Asked:
     text = (
         f"Each guess of a draft is accepted with probability {rate}, independently of the others. A pass verifies "
         f"{guesses} guesses, each of which takes {cost} times as long as a pass, and passes take as long as without "
-        "guesses. By which factor does the draft increase the tokens per second?"
+        "guesses. By what factor does the draft increase the tokens per second?"
     )
     key = f"$(1 - {rate}^{{{guesses + 1}}}) / ((1 - {rate})(1 + {guesses} \\cdot {cost}))$."
     return Asked(text, key, (1 - rate ** (guesses + 1)) / ((1 - rate) * (1 + guesses * cost)))
@@ -215,8 +215,8 @@ reason(
     "A model samples its tokens, and a draft with a very different distribution guesses for it. Why does the text "
     "still have the model's distribution, what does the quality of the draft decide, and how would you test such a "
     "program?",
-    "A guess is accepted with min(1, p / q), so a token is accepted with total probability min(p, q). After a "
-    "rejection, whose probability is what is missing to one, the token is drawn from max(0, p - q). Together this "
+    "A guess is accepted with min(1, p / q), so a token is accepted with total probability min(p, q). A "
+    "rejection has the remaining probability, and after it the token is drawn from max(0, p - q). Together this "
     "gives p (2). The draft decides how often guesses stay, which means the speed (1). A single text always looks "
     "fine, so compare the counts of many draws with p, by chi-square (1).",
 )
@@ -255,7 +255,7 @@ def _(draw: Random) -> Asked:
     rows, group = draw.choice([1024, 2048, 4096]), draw.choice([32, 64, 128])
     columns, bits, zero = group * draw.randint(8, 32), draw.choice([3, 4, 8]), draw.choice([0, 4, 8])
     text = (
-        f"A matrix of {rows} rows and {columns} columns is stored in {bits} bits per element. Each {group} "
+        f"A matrix of {rows} rows and {columns} columns is stored in {bits} bits per element. Every {group} "
         f"neighbouring elements of a row share a scale of 16 bits and a zero point of {zero} bits. How many bytes "
         "does it take?"
     )
@@ -267,9 +267,9 @@ def _(draw: Random) -> Asked:
 def _(draw: Random) -> Asked:
     together, first, second = draw.choice([0.5, 0.6, 0.75]), draw.choice([0.3, 0.4, 0.45]), draw.choice([0.2, 0.25])
     text = (
-        f"Two inputs of a layer have the mean square 1 each, and the mean of their product is {together}. A row has "
-        f"the weights {first} and {second} for them, and the step is 1. GPTQ rounds the first weight to 0. To which "
-        "value does it move the second before rounding it?"
+        f"Two inputs of a layer have a mean square of 1 each, and the mean of their product is {together}. A row has "
+        f"the weights {first} and {second} for them, and the step is 1. GPTQ rounds the first weight to 0. To what "
+        "value does it move the second weight before rounding it?"
     )
     key = (
         f"${second} + {together} \\cdot {first}$: the loss of the first weight, as far as the second input can "

@@ -85,7 +85,7 @@ def _(draw: Random) -> Asked:
     patched = draw.randint(run + 1, lent - 1)
     text = (
         f"The gap between two words is {run} in the text that is run and {lent} in another one. With one part patched "
-        f"in from the run on the other text, it is {patched}. What is the share of this part?"
+        f"in from the run on the other text, the gap is {patched}. What is the share of this part?"
     )
     key = f"$({patched} - ({run})) / ({lent} - ({run}))$."
     return Asked(text, key, (patched - run) / (lent - run))
@@ -95,10 +95,10 @@ reason(
     "21.control",
     "A probe of the middle layer of a trained model predicts for 93 % of unseen texts whether the text is about a "
     "girl. The authors conclude that the model has computed this and uses it. What two things are missing?",
-    "A control: the same probe on an untrained model, or with labels that cannot be known, may be right as often, "
-    "because the input can be read from any mixture of it (1). The difference is the selectivity (1). And an "
-    "intervention: information that can be read need not be used (1). Patch or change it there, and see whether the "
-    "answer changes (1).",
+    "One is a control: the same probe on an untrained model, or with labels that cannot be known, may be right as "
+    "often, because the input can be read from any mixture of it (1). The difference is the selectivity (1). The "
+    "other is an intervention: information that can be read need not be used (1). Patch or change it there, and see "
+    "whether the answer changes (1).",
 )
 broken(
     "21.frozen",
@@ -115,7 +115,7 @@ def credit(writes, direction):
     "got = credit(torch.tensor([[3.0, 1.0], [1.0, 2.0]]), torch.tensor([2.0, -1.0]))\n"
     "assert torch.allclose(got, torch.tensor([2**0.5, 0.0]))",
     "The norm divides the whole stream by one number. This number is computed from the sum and frozen, so it is the "
-    "same for every part. If each part is normed by itself, the parts do not add up to the gap.",
+    "same for every part. If each part is normalized by itself, the parts do not add up to the gap.",
 )
 
 # --- 22, better steps
@@ -139,7 +139,7 @@ def _(draw: Random) -> Asked:
 def _(draw: Random) -> Asked:
     largest, most = draw.choice([225, 400, 900, 1600]), draw.choice([50, 64, 100])
     text = (
-        f"After an update the largest score of a head is {largest}, and QK-clip allows {most}. By which factor are "
+        f"After an update the largest score of a head is {largest}, and QK-clip allows {most}. By what factor are "
         "the weights of the head's queries multiplied if those of its keys take the same factor?"
     )
     key = f"$\\sqrt{{{most} / {largest}}}$: a score is a product of a query and a key, and each takes the square root."
@@ -148,7 +148,7 @@ def _(draw: Random) -> Asked:
 
 reason(
     "22.muon",
-    "AdamW and Muon both step against the gradient. In which sense is each of them steepest descent, what does Muon "
+    "AdamW and Muon both step against the gradient. In what sense is each of them steepest descent, what does Muon "
     "do to a gradient with one strong and many weak directions, and which parameters of a model does it leave to "
     "AdamW?",
     "It depends on how the length of an update is measured. If each element may change by at most the rate, steepest "
@@ -218,12 +218,12 @@ def _(draw: Random) -> Asked:
 reason(
     "23.floor",
     "A scaling law is fitted to twenty small runs with a floor of 1, and another law with a floor of 2 fits them "
-    "equally well. What do the two laws agree on, what do they disagree on, and which single further run tells them "
-    "apart?",
+    "equally well. What do the two laws agree on, what do they disagree on, and which single further run would tell "
+    "them apart?",
     "They agree on the score of a model near the fitted ones, and nearly on the best size for a budget (1). They "
     "predict different scores far away, where the fractions have become small and the floor is most of the rest (1). "
-    "A run of the recommended size that reads many times the tokens of the others (1), with the same schedule and on "
-    "new text, because the law assumes that tokens are new (1).",
+    "A run of the recommended size would tell them apart if it reads many times as many tokens as the others (1). It "
+    "needs the same schedule and new text, because the law assumes that tokens are new (1).",
 )
 broken(
     "23.valley",
@@ -252,7 +252,7 @@ def _(draw: Random) -> Asked:
         f"a Jaccard similarity of 0.{tenths} linked?"
     )
     key = (
-        f"A band agrees with $0.{tenths}^{{{rows}}}$, and the pair is missed if all {bands} bands fail: "
+        f"A band agrees with probability $0.{tenths}^{{{rows}}}$, and the pair is missed if all {bands} bands fail: "
         f"$1 - (1 - 0.{tenths}^{{{rows}}})^{{{bands}}}$."
     )
     return Asked(text, key, 1 - (1 - (tenths / 10) ** rows) ** bands)
@@ -263,7 +263,7 @@ def _(draw: Random) -> Asked:
     words, edits = draw.choice([104, 154, 204]), draw.choice([2, 4, 6])
     runs = words - 4
     text = (
-        f"A text of {words} words has only different shingles of five words. In a copy {edits} words are replaced by "
+        f"In a text of {words} words, no shingle of five words occurs twice. In a copy, {edits} words are replaced by "
         "words that occur nowhere else. The replaced words are far from each other and from both ends. What is the "
         "Jaccard similarity of text and copy?"
     )
@@ -302,5 +302,5 @@ def estimate(one, other, order, hashes):
     "order = lambda shingle, seed: (shingle * 7919 + seed * 104729 + shingle * seed * 31) % 1009\n"
     "assert estimate({1, 2, 3}, {1, 2, 3}, order, 20) == 1",
     "The minima of two sets agree with the probability of their similarity only if both are taken in the same order. "
-    "Here the second set is put into another order, so even equal sets hardly ever agree.",
+    "Here the second set is put into a different order, so even equal sets hardly ever agree.",
 )

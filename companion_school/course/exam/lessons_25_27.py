@@ -19,7 +19,7 @@ def _(draw: Random) -> Asked:
     )
     key = (
         f"The variance of one answer is ${share / 100} \\cdot {1 - share / 100:.1f}$, and the standard error is the "
-        f"square root of the variance divided by the questions. So divide the variance by ${points / 100}^2$."
+        f"square root of the variance divided by the number of questions. So divide the variance by ${points / 100}^2$."
     )
     return Asked(text, key, share * (100 - share) / points**2)
 
@@ -61,8 +61,8 @@ def take(choices, nats):
     "scores = [one * len(text.encode()) for text, one in zip(choices, nats)]",
     "scores = [one / len(text.encode()) for text, one in zip(choices, nats)]",
     'assert take(["ab", "abcdefgh"], [-2.0, -4.0]) == 1\nassert take(["ab", "abcd"], [-2.0, -5.0]) == 0',
-    "Multiplied by its bytes, the sum of a long choice becomes even more negative, so the shortest choice is nearly "
-    "always picked. Per byte means divided by the number of bytes.",
+    "Multiplied by its number of bytes, the sum of a long choice becomes even more negative, so the shortest choice is "
+    "nearly always picked. Per byte means divided by the number of bytes.",
 )
 
 # --- 26, more than one chip
@@ -75,7 +75,7 @@ def _(draw: Random) -> Asked:
     text = (
         f"{processes} GPUs all-reduce the gradient of a model with {billions} billion parameters on a ring. Each "
         f"element takes {wide} bytes, and each GPU sends {gigabytes} GB ($10^9$ bytes each) per second. How many "
-        "seconds does this take, without latency?"
+        "seconds does this take, ignoring latency?"
     )
     key = (
         f"Reduce-scatter and all-gather: each sends $2 \\cdot \\frac{{{processes - 1}}}{{{processes}}}$ of "
@@ -88,14 +88,14 @@ def _(draw: Random) -> Asked:
 def _(draw: Random) -> Asked:
     stages, micro, percent = draw.choice([4, 8, 16]), draw.choice([8, 16, 24]), draw.choice([10, 20])
     text = (
-        f"A pipeline with {stages} equally fast stages runs {micro} micro-batches in each update. By how many percent "
+        f"A pipeline with {stages} equally fast stages runs {micro} micro-batches in each update. By what percentage "
         "does the time of an update shrink if the same batch is cut into as many micro-batches as are needed for a "
         f"bubble of {percent} %? (A micro-batch's time is proportional to its size. Their number need not be whole.)"
     )
     key = (
-        "The work of a stage takes the same time as before, and its share is 1 minus the bubble. The old bubble is "
-        f"${stages - 1} / ({micro} + {stages - 1})$. So the new time is $(1 - \\text{{old bubble}}) / (1 - "
-        f"{percent / 100})$ of the old one, and the answer is 1 minus this, in percent."
+        "The work of a stage takes the same time as before, and its share of the time is 1 minus the bubble. The "
+        f"old bubble is ${stages - 1} / ({micro} + {stages - 1})$. So the new time is $(1 - \\text{{old bubble}}) / "
+        f"(1 - {percent / 100})$ of the old one, and the answer is 1 minus this, in percent."
     )
     old = (stages - 1) / (micro + stages - 1)
     return Asked(text, key, 100 * (1 - (1 - old) / (1 - percent / 100)))
@@ -106,11 +106,12 @@ reason(
     "A model is trained on servers with eight GPUs each. Inside a server each GPU sends 450 GB per second, and "
     "between servers 50. Say where you would put tensor parallelism, pipeline parallelism and data parallelism, and "
     "for each of them what it sends and whether this can overlap with computation.",
-    "Tensor parallelism inside a server: two all-reduces of the stream per layer in the forward pass and two in the "
-    "backward pass, and the next product needs their result, so hardly anything overlaps (1). Pipeline parallelism "
-    "across servers: it sends the stream of a micro-batch between neighbouring stages, which is little, and its cost "
-    "is the bubble (1). Data parallelism across servers: it sends the gradient once per update (1), which overlaps "
-    "with the backward pass if each chip has enough tokens, whatever the number of parameters (1).",
+    "Tensor parallelism goes inside a server. It needs two all-reduces of the stream per layer in the forward pass "
+    "and two in the backward pass, and the next product needs their result, so hardly anything overlaps (1). "
+    "Pipeline parallelism goes across servers. It sends the stream of a micro-batch between neighbouring stages, "
+    "which is little, and its cost is the bubble (1). Data parallelism also goes across servers. It sends the "
+    "gradient once per update (1), which overlaps with the backward pass if each chip has enough tokens, whatever "
+    "the number of parameters (1).",
 )
 broken(
     "26.scatter",
@@ -129,9 +130,9 @@ def reduce_scatter(columns):
     "parcels = [arrived[rank] + columns[rank, (rank - step) % n] for rank in range(n)]",
     "parcels = [arrived[rank] + columns[rank, (rank - step - 1) % n] for rank in range(n)]",
     "columns = torch.arange(24.0).view(3, 4, 2)[:, :3]\nassert torch.equal(reduce_scatter(columns), columns.sum(0))",
-    "The parcel that arrives after `step` steps began `step` processes to the left, with the part one below that "
-    "process's number, so it holds part rank - step - 1. The process has to add its own copy of this part. With rank "
-    "- step it adds another part, and the sums mix several parts.",
+    "The parcel that arrives after `step` steps began `step` processes to the left, with the part whose index is one "
+    "below that process's, so it holds part rank - step - 1. The process has to add its own copy of this part. With "
+    "rank - step it adds a different part, and the sums mix several parts.",
 )
 
 # --- 27, from start to finish
@@ -169,8 +170,9 @@ reason(
     "A model with a context of 64 tokens scores 0.48 bits per byte. You interpolate its positions to 256, train it for "
     "40 more updates and measure 0.40. Which two further measurements do you need before you may say that the longer "
     "context helped, and what does each of them rule out?",
-    "The short model after as many further updates on as many tokens, with the same learning rates (1): training "
-    "alone may have improved it (1). The score by position in the text, before and after (1): a longer context can "
+    "You need the score of the short model after as many further updates on as many tokens, with the same learning "
+    "rates (1), because training by itself may have improved it (1). And you need the score by position in the text, "
+    "before and after (1), because a longer context can "
     "only help where a token has more than 64 others before it, so a gain in the first 64 has another cause (1).",
 )
 broken(
