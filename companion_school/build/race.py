@@ -152,7 +152,7 @@ def _allocated() -> int:
 
 @contextmanager
 def _timed(module: Any, *names: str) -> Iterator[dict[str, float]]:
-    """Measure the time in seconds that files spend in a module's functions if they import them after this call."""
+    """Measure the seconds spent in a module's functions by files that import these functions after this call."""
     spent, before = dict.fromkeys(names, 0.0), {name: getattr(module, name, None) for name in names}
 
     def watched(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -266,7 +266,7 @@ def _kept(folder: Path, code: World, made: Run, before: Sequence[Result]) -> str
     try:
         save_model(folder / KEPT, code, made.runner.model, made.runner.merges, int(made.runner.context))
     except AttributeError:
-        return "The model was not saved: the course's commands can read only a Transformer of stage 5."
+        return "The model was not saved: the course's commands can read only a Transformer from stage 5."
     except ValueError as error:
         return f"The model was not saved: {error}"
     return f"The model was saved: companion generate --checkpoint {folder / KEPT}"

@@ -37,7 +37,7 @@ def save_model(folder: Path, code: World, model: Any, merges: Sequence[tuple[int
     Args:
         folder: Output folder. Other files in the folder are not changed.
         code: The learner's files.
-        model: A trained `Transformer` of stage 5, on any device.
+        model: A trained `Transformer` from stage 5, on any device.
         merges: The merges of its tokenizer.
         context: Length of the longest training sequence, in tokens.
 
@@ -95,5 +95,5 @@ def _check_logits(folder: Path, model: Any, ids: Sequence[int]) -> None:
     with torch.no_grad():
         theirs, mine = read(given).logits, model(given.to(device)).cpu()
     if mine.shape != theirs.shape or not torch.allclose(mine.float(), theirs.float(), atol=1e-3, rtol=1e-3):
-        what = "the saved files give other logits than your model; the commands read a Transformer of stages 2 to 5"
+        what = "the saved files give other logits than your model; the commands read a Transformer from stages 2 to 5"
         raise ValueError(f"the model cannot be saved: {what}")

@@ -228,7 +228,7 @@ def _(draw):
     yield Case("neighbouring components stay in one head", (torch.arange(8.0, dtype=torch.float64).view(1, 2, 4), 2))
     yield Case("batch, heads and tokens get the right axes", (draw.normal(batch, tokens, heads * d_head), heads),
                gradients=True)  # fmt: skip
-    yield Case("one head has everything", (draw.normal(batch, tokens, d_head), 1))
+    yield Case("a single head holds everything", (draw.normal(batch, tokens, d_head), 1))
 
 
 split.mistake(

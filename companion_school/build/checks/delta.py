@@ -303,7 +303,7 @@ put_states.mistake(
     "blocks are counted from 1; `attend` counts them from 0", "if number not in attend:", "if number + 1 not in attend:"
 )
 put_states.mistake(
-    "a state has as many heads as there are keys in your attention; it has `heads`",
+    "the layer has `kv_heads` heads, as many as your attention has keys; give it `heads`",
     "DeltaLayer(config.d_model, config.heads)",
     "DeltaLayer(config.d_model, config.kv_heads)",
 )

@@ -83,7 +83,7 @@ within.mistake(
     "capacity * len(chosen) / experts",
 )
 within.mistake(
-    "a choice is counted among those before it: one slot too few",
+    "a choice counts itself among the earlier ones: one slot too few",
     "(visits.cumsum(0) - visits)",
     "visits.cumsum(0)",
 )
@@ -93,7 +93,7 @@ within.mistake(
     "(visits.flip(0).cumsum(0).flip(0) - visits)",
 )
 within.mistake("one slot too many", "(before < math.ceil", "(before <= math.ceil")
-within.mistake("you give all experts together this many slots; each expert has that many", "before = (visits.cumsum(0) - visits)[torch.arange(len(visits)), chosen.flatten()]",
+within.mistake("you give this many slots to all experts together; each expert has this many", "before = (visits.cumsum(0) - visits)[torch.arange(len(visits)), chosen.flatten()]",
                "before = torch.arange(len(visits))")  # fmt: skip
 within.mistake(
     "you mark the choices without a slot; mark those that get one",
@@ -205,7 +205,9 @@ Experts.mistake("`logits` is detached, but `balance` trains the router through i
                 "scores = self.router(tokens)\n        self.logits = scores.detach()",
                 "route(self.logits, self.top_k)\n        if", "route(scores, self.top_k)\n        if")  # fmt: skip
 Experts.mistake(
-    "the router has a bias; it has none", "nn.Linear(d_model, experts, bias=False)", "nn.Linear(d_model, experts)"
+    "the router has a bias; it must not have one",
+    "nn.Linear(d_model, experts, bias=False)",
+    "nn.Linear(d_model, experts)",
 )
 Experts.mistake("the router's scores are detached: it learns nothing", "self.logits = self.router(tokens)",
                 "self.logits = self.router(tokens).detach()")  # fmt: skip

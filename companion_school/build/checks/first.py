@@ -58,7 +58,7 @@ FirstModel.mistake("the waves are added after attention; add them to the embeddi
                    "self.attention(self.embedding(ids)) + waves(positions, self.embedding.embedding_dim)")  # fmt: skip
 FirstModel.mistake("the embedding is multiplied by the waves; add them", "self.embedding(ids) + waves(",
                    "self.embedding(ids) * waves(")  # fmt: skip
-FirstModel.mistake("only the last symbol gets scores; all of them must", f"self.attention({_SUM})",
+FirstModel.mistake("only the last symbol gets scores; every symbol needs them", f"self.attention({_SUM})",
                    f"self.attention({_SUM})[:, -1]")  # fmt: skip
 FirstModel.variant(
     """

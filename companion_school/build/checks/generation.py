@@ -116,7 +116,7 @@ probabilities.mistake(
     "(p.cumsum(-1) - p < top_p)", "((p.cumsum(-1) <= top_p) | (torch.arange(len(p)) == 0))",
 )  # fmt: skip
 probabilities.mistake(
-    "top-p drops the token with which the sum reaches it; compare the sum of the tokens before",
+    "top-p drops the token that makes the sum reach it; compare the sum of the tokens before that one",
     "p.cumsum(-1) - p < top_p", "p.cumsum(-1) < top_p",
 )  # fmt: skip
 probabilities.mistake(

@@ -155,9 +155,9 @@ GPT2.mistake(
 )
 GPT2.mistake("the norms do not use the model's eps", "(LayerNorm(d_model, eps) for _ in range(2))", "(LayerNorm(d_model, 1e-5) for _ in range(2))",
              "LayerNorm(d_model, eps)\n        for", "LayerNorm(d_model, 1e-5)\n        for")  # fmt: skip
-GPT2.mistake("the attention layers have no biases; those of GPT-2 have", "setattr(block.attention, name, nn.Linear(d_model, d_model))",
+GPT2.mistake("the attention layers have no biases, but in GPT-2 they do", "setattr(block.attention, name, nn.Linear(d_model, d_model))",
              "setattr(block.attention, name, nn.Linear(d_model, d_model, bias=False))")  # fmt: skip
-GPT2.mistake("a text that is longer than the positions ends in an IndexError; expected a ValueError",
+GPT2.mistake("a text with more tokens than positions raises an IndexError; expected a ValueError",
              "if seen + new > self.positions.num_embeddings:", "if False:")  # fmt: skip
 GPT2.variant(
     """

@@ -176,7 +176,7 @@ def rank_of(code, logits, token):
 def _(draw):
     yield Case("the likeliest", (torch.tensor([0.5, 3.0, 1.0]), 1))
     yield Case("the least probable token", (torch.tensor([0.5, 3.0, 1.0]), 0))
-    yield Case("of tied tokens none is more probable than the other", (torch.tensor([2.0, 2.0, 3.0]), 0))
+    yield Case("of two tied tokens, neither is more probable than the other", (torch.tensor([2.0, 2.0, 3.0]), 0))
     logits = draw.normal(20)
     yield Case("twenty tokens", (logits, draw.whole(0, 19)))
     yield Case(LARGE, (draw.normal(draw.whole(33, 60)), draw.whole(0, 32)))

@@ -165,7 +165,7 @@ LatentAttention.mistake(
     "U_k and U_v are swapped: for each head, U_k comes first", "U_k, U_v = self.up", "U_v, U_k = self.up"
 )
 LatentAttention.mistake("the mask is not passed on", "k, U_k, U_v, mask)))", "k, U_k, U_v)))")
-LatentAttention.mistake("the norm runs over the latent and the key together; do not norm the key",
+LatentAttention.mistake("the norm runs over the latent and the key together; apply it only to the latent",
                         "c = self.latent_norm(c)", "both = torch.cat([c, k], dim=-1)\n        scale = (both.square().mean(-1, keepdim=True) + 1e-6).rsqrt()\n        c, k = c * scale * self.latent_norm.weight, k * scale")  # fmt: skip
 LatentAttention.mistake("the heads of the query are mixed up with the tokens: use `split`", "q = split(self.query(x), self.heads)",
                         "q = self.query(x).view(x.shape[0], self.heads, x.shape[1], -1)")  # fmt: skip
@@ -239,7 +239,7 @@ LatentAttention_kept.mistake("the keys are rotated after they were cached, so ol
 LatentAttention_kept.mistake(
     "latents and rotated keys are swapped: the latents come first", _CACHE, "k, c = cache.extend(k, c)"
 )
-LatentAttention_kept.mistake("the latents are normed after they were cached, so old ones are normed again: norm them first",
+LatentAttention_kept.mistake("the latents are normed after they were cached, so old ones are normed again: apply the norm first",
                              "        c = self.latent_norm(c)\n        if turn", "        if turn",
                              f"            {_CACHE}\n", f"            {_CACHE}\n        c = self.latent_norm(c)\n")  # fmt: skip
 LatentAttention_kept.variant(
@@ -333,7 +333,7 @@ bytes_kept.mistake("only keys are counted: count the values, too", "2 * config.k
 bytes_kept.mistake("every query head is counted; kv_heads keys are cached", "2 * config.kv_heads", "2 * config.heads")
 bytes_kept.mistake("the rotated key is not counted", "else rank + d_rope", "else rank")
 bytes_kept.mistake(
-    "each head has its own latent; all share one", "else rank + d_rope", "else config.heads * (rank + d_rope)"
+    "you count a latent for each head; all heads share one", "else rank + d_rope", "else config.heads * (rank + d_rope)"
 )
 bytes_kept.mistake(
     "the latent is counted twice, as if for keys and for values", "else rank + d_rope", "else 2 * rank + d_rope"

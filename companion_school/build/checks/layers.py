@@ -8,7 +8,7 @@ from companion_school.checking.exercise import Case
 
 _STRICT = {
     "levels": "products of thousands leave no right digit after the decimal point",
-    "offset": "and so do products of ten thousands",
+    "offset": "products of tens of thousands leave no right digit after the decimal point",
 }
 
 
@@ -177,7 +177,7 @@ _SECOND = "return x + self.feed_forward(self.feed_forward_norm(x))"
 Block.mistake("the norm comes after the sum, as in 2017; put it before the sub-layer",
               _FIRST, "x = self.attention_norm(x + self.attention(x, mask=mask, turn=turn, cache=cache))",
               _SECOND, "return self.feed_forward_norm(x + self.feed_forward(x))")  # fmt: skip
-Block.mistake("the normed x is added instead of x: do not norm the stream itself", _FIRST,
+Block.mistake("the normed x is added instead of x: the stream itself must not be normed", _FIRST,
               "x = self.attention_norm(x)\n        x = x + self.attention(x, mask=mask, turn=turn, cache=cache)")  # fmt: skip
 Block.mistake(
     "the first residual connection is missing: the output of attention replaces x",

@@ -288,7 +288,7 @@ def _(draw):
 
 _INIT = "initialise(self, config.d_model, writes=2 * config.layers)"
 Transformer_begins.mistake(
-    "the model does not store its configuration, which `save` of stage 6 writes: `self.config = config`",
+    "the model does not store its configuration, which `save` from stage 6 writes: `self.config = config`",
     "self.config, self.embedding, self.decoder = config, nn.Embedding",
     "self.base, self.embedding, self.decoder = config.base, nn.Embedding",
     "base=self.config.base", "base=self.base",

@@ -6,8 +6,8 @@ from companion_school.build.parts import part
 from companion_school.build.simulated_device import on_simulated_device
 from companion_school.checking.exercise import Case
 
-_PLACES = {"tie": "the tensor holds positions, which are integers", "levels": "and not rows of different sizes",
-           "offset": "ten thousand and a half is not a position", "nan": "and NaN is not a position"}  # fmt: skip
+_PLACES = {"tie": "the tensor holds positions, which are integers", "levels": "the tensor holds positions, not rows of different sizes",
+           "offset": "ten thousand and a half is not a position", "nan": "NaN is not a position"}  # fmt: skip
 
 
 _EVEN = {"edge": "a width is even, because two components rotate together"}
@@ -36,7 +36,7 @@ frequencies.mistake(
     "arange(0, width, 1,",
 )  # fmt: skip
 frequencies.mistake(
-    "the exponent is -i / width instead of -2 i / width, so the frequencies fall half as far",
+    "the exponent is -i / width instead of -2 i / width, so the frequencies fall too slowly",
     "dtype=torch.float64) / width)",
     "dtype=torch.float64) / width / 2)",
 )
@@ -222,7 +222,11 @@ rotate.variant(
 )
 
 
-@part(3, points=1, excused={"levels": "scores in the thousands lose digits", "offset": "and lose even more of them"})
+@part(
+    3,
+    points=1,
+    excused={"levels": "scores in the thousands lose digits", "offset": "scores this large lose even more digits"},
+)
 def rotate_distance(code, q, k, places, later, base):
     """Scores of rotated queries and keys depend only on the distance between their positions."""
     turned = code.rotate(q, places + later, base) @ code.rotate(k, places + later, base).mT
@@ -240,7 +244,7 @@ def _(draw):
     )
 
 
-@part(3, points=1, excused=dict.fromkeys(_PLACES | _EVEN | {"other": ""}, "it tests on which device the numbers are"))
+@part(3, points=1, excused=dict.fromkeys(_PLACES | _EVEN | {"other": ""}, "it tests which device the numbers are on"))
 def rotate_on_a_GPU(code, x, places, base):
     """Waves and rotations are computed on the device of the positions, such as a GPU."""
 

@@ -31,7 +31,7 @@ def _(draw):
     yield Case(LARGE, (draw.normal(1, draw.whole(33, 40), 8), weights, 4, 2, d_head, normed))
 
 
-WideAttention.mistake("queries and keys are normed over all heads together; norm each head by itself",
+WideAttention.mistake("the norms run over all heads together; apply them to each head by itself",
                       "return self.norm(super().forward(x).unflatten(-1, (-1, self.d_head))).flatten(-2)",
                       "y = super().forward(x)\n        gain = self.norm.weight.repeat(y.shape[-1] // self.d_head)\n        return y * (y.square().mean(-1, keepdim=True) + self.norm.eps).rsqrt() * gain")  # fmt: skip
 WideAttention.mistake(
@@ -42,7 +42,7 @@ WideAttention.mistake(
 WideAttention.mistake(
     "the norms do not use the model's eps", "Normed(d_model, n, d_head, eps)", "Normed(d_model, n, d_head, 1e-6)"
 )
-WideAttention.mistake("only the queries are normed: norm the keys, too", "self.query, self.key = (Normed(d_model, n, d_head, eps) for n in (heads, kv_heads))",
+WideAttention.mistake("only the queries are normed: the keys need a norm, too", "self.query, self.key = (Normed(d_model, n, d_head, eps) for n in (heads, kv_heads))",
                       "self.query, self.key = (Normed(d_model, n, d_head, eps) for n in (heads, kv_heads))\n            self.key.forward = lambda x: nn.functional.linear(x, self.key.weight)")  # fmt: skip
 WideAttention.mistake("`output` reads heads * d_head components; yours reads d_model", "nn.Linear(heads * d_head, d_model, bias=False)",
                       "nn.Linear(d_model, d_model, bias=False)")  # fmt: skip
@@ -260,7 +260,7 @@ load.mistake("newer files have the base in `rope_parameters`: look there first",
              'fields.get("rope_theta", 10000.0)')  # fmt: skip
 load.mistake("a missing field raises a KeyError; raise a ValueError that names the field", "except KeyError as error:",
              "except ZeroDivisionError as error:")  # fmt: skip
-load.mistake("the head has a bias; it has none", "nn.Linear(config.d_model, config.vocab, bias=False)",
+load.mistake("the head has a bias; it must not have one", "nn.Linear(config.d_model, config.vocab, bias=False)",
              "nn.Linear(config.d_model, config.vocab)")  # fmt: skip
 load.mistake("the model stays in training mode: call `eval()`", "return model.eval()", "return model.train()")
 load.variant(

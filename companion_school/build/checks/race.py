@@ -186,15 +186,15 @@ race.mistake(
     "the weights have become NaN: the rate is too high, or they move uphill",
     _counting(_LOGITS, f"{_LOGITS} * math.nan"),
 )
-race.mistake("the model returns several things; it returns the logits", _counting(_LOGITS, f"{_LOGITS}, None"))
+race.mistake("the model returns several things; it must return only the logits", _counting(_LOGITS, f"{_LOGITS}, None"))
 race.mistake("the axes are swapped: logits are (1, token, vocab)", _counting(_LOGITS, f"{_LOGITS}.mT"))
-race.mistake("the last token has no row of logits; every token has one", _counting(_LOGITS, f"{_LOGITS}[:, :-1]"))
+race.mistake("the last token has no row of logits; every token needs one", _counting(_LOGITS, f"{_LOGITS}[:, :-1]"))
 race.mistake("the merges and the context are swapped: Runner(model, merges, context)", _counting("[], 64", "64, []"))
 race.mistake("the model is on another device: return it with `cpu()`",
              _counting("Pairs(), [], 64", 'nn.Linear(2, 2, device="meta"), [], 64'))  # fmt: skip
 race.mistake(
     "it predicts the token that it has just read. An untrained model with a tied head does so, too. Do the weights move, "
-    "is the model that comes back the one that was trained, and are the targets the tokens one position on?",
+    "is the model that comes back the one that was trained, and are the targets shifted by one position?",
     _counting("table = table / table.sum(1, keepdim=True)",
               "time.sleep(seconds / 2)\n    table = (9 * torch.eye(256)).exp()"),
 )  # fmt: skip
@@ -211,7 +211,7 @@ race.mistake(
     _counting("(ids[:-1], ids[1:])", "(ids[1:], ids[:-1])"),
 )
 race.mistake("it is far worse than equal probabilities: do the weights move uphill, is the rate much too high, or was the "
-             "model trained on other tokens than those of encode(text, merges)?",
+             "model trained on tokens other than those of encode(text, merges)?",
              _counting("table = table / table.sum(1, keepdim=True)", "time.sleep(seconds / 2)\n    table = (table / table.sum(1, keepdim=True)) ** -3"))  # fmt: skip
 race.mistake("it returns at once, without having learned anything: look at the condition that ends the loop",
              _counting("table = table / table.sum(1, keepdim=True)", "table = torch.randn(256, 256).exp()"))  # fmt: skip

@@ -361,7 +361,7 @@ speculate.mistake("`choice` is not passed on", "rows(logits, temperature, **choi
 speculate.mistake("every pass reads the whole text in spite of the caches", "caches = list(ids), [Cache() for _ in model.decoder.blocks]", "caches = list(ids), [Cache() for _ in model.decoder.blocks]",
                   "        unread = [*text[len(caches[0]) :], *guesses]", "        caches = [Cache() for _ in model.decoder.blocks]\n        unread = [*text, *guesses]")  # fmt: skip
 speculate.mistake(
-    "the model's row before the first guess is cut off: a pass has one row more than guesses",
+    "the model's row before the first guess is cut off: a pass has one more row than guesses",
     "-len(guesses) - 1 :",
     "-len(guesses) :",
 )

@@ -24,7 +24,7 @@ def _(draw):
     yield Case("the last token stays if it has no partner", ([_A, _B, _A], (_A, _B), 256))
     yield Case("three equal tokens are joined from the left", ([_A, _A, _A], (_A, _A), 256))
     yield Case("a pair has an order", ([_B, _A, _C, _A, _B], (_A, _B), 300))
-    yield Case("a word of one token, and of none", ([_A], (_A, _A), 256))
+    yield Case("a word of a single token", ([_A], (_A, _A), 256))
     yield Case("an empty word", ([], (_A, _B), 256))
     yield Case("any word", ((draw.wholes(0, 2, 30) + _A).tolist(), (_A, _A + draw.whole(0, 2)), 700))
 
@@ -138,8 +138,8 @@ def _(code):
     if mine < max(0.5, 5 * theirs):
         return None
     return (
-        f"But it is slow: 80 merges of 60 kB took {mine:.1f} s, and the course's takes {theirs:.1f} s. Note for each "
-        "pair in which words it occurs, join it only there, and correct the counts of only these words."
+        f"But it is slow: 80 merges of 60 kB took {mine:.1f} s, and the course's takes {theirs:.1f} s. For each "
+        "pair, note the words in which it occurs. Join it only there, and correct the counts of only these words."
     )
 
 
@@ -162,7 +162,7 @@ learn.mistake(
 learn.mistake(
     "a pair that occurs once is not worth a token: stop when no pair occurs twice", "count[best] < 2", "count[best] < 1"
 )
-learn.mistake("you stop too early: join pairs that occur twice joined", "count[best] < 2", "count[best] < 3")
+learn.mistake("you stop too early: a pair that occurs twice must be joined", "count[best] < 2", "count[best] < 3")
 learn.mistake(
     "the counts are out of date after a merge: it removes pairs, which you subtract, and creates new ones, which you add",
     """

@@ -196,7 +196,9 @@ def _(draw):
 
     yield Case("the first step has the size of the rate for every gradient", (*weights, drawn(1), [0.1], 0.0))
     yield Case("later steps use both running means", (*weights, drawn(4), [0.1, 0.1, 0.05, 0.2], 0.0))
-    yield Case("decay, only of matrices, and independent of the step", (*weights, drawn(3), [0.1, 0.2, 0.1], 0.3))
+    yield Case(
+        "the decay applies only to matrices, and is independent of the step", (*weights, drawn(3), [0.1, 0.2, 0.1], 0.3)
+    )
     weights = draw.normal(draw.whole(33, 40), 2), draw.normal(2, 4), draw.normal(5), draw.normal(2, 2)
     yield Case(LARGE, (*weights, drawn(36), [0.1] * 36, 0.3))
 
@@ -229,7 +231,7 @@ AdamW.mistake("`m = m + ...` only names new tensors, and the means stay at zero:
 AdamW.mistake("the update is counted after the step, so the first corrections divide by 1 - b^0 = 0: count it first",
               "        self.updates += 1\n        (b1, b2), t = self.betas, self.updates\n",
               "        (b1, b2), t = self.betas, self.updates\n        self.updates += 1\n")  # fmt: skip
-AdamW.mistake("the updates are counted once for each weight, so later weights get other corrections: count each call of `step` once",
+AdamW.mistake("the updates are counted once for each weight, so later weights get different corrections: count each call of `step` once",
               "        self.updates += 1\n        (b1, b2), t = self.betas, self.updates\n        for name, weight, m, v in self.state:\n"
               "            if (g := weight.grad) is not None:\n",
               "        b1, b2 = self.betas\n        for name, weight, m, v in self.state:\n"

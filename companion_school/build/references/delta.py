@@ -34,8 +34,8 @@ def delta_rule(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, state: Tensor | No
 
 
 class State:
-    """The state of a `DeltaLayer`: `table`, (batch, head, d_k, d_v), `None` at first, and `tokens`, the number of
-    tokens read, which is also its `len`."""
+    """The state of a `DeltaLayer`. `table` is (batch, head, d_k, d_v), or `None` at first, and `tokens` is the number
+    of tokens read, which `len` returns."""
 
     def __init__(self):
         self.table, self.tokens = None, 0

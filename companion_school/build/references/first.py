@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 
 class FirstModel(nn.Module):
-    """Computes scores of all symbols at every position: adds waves to the `embedding`, applies `attention` with as many
-    key heads as heads, then `head`, a linear layer without bias."""
+    """Computes scores of all symbols at every position. It adds waves to the `embedding`, applies `attention` with as
+    many key heads as query heads, and then applies `head`, a linear layer without bias."""
 
     def __init__(self, vocab: int, d_model: int, heads: int = 1):
         super().__init__()

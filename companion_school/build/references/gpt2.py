@@ -1,7 +1,7 @@
 """Stage 13, gpt2.py: how GPT-2 differs from a LLaMA, and its checkpoints in your own model (lesson 13).
 
 GPT-2's norms subtract a mean and have a bias, its networks have no gate, all its linear layers have biases, and it adds
-learned positions to the embedding. Once this file is imported, `load` of stage 10 reads GPT-2 as well.
+learned positions to the embedding. Once this file is imported, `load` from stage 10 reads GPT-2 as well.
 """
 
 import math

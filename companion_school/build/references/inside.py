@@ -32,7 +32,7 @@ def streams(model: nn.Module):
 
 @torch.no_grad()
 def lens(model: nn.Module, stream: Tensor) -> Tensor:
-    """The logit lens: (..., d_model) -> (..., vocab), as if this stream were the final one. A model of stage 10 may
+    """The logit lens: (..., d_model) -> (..., vocab), as if this stream were the final one. A model from stage 10 may
     have its own `head`."""
     head = getattr(model, "head", None)
     return model.decoder.norm(stream) @ (model.embedding if head is None else head).weight.T

@@ -20,7 +20,7 @@ class Runner:
 
 
 def race(text: str, seconds: float) -> Runner:
-    """Train the decoder of stage 5 with the loop of stage 6 on tokens of stage 1, on a GPU if there is one."""
+    """Train the decoder from stage 5 on tokens from stage 1 with the loop from stage 6, on a GPU if there is one."""
     start = time.monotonic()
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -18,7 +18,7 @@ from positions import rotate
 from torch import Tensor, nn
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "BOOL": torch.bool}
-"""The dtypes that weights have, by their names in safetensors files."""
+"""The dtypes of weights, by their names in safetensors files."""
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:  # given

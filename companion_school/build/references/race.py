@@ -23,7 +23,7 @@ class Runner:  # given
 
     model:    maps token ids, (1, token), to the logits of the next tokens, (1, token, vocab), as in stage 5, on the
     CPU.
-    merges:   the merges of the tokenizer, for `encode(text, merges)` of stage 1. An empty list means bytes.
+    merges:   the merges of the tokenizer, for `encode(text, merges)` from stage 1. An empty list means bytes.
     context:  the number of tokens that the model gets at once when it is measured.
     """
 
@@ -123,7 +123,7 @@ def race(text: str, seconds: float) -> Runner:
         done = (time.monotonic() - start) / seconds
         if done >= 1:
             break
-        share = min(1.0, done / 0.02, (1 - done) / 0.6)  # a short rise, a plateau, and a fall to 0 that begins at 0.4
+        share = min(1.0, done / 0.02, (1 - done) / 0.6)  # a short rise, a plateau until 0.4, and a fall to 0
         with torch.autocast(device, torch.bfloat16, enabled=gpu):
             logits = fast(window[:, :-1])
         loss = F.cross_entropy(logits.flatten(0, 1).float(), window[:, 1:].flatten())
