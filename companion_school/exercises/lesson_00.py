@@ -770,7 +770,7 @@ def _(text, n, vocabulary, table):
 def one_more_word(x, w_q, w_k, w_v, keys, values):
     """An attention head of width 2 has cached the `keys` (token, 2), which are already rotated, and the `values`
     (token, d_v) of the words so far. The cache may be empty. Now one more word arrives, `x` (d_model). The head's
-    matrices are `w_q`, `w_k` (d_model, 2) and `w_v` (d_model, d_v). Scores are divided by $\\sqrt 2$, and a word at
+    matrices are `w_q` and `w_k` (d_model, 2), and `w_v` (d_model, d_v). Scores are divided by $\\sqrt 2$, and a word at
     position $m$, counted from 0, is rotated by $m$ radians. Return `(out, keys, values)`: the head's output (d_v), and
     the cached keys and values, now one row longer.
 

@@ -889,7 +889,7 @@ def start_of_table(vocab, d_model, std):
     ```
 
     ★
-    - Raise a `ValueError` for `vocab < 1`, `d_model < 1` and `std <= 0`.
+    - Raise a `ValueError` for `vocab < 1`, `d_model < 1` or `std <= 0`.
     """
     ### BEGIN SOLUTION
     if vocab < 1 or d_model < 1 or std <= 0:

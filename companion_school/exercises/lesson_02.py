@@ -102,7 +102,7 @@ def right_scale(d_k, mean, std):
     ```
 
     ★
-    - Raise a `ValueError` for `d_k < 1` and `std <= 0`.
+    - Raise a `ValueError` for `d_k < 1` or `std <= 0`.
     - The result stays precise if the mean is far above the standard deviation, such as 30,000 and 0.001.
     """
     ### BEGIN SOLUTION
@@ -513,7 +513,7 @@ def causal_mask(queries, keys):
 
     ★
     - The result is `float32`.
-    - Raise a `ValueError` for `queries < 1` and for `queries > keys`.
+    - Raise a `ValueError` for `queries < 1` or `queries > keys`.
     """
     ### BEGIN SOLUTION
     if not 1 <= queries <= keys:

@@ -1036,10 +1036,10 @@ def _(w_q, w_k, w_v, w_o, heads, keep):
 )
 def many_heads(x, source, w_q, w_k, w_v, w_o, heads, may_look):
     """Compute multi-head attention, (3.2) and (3.3). `x` (batch, query, d_model) looks at `source` (batch, key,
-    d_model), and keys and values are computed from `source`. The matrices multiply rows from the right and contain one
-    block for each head, in order: `w_q`, `w_k` (d_model, head · d_k), `w_v` (d_model, head · d_v), `w_o` (head · d_v,
-    d_model). `may_look` (batch, query, key) is boolean, is True where a query may look, and applies to all heads. Every
-    row has at least one True. Return (batch, query, d_model).
+    d_model), and keys and values are computed from `source`. The matrices `w_q`, `w_k` (d_model, head · d_k), `w_v`
+    (d_model, head · d_v) and `w_o` (head · d_v, d_model) multiply rows from the right, and contain one block for each
+    head, in order. `may_look` (batch, query, key) is boolean, is True where a query may look, and applies to all heads.
+    Every row has at least one True. Return (batch, query, d_model).
 
     ```python
     >>> many_heads(torch.zeros(1, 1, 2), torch.tensor([[[1.0, 2.0], [9.0, 9.0]]]), *[torch.eye(2)] * 4, 2, torch.tensor([[[True, False]]]))

@@ -117,7 +117,7 @@ def gated_width(d_model, ratio, multiple):
     ```
 
     ★
-    - Raise a `ValueError` for `d_model < 1`, `ratio <= 0` and `multiple < 1`.
+    - Raise a `ValueError` for `d_model < 1`, `ratio <= 0` or `multiple < 1`.
     - Widths in the millions are exact.
     """
     ### BEGIN SOLUTION

@@ -264,10 +264,11 @@ def _(targets, start):
     ),
 )
 def cross_head(y, x, W_q, W_k, W_v, real):
-    """Compute one head of cross-attention, equation (8.7): `y` (target token, d_model) from the decoder looks at `x` (source token, d_model) from
-    the encoder. The matrices are `W_q`, `W_k` (d_model, d_k) and `W_v` (d_model, d_v). `real` (source token) is boolean, and False means
-    padding. Return `(output, weights)`, (target token, d_v) and (target token, source token). Padding gets a weight of exactly 0. Do not use
-    PyTorch's attention functions.
+    """Compute one head of cross-attention, equation (8.7): `y` (target token, d_model) from the decoder looks at `x`
+    (source token, d_model) from the encoder. The matrices are `W_q` and `W_k` (d_model, d_k), and `W_v` (d_model, d_v).
+    `real` (source token) is boolean, and False means padding. Return `(output, weights)`, with the shapes (target
+    token, d_v) and (target token, source token). Padding gets a weight of exactly 0. Do not use PyTorch's attention
+    functions.
 
     ```python
     >>> cross_head(torch.zeros(1, 1), torch.tensor([[4.0], [6.0], [9.0]]), *[torch.ones(1, 1)] * 3, torch.tensor([True, True, False]))
@@ -677,10 +678,10 @@ def _(before, after, real):
     ),
 )
 def memory_gradient(y, x, W_q, W_k, W_v, g):
-    """Compute a gradient of one head of cross-attention without a mask, equation (8.3). The memory $X$ is `x` (source token, d_model), and the
-    decoder's rows are `y` (target token, d_model). The matrices are `W_q`, `W_k` (d_model, d_k) and `W_v` (d_model, d_v), and
-    `g` (target token, d_v) is $\\partial\\mathcal{L}/\\partial(AV)$. Return $\\partial\\mathcal{L}/\\partial X$, (source token, d_model),
-    without autograd.
+    """Compute a gradient of one head of cross-attention without a mask, equation (8.3). The memory $X$ is `x` (source
+    token, d_model), and the decoder's rows are `y` (target token, d_model). The matrices are `W_q` and `W_k` (d_model,
+    d_k), and `W_v` (d_model, d_v). The tensor `g` (target token, d_v) is $\\partial\\mathcal{L}/\\partial(AV)$. Return
+    $\\partial\\mathcal{L}/\\partial X$, (source token, d_model), without autograd.
 
     ```python
     >>> memory_gradient(torch.zeros(1, 1), torch.zeros(2, 1), torch.ones(1, 1), torch.ones(1, 1), torch.ones(1, 1), torch.tensor([[6.0]]))
