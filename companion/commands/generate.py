@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from jsonargparse import Namespace
 
 from companion.commands.calibrating import calibrated, check_calibrate
-from companion.commands.many_prompts import AT_ONCE, add_prompts, read_prompts, write_many
+from companion.commands.many_prompts import BATCH_SIZE, add_prompts, read_prompts, write_many
 from companion.commands.parser import Parser, add_checkpoint, add_run, add_tokens, exclude, need
 from companion.commands.runs import run_folder
 from companion.commands.writer import answering, from_checkpoint, from_run, read_ids, write
@@ -142,7 +142,7 @@ def run(flags: Namespace) -> int:
         if writer.translates or search is not None:
             what = "translates" if writer.translates else "uses beam search (--temperature selects sampling)"
             raise ValueError(f"--prompts: expected a model that continues texts by sampling, got one that {what}")
-        write_many(writer, asked, at_once=flags.at_once or AT_ONCE, **options)
+        write_many(writer, asked, batch_size=flags.batch_size or BATCH_SIZE, **options)
         return 0
     writer, prompts = _prompted(writer, flags)
     draft = _draft(writer, flags, device)
@@ -269,7 +269,7 @@ def _check(flags: Namespace) -> None:
 def _check_prompts(flags: Namespace) -> None:
     exclude(flags, "prompt_ids", "prompt")
     exclude(flags, "prompts", "prompt", "prompt_ids", "chat", "beams", "compile", "draft")
-    need(flags, "at_once", "prompts")
+    need(flags, "batch_size", "prompts")
     if flags.prompts is None and not flags.prompt and not flags.prompt_ids:
         raise ValueError('--prompt: expected text to continue, got none; for example --prompt "The "')
     if "" in flags.prompt:

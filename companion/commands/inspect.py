@@ -149,7 +149,7 @@ def _became(ends: Sequence[Became]) -> str:
         value = "" if end.words == "missing" else _json(end.value)
         return end.name, value, f"REFUSED: {end.words}" if end.refused is not None else end.words
 
-    ranked = sorted(ends, key=lambda end: (end.refused is None, end.words.startswith(("neutral", "null"))))
+    ranked = sorted(ends, key=lambda end: (end.refused is None, end.words.startswith(("ignored", "null"))))
     return table([cells(end) for end in ranked], left=(0, 1, 2), width=None) if ranked else "  nothing"
 
 

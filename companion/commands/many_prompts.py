@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from companion.generation.serving import Handle
     from companion.quantization.weights import Weights
 
-AT_ONCE = 32
+BATCH_SIZE = 32
 """Default batch size."""
 _SETTINGS = {"tokens": Count, "seed": CountFromZero}
 _SAMPLING = {rule.name for rule in fields(Sampling)}
@@ -40,7 +40,7 @@ class Asked:
 
 
 def add_prompts(parser: Parser) -> None:
-    """Add `--prompts` and `--at-once` to a parser."""
+    """Add `--prompts` and `--batch-size` to a parser."""
     parser.add_argument(
         "--prompts",
         metavar="FILE",
@@ -48,7 +48,7 @@ def add_prompts(parser: Parser) -> None:
         "each prompt. A .jsonl file contains objects with a prompt and, optionally, tokens, seed, stop, temperature "
         "and other settings",
     )
-    parser.add_argument("--at-once", type=Count | None, help="prompts: batch size (default: 32)")
+    parser.add_argument("--batch-size", type=Count | None, help="prompts: batch size (default: 32)")
 
 
 def read_prompts(name: str) -> list[Asked]:
@@ -95,7 +95,7 @@ def _of_json(line: str, where: str) -> Asked:
 
 
 def write_many(
-    writer: Writer, asked: Sequence[Asked], *, at_once: int, tokens: int | None, seed: int, weights: Weights | None
+    writer: Writer, asked: Sequence[Asked], *, batch_size: int, tokens: int | None, seed: int, weights: Weights | None
 ) -> None:
     """Continue all prompts, and print one JSON object per line, in the order of the file.
 
@@ -105,7 +105,7 @@ def write_many(
     Args:
         writer: The model, with its tokenizer and settings, which a request may override.
         asked: The requests.
-        at_once: The batch size.
+        batch_size: The batch size.
         tokens: Maximum tokens per text, as in `Writer.most`, for requests that do not set it themselves.
         seed: Random seed that a request may override. Request number r uses random stream r of its seed, just like
             prompts that are given as flags.
@@ -115,7 +115,7 @@ def write_many(
 
     requests = [_request(writer, row, one, tokens, seed) for row, one in enumerate(asked)]
     needs = [len(one["prompt"]) + one["max_new_tokens"] + BLOCK for one in requests if not isinstance(one, ValueError)]
-    rows = min(at_once, max(len(needs), 1))
+    rows = min(batch_size, max(len(needs), 1))
     room = sum(sorted(needs)[-rows:]) or BLOCK
     server = Server(writer.model, rows=rows, tokens=room, budget=max(BUDGET, rows), weights=weights)
     handles = [one if isinstance(one, ValueError) else server.submit(**one) for one in requests]

@@ -361,30 +361,30 @@ _BELOW = "as others also change the weights below the adapters"
 FIELDS = {"init_lora_weights": Policy("init_lora_weights", "must be", _BELOW, _DRAWN)} | rows(
     """
     peft_type                        must be "LORA"
-    r                                neutral                 checked by itself, as is the next
-    lora_alpha                       neutral
+    r                                ignored                 checked by itself, as is the next
+    lora_alpha                       ignored
     bias                             must be "none" or null
     rank_pattern                     must be {} or null
     alpha_pattern                    must be {} or null
-    target_modules                   neutral                 the tensors say which layers have a change
-    exclude_modules                  neutral                 the same
-    layers_to_transform              neutral                 the same
-    layers_pattern                   neutral                 the same
-    fan_in_fan_out                   neutral                 how the layers of the model below are stored
-    lora_dropout                     neutral                 of training
-    task_type                        neutral
-    base_model_name_or_path          neutral
-    revision                         neutral
-    auto_mapping                     neutral
-    inference_mode                   neutral
-    peft_version                     neutral
-    runtime_config                   neutral
-    megatron_core                    neutral                 the name of a library
-    qalora_group_size                neutral                 of use_qalora
-    eva_config                       neutral                 how A was drawn
-    corda_config                     neutral                 of init_lora_weights, as the next two
-    loftq_config                     neutral
-    lora_ga_config                   neutral
+    target_modules                   ignored                 the tensors say which layers have a change
+    exclude_modules                  ignored                 the same
+    layers_to_transform              ignored                 the same
+    layers_pattern                   ignored                 the same
+    fan_in_fan_out                   ignored                 how the layers of the model below are stored
+    lora_dropout                     ignored                 of training
+    task_type                        ignored
+    base_model_name_or_path          ignored
+    revision                         ignored
+    auto_mapping                     ignored
+    inference_mode                   ignored
+    peft_version                     ignored
+    runtime_config                   ignored
+    megatron_core                    ignored                 the name of a library
+    qalora_group_size                ignored                 of use_qalora
+    eva_config                       ignored                 how A was drawn
+    corda_config                     ignored                 of init_lora_weights, as the next two
+    loftq_config                     ignored
+    lora_ga_config                   ignored
     """
 )
 """The fields of adapter_config.json that may be set. All others must be off, because they may change what the adapters

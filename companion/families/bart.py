@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 FIELDS = rows(
     """
     is_encoder_decoder               must be true
-    vocab_size                       taken                   vocab
-    d_model                          taken                   d_model
-    encoder_layers                   taken                   layers
-    decoder_layers                   must equal encoder_layers
-    num_hidden_layers                must equal encoder_layers
-    encoder_attention_heads          taken                   attention.heads
-    decoder_attention_heads          must equal encoder_attention_heads
-    encoder_ffn_dim                  taken                   feed_forward.d_ff
-    decoder_ffn_dim                  must equal encoder_ffn_dim
-    max_position_embeddings          taken                   context
-    activation_function              taken = "gelu"          feed_forward.activation
-    scale_embedding                  taken = false           embedding.scaled
-    dropout                          taken = 0.1             dropout
+    vocab_size                       used                    vocab
+    d_model                          used                    d_model
+    encoder_layers                   used                    layers
+    decoder_layers                   must match encoder_layers
+    num_hidden_layers                must match encoder_layers
+    encoder_attention_heads          used                    attention.heads
+    decoder_attention_heads          must match encoder_attention_heads
+    encoder_ffn_dim                  used                    feed_forward.d_ff
+    decoder_ffn_dim                  must match encoder_ffn_dim
+    max_position_embeddings          used                    context
+    activation_function              used = "gelu"          feed_forward.activation
+    scale_embedding                  used = false           embedding.scaled
+    dropout                          used = 0.1             dropout
     normalize_before                 must be false
     normalize_embedding              must be true
     add_final_layer_norm             must be false
@@ -51,8 +51,8 @@ FIELDS = rows(
     tie_word_embeddings              must be true
     is_decoder                       must be false
     decoder_start_token_id           writing
-    force_bos_token_to_be_generated  neutral                 3.0 to 4.0; forced_bos_token_id says it
-    init_std                         neutral                 2.9 on
+    force_bos_token_to_be_generated  ignored                 3.0 to 4.0; forced_bos_token_id says it
+    init_std                         ignored                 2.9 on
     """
 )
 UNUSED = 2

@@ -24,26 +24,26 @@ if TYPE_CHECKING:
 
 FIELDS = rows(
     """
-    vocab_size                       taken                   vocab
-    hidden_size                      taken                   d_model
-    num_hidden_layers                taken                   layers
-    num_attention_heads              taken                   attention.heads
-    intermediate_size                taken                   feed_forward.d_ff
-    max_position_embeddings          taken                   context
-    type_vocab_size                  taken = 2               embedding.segments
-    hidden_act                       taken = "gelu"          feed_forward.activation
-    layer_norm_eps                   taken = 1e-12           norm.eps
-    hidden_dropout_prob              taken = 0.1             dropout
-    attention_probs_dropout_prob     must equal hidden_dropout_prob = 0.1
+    vocab_size                       used                    vocab
+    hidden_size                      used                    d_model
+    num_hidden_layers                used                    layers
+    num_attention_heads              used                    attention.heads
+    intermediate_size                used                    feed_forward.d_ff
+    max_position_embeddings          used                    context
+    type_vocab_size                  used = 2               embedding.segments
+    hidden_act                       used = "gelu"          feed_forward.activation
+    layer_norm_eps                   used = 1e-12           norm.eps
+    hidden_dropout_prob              used = 0.1             dropout
+    attention_probs_dropout_prob     must match hidden_dropout_prob = 0.1
     tie_word_embeddings              must be true
     is_decoder                       must be false
     position_embedding_type          must be "absolute"
-    directionality                   neutral                 by hand
-    pooler_fc_size                   neutral                 by hand
-    pooler_num_attention_heads       neutral                 by hand
-    pooler_num_fc_layers             neutral                 by hand
-    pooler_size_per_head             neutral                 by hand
-    pooler_type                      neutral                 by hand
+    directionality                   ignored                 by hand
+    pooler_fc_size                   ignored                 by hand
+    pooler_num_attention_heads       ignored                 by hand
+    pooler_num_fc_layers             ignored                 by hand
+    pooler_size_per_head             ignored                 by hand
+    pooler_type                      ignored                 by hand
     """
 )
 

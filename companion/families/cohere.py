@@ -25,31 +25,31 @@ if TYPE_CHECKING:
 FIELDS = {name: row for name, row in llama.FIELDS.items() if name != "rms_norm_eps"} | rows(
     """
     mlp_bias                         must be false
-    layer_norm_eps                   taken = 1e-05           norm.eps
-    logit_scale                      taken = 0.0625          embedding.logit_divisor, one divided by it
-    tie_word_embeddings              taken = true            embedding.tied
-    rope_theta                       taken = 500000.0        positions.base
+    layer_norm_eps                   used = 1e-05           norm.eps
+    logit_scale                      used = 0.0625          embedding.logit_divisor, one divided by it
+    tie_word_embeddings              used = true            embedding.tied
+    rope_theta                       used = 500000.0        positions.base
     use_qk_norm                      must be false or null   norms with a gain for each head are not supported
-    model_max_length                 neutral                 by hand; of the tokenizer
+    model_max_length                 ignored                 by hand; of the tokenizer
     """
 )
 
 OF_COHERE2 = FIELDS | rows(
     """
-    rope_theta                       taken = 10000.0         positions.base
-    sliding_window                   taken = 4096            attention.window.width
-    layer_types                      taken = null            attention.window.pattern; 4.53 on
-    sliding_window_pattern           taken = 4               attention.window.pattern: every n-th is global; 4.51
-    layer_switch                     must equal sliding_window_pattern
-    _sliding_window_pattern          must equal sliding_window_pattern
+    rope_theta                       used = 10000.0         positions.base
+    sliding_window                   used = 4096            attention.window.width
+    layer_types                      used = null            attention.window.pattern; 4.53 on
+    sliding_window_pattern           used = 4               attention.window.pattern: every n-th is global; 4.51
+    layer_switch                     must match sliding_window_pattern
+    _sliding_window_pattern          must match sliding_window_pattern
     order_of_interleaved_layers      must be "local_attn_first"
     position_embedding_type          must be "rope_gptj"
     rotary_pct                       must be 1.0
     use_gated_activation             must be true
     use_parallel_block               must be true
-    use_parallel_embedding           neutral                 by hand; of the code it was trained with
-    use_embedding_sharing            neutral                 by hand; tie_word_embeddings says it
-    cache_implementation             neutral                 4.48 to 4.51
+    use_parallel_embedding           ignored                 by hand; of the code it was trained with
+    use_embedding_sharing            ignored                 by hand; tie_word_embeddings says it
+    cache_implementation             ignored                 4.48 to 4.51
     """
 )
 _OWN: dict[str, Any] = {

@@ -36,54 +36,54 @@ if TYPE_CHECKING:
 
 OF_V2 = llama.FIELDS | rows(
     """
-    num_key_value_heads              must equal num_attention_heads
-    head_dim                         neutral                 5.0 on; the rotated width, repeated
-    qk_head_dim                      neutral                 5.0 on; the sum of the next two
-    qk_nope_head_dim                 taken = 128             attention.d_head
-    qk_rope_head_dim                 taken = 64              attention.latent.d_rope
-    v_head_dim                       taken = 128             attention.d_v
-    kv_lora_rank                     taken = 512             attention.latent.kv_lora_rank
-    q_lora_rank                      taken = 1536            attention.latent.q_lora_rank; null: none
+    num_key_value_heads              must match num_attention_heads
+    head_dim                         ignored                 5.0 on; the rotated width, repeated
+    qk_head_dim                      ignored                 5.0 on; the sum of the next two
+    qk_nope_head_dim                 used = 128             attention.d_head
+    qk_rope_head_dim                 used = 64              attention.latent.d_rope
+    v_head_dim                       used = 128             attention.d_v
+    kv_lora_rank                     used = 512             attention.latent.kv_lora_rank
+    q_lora_rank                      used = 1536            attention.latent.q_lora_rank; null: none
     attention_bias                   must be false
     mlp_bias                         must be false
-    rms_norm_eps                     taken = 1e-06           norm.eps; that of latents is 1e-06
-    moe_intermediate_size            taken = 1407            feed_forward.d_ff, of an expert
-    intermediate_size                taken = 11008           moe.plain_d_ff
-    first_k_dense_replace            taken = 0               moe.pattern: as many layers without experts come first
+    rms_norm_eps                     used = 1e-06           norm.eps; that of latents is 1e-06
+    moe_intermediate_size            used = 1407            feed_forward.d_ff, of an expert
+    intermediate_size                used = 11008           moe.plain_d_ff
+    first_k_dense_replace            used = 0               moe.pattern: as many layers without experts come first
     moe_layer_freq                   must be 1
-    n_routed_experts                 taken = 64              moe.experts
-    num_experts_per_tok              taken                   moe.top_k
-    n_shared_experts                 taken = 2               moe.shared
-    n_group                          taken = null            moe.groups, where topk_method asks for them
-    topk_group                       taken = null            moe.top_groups
-    topk_method                      taken = "greedy"        moe.groups; greedy: 1
-    routed_scaling_factor            taken = 1.0             moe.scale
+    n_routed_experts                 used = 64              moe.experts
+    num_experts_per_tok              used                    moe.top_k
+    n_shared_experts                 used = 2               moe.shared
+    n_group                          used = null            moe.groups, where topk_method asks for them
+    topk_group                       used = null            moe.top_groups
+    topk_method                      used = "greedy"        moe.groups; greedy: 1
+    routed_scaling_factor            used = 1.0             moe.scale
     scoring_func                     must be "softmax"
     norm_topk_prob                   must be false
-    ep_size                          neutral                 by hand; of one way to spread experts
-    aux_loss_alpha                   neutral                 by hand; of a loss in training
-    seq_aux                          neutral                 by hand; the same
-    output_router_logits             neutral                 5.0 on
+    ep_size                          ignored                 by hand; of one way to spread experts
+    aux_loss_alpha                   ignored                 by hand; of a loss in training
+    seq_aux                          ignored                 by hand; the same
+    output_router_logits             ignored                 5.0 on
     """
 )
 
 OF_V3 = OF_V2 | rows(
     """
-    moe_intermediate_size            taken = 2048            feed_forward.d_ff, of an expert
-    intermediate_size                taken = 18432           moe.plain_d_ff
-    first_k_dense_replace            taken = 3               moe.pattern: as many layers without experts come first
-    n_routed_experts                 taken = 256             moe.experts
-    num_experts_per_tok              taken = 8               moe.top_k
-    n_shared_experts                 taken = 1               moe.shared
-    n_group                          taken = 8               moe.groups
-    topk_group                       taken = 4               moe.top_groups
+    moe_intermediate_size            used = 2048            feed_forward.d_ff, of an expert
+    intermediate_size                used = 18432           moe.plain_d_ff
+    first_k_dense_replace            used = 3               moe.pattern: as many layers without experts come first
+    n_routed_experts                 used = 256             moe.experts
+    num_experts_per_tok              used = 8               moe.top_k
+    n_shared_experts                 used = 1               moe.shared
+    n_group                          used = 8               moe.groups
+    topk_group                       used = 4               moe.top_groups
     topk_method                      must be "noaux_tc"
-    routed_scaling_factor            taken = 2.5             moe.scale
+    routed_scaling_factor            used = 2.5             moe.scale
     scoring_func                     must be "sigmoid"
-    norm_topk_prob                   taken = true            moe.gating
-    rope_interleave                  taken = true            positions.layout
-    num_nextn_predict_layers         neutral                 by hand; layers that predict further tokens are not read
-    num_mtp_layers                   neutral                 5.0 on; the same
+    norm_topk_prob                   used = true            moe.gating
+    rope_interleave                  used = true            positions.layout
+    num_nextn_predict_layers         ignored                 by hand; layers that predict further tokens are not read
+    num_mtp_layers                   ignored                 5.0 on; the same
     """
 )
 

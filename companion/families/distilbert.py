@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 FIELDS = rows(
     """
-    vocab_size                       taken                   vocab
-    dim                              taken                   d_model
-    n_layers                         taken                   layers
-    n_heads                          taken                   attention.heads
-    hidden_dim                       taken                   feed_forward.d_ff
-    activation                       taken = "gelu"          feed_forward.activation
-    max_position_embeddings          taken                   context
+    vocab_size                       used                    vocab
+    dim                              used                    d_model
+    n_layers                         used                    layers
+    n_heads                          used                    attention.heads
+    hidden_dim                       used                    feed_forward.d_ff
+    activation                       used = "gelu"          feed_forward.activation
+    max_position_embeddings          used                    context
     sinusoidal_pos_embds             must be false
-    dropout                          taken = 0.1             dropout
+    dropout                          used = 0.1             dropout
     tie_word_embeddings              must be true
     tie_weights_                     must be true
     """

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 FIELDS = llama.FIELDS | rows(
     """
-    num_key_value_heads              taken = 2               attention.kv_heads
-    head_dim                         taken = 128             attention.d_head
-    use_bias                         taken = false           attention.bias, feed_forward.bias
+    num_key_value_heads              used = 2               attention.kv_heads
+    head_dim                         used = 128             attention.d_head
+    use_bias                         used = false           attention.bias, feed_forward.bias
     attention_bias                   must be false
     mlp_bias                         must be false
-    rope_theta                       taken = 500000.0        positions.base
-    rms_norm_eps                     taken = 1e-05           norm.eps
-    tie_word_embeddings              taken = true            embedding.tied
+    rope_theta                       used = 500000.0        positions.base
+    rms_norm_eps                     used = 1e-05           norm.eps
+    tie_word_embeddings              used = true            embedding.tied
     """
 )
 

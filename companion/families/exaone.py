@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 FIELDS = llama.FIELDS | rows(
     """
-    num_key_value_heads              taken = 32              attention.kv_heads
+    num_key_value_heads              used = 32              attention.kv_heads
     attention_bias                   must be false
     mlp_bias                         must be false
-    rms_norm_eps                     taken = 1e-05           norm.eps
-    sliding_window                   taken = 4096            attention.window.width; null: none
-    sliding_window_pattern           taken = 4               attention.window.pattern: every n-th is global
-    layer_types                      taken = null            attention.window.pattern
+    rms_norm_eps                     used = 1e-05           norm.eps
+    sliding_window                   used = 4096            attention.window.width; null: none
+    sliding_window_pattern           used = 4               attention.window.pattern: every n-th is global
+    layer_types                      used = null            attention.window.pattern
     """
 )
 _OWN = {"attention": {"qk_norm": "head"}, "norm": {"placement": "after"}}

@@ -32,44 +32,44 @@ if TYPE_CHECKING:
 
 OF_GEMMA = llama.FIELDS | rows(
     """
-    num_key_value_heads              taken = 16              attention.kv_heads
-    head_dim                         taken = 256             attention.d_head
+    num_key_value_heads              used = 16              attention.kv_heads
+    head_dim                         used = 256             attention.d_head
     mlp_bias                         must be false
-    hidden_act                       taken = "gelu_pytorch_tanh"  feed_forward.activation, of the gate; "gelu" means it
+    hidden_act                       used = "gelu_pytorch_tanh"  feed_forward.activation, of the gate; "gelu" means it
     hidden_activation                must be null or "gelu_pytorch_tanh"
-    tie_word_embeddings              taken = true            embedding.tied
+    tie_word_embeddings              used = true            embedding.tied
     use_bidirectional_attention      must be false or null
     """
 )
 
 OF_GEMMA2 = llama.FIELDS | rows(
     """
-    num_key_value_heads              taken = 4               attention.kv_heads
-    head_dim                         taken = 256             attention.d_head
-    hidden_activation                taken = "gelu_pytorch_tanh"  feed_forward.activation, of the gate
-    hidden_act                       must equal hidden_activation
-    query_pre_attn_scalar            taken = 256             attention.score_width
-    attn_logit_softcapping           taken = 50.0            attention.softcap; null: none
-    final_logit_softcapping          taken = 30.0            embedding.logit_softcap; null: none
-    sliding_window                   taken = 4096            attention.window.width
-    sliding_window_size              neutral                 by hand; sliding_window says it
-    layer_types                      taken = null            attention.window.pattern; null: every second is global
-    tie_word_embeddings              taken = true            embedding.tied
+    num_key_value_heads              used = 4               attention.kv_heads
+    head_dim                         used = 256             attention.d_head
+    hidden_activation                used = "gelu_pytorch_tanh"  feed_forward.activation, of the gate
+    hidden_act                       must match hidden_activation
+    query_pre_attn_scalar            used = 256             attention.score_width
+    attn_logit_softcapping           used = 50.0            attention.softcap; null: none
+    final_logit_softcapping          used = 30.0            embedding.logit_softcap; null: none
+    sliding_window                   used = 4096            attention.window.width
+    sliding_window_size              ignored                 by hand; sliding_window says it
+    layer_types                      used = null            attention.window.pattern; null: every second is global
+    tie_word_embeddings              used = true            embedding.tied
     mlp_bias                         must be false
     use_bidirectional_attention      must be false or null
-    cache_implementation             neutral                 4.44 to 4.51
+    cache_implementation             ignored                 4.44 to 4.51
     """
 )
 
 OF_GEMMA3 = OF_GEMMA2 | rows(
     """
-    rope_theta                       taken = 1000000.0       positions.base
-    rope_local_base_freq             taken = 10000.0         attention.window.base
+    rope_theta                       used = 1000000.0       positions.base
+    rope_local_base_freq             used = 10000.0         attention.window.base
     attn_logit_softcapping           must be null
-    final_logit_softcapping          taken = null            embedding.logit_softcap; null: none
-    layer_types                      taken = null            attention.window.pattern; 4.53 on
-    sliding_window_pattern           taken = 6               attention.window.pattern: every n-th is global; 4.51
-    _sliding_window_pattern          must equal sliding_window_pattern
+    final_logit_softcapping          used = null            embedding.logit_softcap; null: none
+    layer_types                      used = null            attention.window.pattern; 4.53 on
+    sliding_window_pattern           used = 6               attention.window.pattern: every n-th is global; 4.51
+    _sliding_window_pattern          must match sliding_window_pattern
     """
 )
 

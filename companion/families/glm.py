@@ -25,58 +25,58 @@ if TYPE_CHECKING:
 
 FIELDS = llama.FIELDS | rows(
     """
-    num_key_value_heads              taken = 2               attention.kv_heads
-    head_dim                         taken = 128             attention.d_head
-    attention_bias                   taken = true            attention.bias, of queries, keys and values
+    num_key_value_heads              used = 2               attention.kv_heads
+    head_dim                         used = 128             attention.d_head
+    attention_bias                   used = true            attention.bias, of queries, keys and values
     mlp_bias                         must be false
-    partial_rotary_factor            taken = 0.5             positions.partial_rotary_factor
-    rms_norm_eps                     taken = 1.5625e-07      norm.eps
+    partial_rotary_factor            used = 0.5             positions.partial_rotary_factor
+    rms_norm_eps                     used = 1.5625e-07      norm.eps
     """
 )
 
 OF_LITE = deepseek.OF_V3 | rows(
     """
-    num_key_value_heads              must equal num_attention_heads
-    q_lora_rank                      taken = 768             attention.latent.q_lora_rank; null: none
-    qk_nope_head_dim                 taken = 192             attention.d_head
-    v_head_dim                       taken = 256             attention.d_v
+    num_key_value_heads              must match num_attention_heads
+    q_lora_rank                      used = 768             attention.latent.q_lora_rank; null: none
+    qk_nope_head_dim                 used = 192             attention.d_head
+    v_head_dim                       used = 256             attention.d_v
     partial_rotary_factor            must be 1.0 or null
-    rms_norm_eps                     taken = 1e-05           norm.eps; that of latents is 1e-06
-    moe_intermediate_size            taken = 1536            feed_forward.d_ff, of an expert
-    intermediate_size                taken = 10240           moe.plain_d_ff
-    first_k_dense_replace            taken = 1               moe.pattern: as many layers without experts come first
-    mlp_layer_types                  taken = null            moe.pattern; 5.0 on
-    n_routed_experts                 taken = 64              moe.experts
-    num_local_experts                must equal n_routed_experts
-    num_experts_per_tok              taken = 4               moe.top_k
-    n_group                          taken = 1               moe.groups
-    topk_group                       taken = 1               moe.top_groups
-    routed_scaling_factor            taken = 1.8             moe.scale
+    rms_norm_eps                     used = 1e-05           norm.eps; that of latents is 1e-06
+    moe_intermediate_size            used = 1536            feed_forward.d_ff, of an expert
+    intermediate_size                used = 10240           moe.plain_d_ff
+    first_k_dense_replace            used = 1               moe.pattern: as many layers without experts come first
+    mlp_layer_types                  used = null            moe.pattern; 5.0 on
+    n_routed_experts                 used = 64              moe.experts
+    num_local_experts                must match n_routed_experts
+    num_experts_per_tok              used = 4               moe.top_k
+    n_group                          used = 1               moe.groups
+    topk_group                       used = 1               moe.top_groups
+    routed_scaling_factor            used = 1.8             moe.scale
     """
 )
 
 OF_MOE = llama.FIELDS | rows(
     """
-    num_key_value_heads              taken = 8               attention.kv_heads
-    attention_bias                   taken = false           attention.bias, of queries, keys and values
+    num_key_value_heads              used = 8               attention.kv_heads
+    attention_bias                   used = false           attention.bias, of queries, keys and values
     mlp_bias                         must be false
-    use_qk_norm                      taken = false           attention.qk_norm
-    partial_rotary_factor            taken = 0.5             positions.partial_rotary_factor
-    rms_norm_eps                     taken = 1e-05           norm.eps
-    moe_intermediate_size            taken = 1408            feed_forward.d_ff, of an expert
-    intermediate_size                taken = 10944           moe.plain_d_ff
-    first_k_dense_replace            taken = 1               moe.pattern: as many layers without experts come first
-    n_routed_experts                 taken = 128             moe.experts
-    num_local_experts                must equal n_routed_experts
-    num_experts_per_tok              taken = 8               moe.top_k
-    n_shared_experts                 taken = 1               moe.shared
-    n_group                          taken = 1               moe.groups
-    topk_group                       taken = 1               moe.top_groups
-    norm_topk_prob                   taken = true            moe.gating
-    routed_scaling_factor            taken = 1.0             moe.scale
-    num_nextn_predict_layers         neutral                 by hand; layers that predict further tokens are not read
-    num_mtp_layers                   neutral                 5.24 on; the same
-    output_router_logits             neutral                 5.24 on
+    use_qk_norm                      used = false           attention.qk_norm
+    partial_rotary_factor            used = 0.5             positions.partial_rotary_factor
+    rms_norm_eps                     used = 1e-05           norm.eps
+    moe_intermediate_size            used = 1408            feed_forward.d_ff, of an expert
+    intermediate_size                used = 10944           moe.plain_d_ff
+    first_k_dense_replace            used = 1               moe.pattern: as many layers without experts come first
+    n_routed_experts                 used = 128             moe.experts
+    num_local_experts                must match n_routed_experts
+    num_experts_per_tok              used = 8               moe.top_k
+    n_shared_experts                 used = 1               moe.shared
+    n_group                          used = 1               moe.groups
+    topk_group                       used = 1               moe.top_groups
+    norm_topk_prob                   used = true            moe.gating
+    routed_scaling_factor            used = 1.0             moe.scale
+    num_nextn_predict_layers         ignored                 by hand; layers that predict further tokens are not read
+    num_mtp_layers                   ignored                 5.24 on; the same
+    output_router_logits             ignored                 5.24 on
     """
 )
 

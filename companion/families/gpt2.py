@@ -25,30 +25,30 @@ if TYPE_CHECKING:
 
 FIELDS = rows(
     """
-    vocab_size                       taken                   vocab
-    n_embd                           taken                   d_model
-    n_layer                          taken                   layers
-    n_head                           taken                   attention.heads
-    n_positions                      taken                   context
-    n_ctx                            must equal n_positions
+    vocab_size                       used                    vocab
+    n_embd                           used                    d_model
+    n_layer                          used                    layers
+    n_head                           used                    attention.heads
+    n_positions                      used                    context
+    n_ctx                            must match n_positions
     n_special                        must be null or 0
-    predict_special_tokens           neutral                 2.2; there are no such tokens
-    n_inner                          taken = null            feed_forward.d_ff; null: 4 d_model
-    activation_function              taken = "gelu_new"      feed_forward.activation
-    layer_norm_epsilon               taken = 1e-05           norm.eps
-    resid_pdrop                      taken = 0.1             dropout
-    embd_pdrop                       must equal resid_pdrop = 0.1
-    attn_pdrop                       must equal resid_pdrop = 0.1
-    tie_word_embeddings              taken = true            embedding.tied
+    predict_special_tokens           ignored                 2.2; there are no such tokens
+    n_inner                          used = null            feed_forward.d_ff; null: 4 d_model
+    activation_function              used = "gelu_new"      feed_forward.activation
+    layer_norm_epsilon               used = 1e-05           norm.eps
+    resid_pdrop                      used = 0.1             dropout
+    embd_pdrop                       must match resid_pdrop = 0.1
+    attn_pdrop                       must match resid_pdrop = 0.1
+    tie_word_embeddings              used = true            embedding.tied
     scale_attn_weights               must be true
     scale_attn_by_inverse_layer_idx  must be false
     reorder_and_upcast_attn          must be false
-    is_decoder                       neutral                 2.2 to 4.57; it always is one
-    summary_type                     neutral                 2.2 on; of a head that is not read
-    summary_use_proj                 neutral                 2.2 on
-    summary_activation               neutral                 2.2 on
-    summary_proj_to_labels           neutral                 2.2 on
-    summary_first_dropout            neutral                 2.2 on
+    is_decoder                       ignored                 2.2 to 4.57; it always is one
+    summary_type                     ignored                 2.2 on; of a head that is not read
+    summary_use_proj                 ignored                 2.2 on
+    summary_activation               ignored                 2.2 on
+    summary_proj_to_labels           ignored                 2.2 on
+    summary_first_dropout            ignored                 2.2 on
     """
 )
 

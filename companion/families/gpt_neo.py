@@ -32,23 +32,23 @@ if TYPE_CHECKING:
 
 FIELDS = rows(
     """
-    vocab_size                       taken                   vocab
-    hidden_size                      taken                   d_model
-    num_layers                       taken                   layers
-    num_heads                        taken                   attention.heads
-    attention_types                  taken = null            which layers are local; null: every second of 24
-    attention_layers                 taken = null            the same, layer by layer; null: as attention_types
-    window_size                      taken = 256             attention.window.width
-    intermediate_size                taken = null            feed_forward.d_ff; null: 4 d_model
-    activation_function              taken = "gelu_new"      feed_forward.activation
-    max_position_embeddings          taken                   context
-    layer_norm_epsilon               taken = 1e-05           norm.eps
-    tie_word_embeddings              taken = true            embedding.tied
-    resid_dropout                    taken = 0.0             dropout
-    summary_type                     neutral                 4.6 to 4.22; of a head that is not read
-    summary_use_proj                 neutral                 4.6 to 4.22
-    summary_activation               neutral                 4.6 to 4.22
-    summary_proj_to_labels           neutral                 4.6 to 4.22
+    vocab_size                       used                    vocab
+    hidden_size                      used                    d_model
+    num_layers                       used                    layers
+    num_heads                        used                    attention.heads
+    attention_types                  used = null            which layers are local; null: every second of 24
+    attention_layers                 used = null            the same, layer by layer; null: as attention_types
+    window_size                      used = 256             attention.window.width
+    intermediate_size                used = null            feed_forward.d_ff; null: 4 d_model
+    activation_function              used = "gelu_new"      feed_forward.activation
+    max_position_embeddings          used                    context
+    layer_norm_epsilon               used = 1e-05           norm.eps
+    tie_word_embeddings              used = true            embedding.tied
+    resid_dropout                    used = 0.0             dropout
+    summary_type                     ignored                 4.6 to 4.22; of a head that is not read
+    summary_use_proj                 ignored                 4.6 to 4.22
+    summary_activation               ignored                 4.6 to 4.22
+    summary_proj_to_labels           ignored                 4.6 to 4.22
     """
 )
 

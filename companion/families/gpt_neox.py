@@ -28,25 +28,25 @@ if TYPE_CHECKING:
 
 FIELDS = rows(
     """
-    vocab_size                       taken                   vocab
-    hidden_size                      taken                   d_model
-    num_hidden_layers                taken                   layers
-    num_attention_heads              taken                   attention.heads
-    attention_bias                   taken = true            attention.bias
-    intermediate_size                taken                   feed_forward.d_ff
-    hidden_act                       taken = "gelu"          feed_forward.activation
-    max_position_embeddings          taken                   context
-    rotary_emb_base                  taken = 10000.0         positions.base
-    rope_theta                       must equal rotary_emb_base
-    rotary_pct                       taken = 0.25            positions.partial_rotary_factor
-    partial_rotary_factor            must equal rotary_pct
-    rope_scaling                     taken = null            positions.scaling; up to 4.57
-    rope_parameters                  taken = null            positions; 5.0 on
-    use_parallel_residual            taken = true            norm.placement
-    layer_norm_eps                   taken = 1e-05           norm.eps
-    tie_word_embeddings              taken = false           embedding.tied
-    hidden_dropout                   taken = 0.0             dropout
-    is_decoder                       neutral                 5.0 on; it always is one
+    vocab_size                       used                    vocab
+    hidden_size                      used                    d_model
+    num_hidden_layers                used                    layers
+    num_attention_heads              used                    attention.heads
+    attention_bias                   used = true            attention.bias
+    intermediate_size                used                    feed_forward.d_ff
+    hidden_act                       used = "gelu"          feed_forward.activation
+    max_position_embeddings          used                    context
+    rotary_emb_base                  used = 10000.0         positions.base
+    rope_theta                       must match rotary_emb_base
+    rotary_pct                       used = 0.25            positions.partial_rotary_factor
+    partial_rotary_factor            must match rotary_pct
+    rope_scaling                     used = null            positions.scaling; up to 4.57
+    rope_parameters                  used = null            positions; 5.0 on
+    use_parallel_residual            used = true            norm.placement
+    layer_norm_eps                   used = 1e-05           norm.eps
+    tie_word_embeddings              used = false           embedding.tied
+    hidden_dropout                   used = 0.0             dropout
+    is_decoder                       ignored                 5.0 on; it always is one
     """
 )
 

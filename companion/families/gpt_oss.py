@@ -23,24 +23,24 @@ if TYPE_CHECKING:
 
 FIELDS = llama.FIELDS | rows(
     """
-    num_key_value_heads              taken = 8               attention.kv_heads
-    head_dim                         taken = 64              attention.d_head
-    attention_bias                   taken = true            attention.bias
+    num_key_value_heads              used = 8               attention.kv_heads
+    head_dim                         used = 64              attention.d_head
+    attention_bias                   used = true            attention.bias
     mlp_bias                         must be true
-    hidden_act                       taken = "silu"          feed_forward.activation, of the clamped gate
+    hidden_act                       used = "silu"          feed_forward.activation, of the clamped gate
     swiglu_alpha                     must be 1.702
     swiglu_limit                     must be 7.0
-    num_local_experts                taken = 128             moe.experts
-    num_experts_per_tok              taken = 4               moe.top_k
-    experts_per_token                must equal num_experts_per_tok
-    rope_theta                       taken = 150000.0        positions.base
-    initial_context_length           neutral                 by hand; the scaling says it
-    rms_norm_eps                     taken = 1e-05           norm.eps
-    sliding_window                   taken = 128             attention.window.width
-    layer_types                      taken = null            attention.window.pattern; null: every second
-    router_aux_loss_coef             neutral                 4.55 on; of a loss in training
-    output_router_logits             neutral                 4.55 on
-    quantization_config              taken = null            MXFP4, which is dequantized
+    num_local_experts                used = 128             moe.experts
+    num_experts_per_tok              used = 4               moe.top_k
+    experts_per_token                must match num_experts_per_tok
+    rope_theta                       used = 150000.0        positions.base
+    initial_context_length           ignored                 by hand; the scaling says it
+    rms_norm_eps                     used = 1e-05           norm.eps
+    sliding_window                   used = 128             attention.window.width
+    layer_types                      used = null            attention.window.pattern; null: every second
+    router_aux_loss_coef             ignored                 4.55 on; of a loss in training
+    output_router_logits             ignored                 4.55 on
+    quantization_config              used = null            MXFP4, which is dequantized
     """
 )
 _OWN: dict[str, Any] = {

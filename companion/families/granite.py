@@ -20,36 +20,36 @@ if TYPE_CHECKING:
 
 FIELDS = llama.FIELDS | rows(
     """
-    embedding_multiplier             taken = 1.0             embedding.multiplier
-    attention_multiplier             taken = 1.0             attention.score_width: one over its square
-    residual_multiplier              taken = 1.0             residual
-    logits_scaling                   taken = 1.0             embedding.logit_divisor
+    embedding_multiplier             used = 1.0             embedding.multiplier
+    attention_multiplier             used = 1.0             attention.score_width: one over its square
+    residual_multiplier              used = 1.0             residual
+    logits_scaling                   used = 1.0             embedding.logit_divisor
     """
 )
 
 OF_HYBRIDS = FIELDS | rows(
     """
     mlp_bias                         must be false
-    layer_types                      taken = null            refused unless attention is in every layer
-    num_local_experts                taken = 8               refused unless 0
-    shared_intermediate_size         taken = 1024            feed_forward.d_ff
-    intermediate_size                neutral                 4.51 on; of missing experts
-    position_embedding_type          taken = null            positions.kind: "rope", or none
+    layer_types                      used = null            refused unless attention is in every layer
+    num_local_experts                used = 8               refused unless 0
+    shared_intermediate_size         used = 1024            feed_forward.d_ff
+    intermediate_size                ignored                 4.51 on; of missing experts
+    position_embedding_type          used = null            positions.kind: "rope", or none
     normalization_function           must be "rmsnorm"
-    init_method                      neutral                 by hand; of a training
-    num_experts_per_tok              neutral                 4.51 on; of missing experts
-    router_aux_loss_coef             neutral                 4.51 on; the same
-    output_router_logits             neutral                 4.51 on; the same
-    mamba_n_heads                    neutral                 4.51 on; of missing layers, as are all that follow
-    mamba_n_groups                   neutral                 4.51 on
-    mamba_d_state                    neutral                 4.51 on
-    mamba_d_head                     neutral                 4.51 on
-    mamba_d_conv                     neutral                 4.51 on
-    mamba_expand                     neutral                 4.51 on
-    mamba_chunk_size                 neutral                 4.51 on
-    mamba_conv_bias                  neutral                 4.51 on
-    mamba_proj_bias                  neutral                 4.51 on
-    time_step_limit                  neutral                 5.0 on
+    init_method                      ignored                 by hand; of a training
+    num_experts_per_tok              ignored                 4.51 on; of missing experts
+    router_aux_loss_coef             ignored                 4.51 on; the same
+    output_router_logits             ignored                 4.51 on; the same
+    mamba_n_heads                    ignored                 4.51 on; of missing layers, as are all that follow
+    mamba_n_groups                   ignored                 4.51 on
+    mamba_d_state                    ignored                 4.51 on
+    mamba_d_head                     ignored                 4.51 on
+    mamba_d_conv                     ignored                 4.51 on
+    mamba_expand                     ignored                 4.51 on
+    mamba_chunk_size                 ignored                 4.51 on
+    mamba_conv_bias                  ignored                 4.51 on
+    mamba_proj_bias                  ignored                 4.51 on
+    time_step_limit                  ignored                 5.0 on
     """
 )
 

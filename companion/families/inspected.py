@@ -68,7 +68,7 @@ def inspect(folder: str | Path) -> Inspection:
     folder = Path(folder)
     family = family_of(folder)
     if family is None:
-        found = Inspection(family, [Became(name, value, "taken") for name, value in read_config(folder).items()])
+        found = Inspection(family, [Became(name, value, "used") for name, value in read_config(folder).items()])
     else:
         said = Fields(folder, family.kind, family.table)
         found = Inspection(family, said.became(), said.usual())
@@ -94,7 +94,7 @@ def read_card(card: Mapping[str, Any], named: str | Path = CONFIG) -> Inspection
     """
     family = family_in(card, Path(named))
     if family is None:
-        found = Inspection(family, [Became(name, value, "taken") for name, value in card.items()])
+        found = Inspection(family, [Became(name, value, "used") for name, value in card.items()])
         try:
             found.config = ModelConfig.from_json(json.dumps(card))
         except ValueError as error:

@@ -35,45 +35,45 @@ if TYPE_CHECKING:
 
 FIELDS = llama.FIELDS | rows(
     """
-    num_key_value_heads              must equal num_attention_heads
-    head_dim                         neutral                 of no layer, and not the same in all files
-    qk_head_dim                      neutral                 5.20 on; the sum of the next two
-    qk_nope_head_dim                 taken = 128             attention.d_head
-    qk_rope_head_dim                 taken = 64              attention.latent.d_rope, which is not rotated
-    v_head_dim                       taken = 128             attention.d_v
-    kv_lora_rank                     taken = 512             attention.latent.kv_lora_rank
-    q_lora_rank                      taken = null            attention.latent.q_lora_rank; null: none
+    num_key_value_heads              must match num_attention_heads
+    head_dim                         ignored                 of no layer, and not the same in all files
+    qk_head_dim                      ignored                 5.20 on; the sum of the next two
+    qk_nope_head_dim                 used = 128             attention.d_head
+    qk_rope_head_dim                 used = 64              attention.latent.d_rope, which is not rotated
+    v_head_dim                       used = 128             attention.d_v
+    kv_lora_rank                     used = 512             attention.latent.kv_lora_rank
+    q_lora_rank                      used = null            attention.latent.q_lora_rank; null: none
     mla_use_nope                     must be true            by hand
     tie_word_embeddings              must be false           some released code ignores it
     attention_bias                   must be false
     mlp_bias                         must be false
-    rms_norm_eps                     taken = 1e-05           norm.eps; that of latents is 1e-06
-    model_max_length                 taken = 1048576         context
-    max_position_embeddings          neutral                 5.20 on; the same
-    linear_attn_config               taken = null            attention.linear: its sizes, and which layers it is
-    linear_num_heads                 taken = 32              attention.linear.heads; 5.20 on
-    linear_head_dim                  taken = 128             attention.linear.d_head, d_v and rank; 5.20 on
-    linear_conv_kernel_dim           taken = 4               attention.linear.convolution; 5.20 on
-    layer_types                      taken = null            attention.linear.pattern; 5.20 on
-    mlp_layer_types                  taken = null            moe.pattern; 5.20 on
-    moe_intermediate_size            taken = 1024            feed_forward.d_ff, of an expert
-    intermediate_size                taken = 9216            moe.plain_d_ff
-    first_k_dense_replace            taken = 1               moe.pattern: as many layers without experts come first
+    rms_norm_eps                     used = 1e-05           norm.eps; that of latents is 1e-06
+    model_max_length                 used = 1048576         context
+    max_position_embeddings          ignored                 5.20 on; the same
+    linear_attn_config               used = null            attention.linear: its sizes, and which layers it is
+    linear_num_heads                 used = 32              attention.linear.heads; 5.20 on
+    linear_head_dim                  used = 128             attention.linear.d_head, d_v and rank; 5.20 on
+    linear_conv_kernel_dim           used = 4               attention.linear.convolution; 5.20 on
+    layer_types                      used = null            attention.linear.pattern; 5.20 on
+    mlp_layer_types                  used = null            moe.pattern; 5.20 on
+    moe_intermediate_size            used = 1024            feed_forward.d_ff, of an expert
+    intermediate_size                used = 9216            moe.plain_d_ff
+    first_k_dense_replace            used = 1               moe.pattern: as many layers without experts come first
     moe_layer_freq                   must be 1
-    num_experts                      taken = 256             moe.experts
-    num_experts_per_token            taken = 8               moe.top_k
-    num_shared_experts               taken = 1               moe.shared
-    num_expert_group                 taken = 1               moe.groups
-    topk_group                       taken = 1               moe.top_groups
-    use_grouped_topk                 neutral                 by hand; the two fields above say it
-    moe_renormalize                  taken = true            moe.gating
+    num_experts                      used = 256             moe.experts
+    num_experts_per_token            used = 8               moe.top_k
+    num_shared_experts               used = 1               moe.shared
+    num_expert_group                 used = 1               moe.groups
+    topk_group                       used = 1               moe.top_groups
+    use_grouped_topk                 ignored                 by hand; the two fields above say it
+    moe_renormalize                  used = true            moe.gating
     moe_router_activation_func       must be "sigmoid"
-    routed_scaling_factor            taken = 2.446           moe.scale
-    num_nextn_predict_layers         neutral                 by hand; layers that predict further tokens are not read
-    rope_theta                       neutral                 by hand; no rotary positions
+    routed_scaling_factor            used = 2.446           moe.scale
+    num_nextn_predict_layers         ignored                 by hand; layers that predict further tokens are not read
+    rope_theta                       ignored                 by hand; no rotary positions
     rope_scaling                     must be null
-    rope_parameters                  neutral                 5.0 on; no rotary positions
-    output_router_logits             neutral                 5.20 on
+    rope_parameters                  ignored                 5.0 on; no rotary positions
+    output_router_logits             ignored                 5.20 on
     """
 )
 

@@ -34,27 +34,27 @@ if TYPE_CHECKING:
 
 FIELDS = rows(
     """
-    vocab_size                       taken                   vocab
-    hidden_size                      taken                   d_model
-    num_hidden_layers                taken                   layers
-    num_attention_heads              taken                   attention.heads
-    num_key_value_heads              taken = null            attention.kv_heads; null: as many as heads
-    head_dim                         taken = null            attention.d_head; null: d_model / heads
-    attention_bias                   taken = false           attention.bias
-    intermediate_size                taken                   feed_forward.d_ff
-    mlp_bias                         taken = false           feed_forward.bias
-    hidden_act                       taken = "silu"          feed_forward.activation, of the gate
-    max_position_embeddings          taken                   context
-    rope_theta                       taken = 10000.0         positions.base
-    rope_scaling                     taken = null            positions.scaling; up to 4.57
-    rope_parameters                  taken = null            positions; 5.0 on
+    vocab_size                       used                    vocab
+    hidden_size                      used                    d_model
+    num_hidden_layers                used                    layers
+    num_attention_heads              used                    attention.heads
+    num_key_value_heads              used = null            attention.kv_heads; null: as many as heads
+    head_dim                         used = null            attention.d_head; null: d_model / heads
+    attention_bias                   used = false           attention.bias
+    intermediate_size                used                    feed_forward.d_ff
+    mlp_bias                         used = false           feed_forward.bias
+    hidden_act                       used = "silu"          feed_forward.activation, of the gate
+    max_position_embeddings          used                    context
+    rope_theta                       used = 10000.0         positions.base
+    rope_scaling                     used = null            positions.scaling; up to 4.57
+    rope_parameters                  used = null            positions; 5.0 on
     partial_rotary_factor            must be 1.0 or null
-    rms_norm_eps                     taken = 1e-06           norm.eps
-    tie_word_embeddings              taken = false           embedding.tied
+    rms_norm_eps                     used = 1e-06           norm.eps
+    tie_word_embeddings              used = false           embedding.tied
     pretraining_tp                   must be 1
-    is_decoder                       neutral                 2.2 to 4.57; it always is one
-    is_llama_config                  neutral                 by hand
-    unsloth_fixed                    neutral                 by hand
+    is_decoder                       ignored                 2.2 to 4.57; it always is one
+    is_llama_config                  ignored                 by hand
+    unsloth_fixed                    ignored                 by hand
     rope_interleaved                 must be false
     """
 )
@@ -87,7 +87,7 @@ def configuration(
     """
     order, local = positions(fields, turning, local_base)
     named = fields.table.get("hidden_activation")
-    gate = "hidden_act" if named is None or named.kind != "taken" else "hidden_activation"
+    gate = "hidden_act" if named is None or named.kind != "used" else "hidden_activation"
     activation: Any = GATED.get(fields.activation(gate))
     eps = "rms_norm_eps" if "rms_norm_eps" in fields.table else "layer_norm_eps"
     if activation is None:
@@ -107,7 +107,7 @@ def configuration(
             window=window(fields, types, fields.take("sliding_window"), local) if types else None,
         ),
         feed_forward=FeedForwardConfig(
-            fields.take(next(name for name in _WIDTHS if name in fields.table and fields.table[name].kind == "taken")),
+            fields.take(next(name for name in _WIDTHS if name in fields.table and fields.table[name].kind == "used")),
             activation,
             bias=said(fields, "mlp_bias"),
         ),
@@ -120,7 +120,7 @@ def configuration(
 def said(fields: Fields, name: str) -> Any:
     """Return a field's value, or the only allowed value if this family does not use the field."""
     policy = fields.table[name]
-    return fields.take(name) if policy.kind == "taken" else policy.values[0]
+    return fields.take(name) if policy.kind == "used" else policy.values[0]
 
 
 def layers_of(fields: Fields) -> int:

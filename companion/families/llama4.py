@@ -35,29 +35,29 @@ if TYPE_CHECKING:
 
 FIELDS = llama.FIELDS | rows(
     """
-    num_key_value_heads              taken = 8               attention.kv_heads
-    head_dim                         taken = 128             attention.d_head
+    num_key_value_heads              used = 8               attention.kv_heads
+    head_dim                         used = 128             attention.d_head
     mlp_bias                         must be false
-    rope_theta                       taken = 500000.0        positions.base
-    rms_norm_eps                     taken = 1e-05           norm.eps
-    intermediate_size                taken = 8192            feed_forward.d_ff, of an expert
-    intermediate_size_mlp            taken = 16384           moe.plain_d_ff
-    num_local_experts                taken = 16              moe.experts
-    num_experts_per_tok              taken = 1               moe.top_k
-    interleave_moe_layer_step        taken = 1               moe.pattern: every n-th layer has experts
-    moe_layers                       taken = null            moe.pattern: the layers that have some
-    no_rope_layers                   taken = null            positions.pattern: 1 rotates, 0 does not
-    no_rope_layer_interval           taken = 4               positions.pattern: every n-th does not
-    use_qk_norm                      taken = true            attention.qk_norm
-    attention_chunk_size             taken = 8192            must not be shorter than max_position_embeddings
-    layer_types                      neutral                 4.54 on; which layers see chunks
-    attn_temperature_tuning          taken = true            must not begin within max_position_embeddings
-    floor_scale                      taken = 8192            the tokens after which it begins
-    attn_scale                       neutral                 4.51 on; of scores that are sharpened
+    rope_theta                       used = 500000.0        positions.base
+    rms_norm_eps                     used = 1e-05           norm.eps
+    intermediate_size                used = 8192            feed_forward.d_ff, of an expert
+    intermediate_size_mlp            used = 16384           moe.plain_d_ff
+    num_local_experts                used = 16              moe.experts
+    num_experts_per_tok              used = 1               moe.top_k
+    interleave_moe_layer_step        used = 1               moe.pattern: every n-th layer has experts
+    moe_layers                       used = null            moe.pattern: the layers that have some
+    no_rope_layers                   used = null            positions.pattern: 1 rotates, 0 does not
+    no_rope_layer_interval           used = 4               positions.pattern: every n-th does not
+    use_qk_norm                      used = true            attention.qk_norm
+    attention_chunk_size             used = 8192            must not be shorter than max_position_embeddings
+    layer_types                      ignored                 4.54 on; which layers see chunks
+    attn_temperature_tuning          used = true            must not begin within max_position_embeddings
+    floor_scale                      used = 8192            the tokens after which it begins
+    attn_scale                       ignored                 4.51 on; of scores that are sharpened
     router_jitter_noise              must be 0.0
-    router_aux_loss_coef             neutral                 4.51 on; of a loss in training
-    output_router_logits             neutral                 4.51 on
-    for_llm_compressor               neutral                 4.51 to 4.57
+    router_aux_loss_coef             ignored                 4.51 on; of a loss in training
+    output_router_logits             ignored                 4.51 on
+    for_llm_compressor               ignored                 4.51 to 4.57
     """
 )
 

@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 FIELDS = rows(
     """
     is_encoder_decoder               must be true
-    vocab_size                       taken                   vocab
-    decoder_vocab_size               must equal vocab_size
-    d_model                          taken                   d_model
-    encoder_layers                   taken                   layers
-    decoder_layers                   must equal encoder_layers
-    num_hidden_layers                must equal encoder_layers
-    encoder_attention_heads          taken                   attention.heads
-    decoder_attention_heads          must equal encoder_attention_heads
-    encoder_ffn_dim                  taken                   feed_forward.d_ff
-    decoder_ffn_dim                  must equal encoder_ffn_dim
-    max_position_embeddings          taken                   context
-    activation_function              taken = "gelu"          feed_forward.activation
-    scale_embedding                  taken = false           embedding.scaled
-    dropout                          taken = 0.1             dropout
+    vocab_size                       used                    vocab
+    decoder_vocab_size               must match vocab_size
+    d_model                          used                    d_model
+    encoder_layers                   used                    layers
+    decoder_layers                   must match encoder_layers
+    num_hidden_layers                must match encoder_layers
+    encoder_attention_heads          used                    attention.heads
+    decoder_attention_heads          must match encoder_attention_heads
+    encoder_ffn_dim                  used                    feed_forward.d_ff
+    decoder_ffn_dim                  must match encoder_ffn_dim
+    max_position_embeddings          used                    context
+    activation_function              used = "gelu"          feed_forward.activation
+    scale_embedding                  used = false           embedding.scaled
+    dropout                          used = 0.1             dropout
     normalize_before                 must be false
     normalize_embedding              must be false
     add_final_layer_norm             must be false
@@ -53,9 +53,9 @@ FIELDS = rows(
     is_decoder                       must be false
     decoder_start_token_id           writing
     force_bos_token_to_be_generated  must be false
-    extra_pos_embeddings             neutral                 3.0 to 4.0; rows of a table that sinusoids replaced
-    classif_dropout                  neutral                 2.9 to 3.0
-    init_std                         neutral                 2.9 on
+    extra_pos_embeddings             ignored                 3.0 to 4.0; rows of a table that sinusoids replaced
+    classif_dropout                  ignored                 2.9 to 3.0
+    init_std                         ignored                 2.9 on
     """
 )
 

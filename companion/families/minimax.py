@@ -24,31 +24,31 @@ if TYPE_CHECKING:
 
 FIELDS = llama.FIELDS | rows(
     """
-    num_key_value_heads              taken = 8               attention.kv_heads
-    head_dim                         taken = 128             attention.d_head
+    num_key_value_heads              used = 8               attention.kv_heads
+    head_dim                         used = 128             attention.d_head
     attention_bias                   must be false
     mlp_bias                         must be false
     use_qk_norm                      must be true
     qk_norm_type                     must be "per_layer"
-    intermediate_size                taken = 1536            feed_forward.d_ff, of an expert
-    num_local_experts                taken = 256             moe.experts
-    num_experts                      must equal num_local_experts
-    num_experts_per_tok              taken = 8               moe.top_k
+    intermediate_size                used = 1536            feed_forward.d_ff, of an expert
+    num_local_experts                used = 256             moe.experts
+    num_experts                      must match num_local_experts
+    num_experts_per_tok              used = 8               moe.top_k
     scoring_func                     must be "sigmoid"
     use_routing_bias                 must be true
     shared_intermediate_size         must be 0               shared experts are not read
     router_jitter_noise              must be 0.0
-    rope_theta                       taken = 5000000.0       positions.base
-    rotary_dim                       taken = null            elements of each head that are rotated; null: next row
-    partial_rotary_factor            taken = 1.0             positions.partial_rotary_factor
+    rope_theta                       used = 5000000.0       positions.base
+    rotary_dim                       used = null            elements of each head that are rotated; null: next row
+    partial_rotary_factor            used = 1.0             positions.partial_rotary_factor
     sliding_window                   must be null
-    attn_type_list                   taken = null            by layer, 1 for attention to all tokens
-    router_aux_loss_coef             neutral                 by hand; of a loss in training
-    output_router_logits             neutral                 5.0 on
-    use_mtp                          neutral                 by hand; layers that predict further tokens are not read
-    num_mtp_modules                  neutral                 by hand; the same
-    mtp_transformer_layers           neutral                 by hand; the same
-    auto_map                         neutral                 by hand; the code that it names computes the same
+    attn_type_list                   used = null            by layer, 1 for attention to all tokens
+    router_aux_loss_coef             ignored                 by hand; of a loss in training
+    output_router_logits             ignored                 5.0 on
+    use_mtp                          ignored                 by hand; layers that predict further tokens are not read
+    num_mtp_modules                  ignored                 by hand; the same
+    mtp_transformer_layers           ignored                 by hand; the same
+    auto_map                         ignored                 by hand; the code that it names computes the same
     quantization_config              must be null            8-bit weights are not supported: use a release in bf16
     """
 )

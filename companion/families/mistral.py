@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 FIELDS = llama.FIELDS | rows(
     """
-    num_key_value_heads              taken = 8               attention.kv_heads
-    sliding_window                   taken = 4096            attention.window.width; null: none
-    layer_types                      taken = null            attention.window.pattern
+    num_key_value_heads              used = 8               attention.kv_heads
+    sliding_window                   used = 4096            attention.window.width; null: none
+    layer_types                      used = null            attention.window.pattern
     attention_bias                   must be false
     mlp_bias                         must be false
     """
@@ -31,14 +31,14 @@ FIELDS = llama.FIELDS | rows(
 
 OF_MIXTRAL = FIELDS | rows(
     """
-    rope_theta                       taken = 1000000.0       positions.base
-    rms_norm_eps                     taken = 1e-05           norm.eps
-    sliding_window                   taken = null            attention.window.width; null: none
-    num_local_experts                taken = 8               moe.experts
-    num_experts_per_tok              taken = 2               moe.top_k
+    rope_theta                       used = 1000000.0       positions.base
+    rms_norm_eps                     used = 1e-05           norm.eps
+    sliding_window                   used = null            attention.window.width; null: none
+    num_local_experts                used = 8               moe.experts
+    num_experts_per_tok              used = 2               moe.top_k
     router_jitter_noise              must be 0.0
-    router_aux_loss_coef             neutral                 4.36 on; of a loss in training
-    output_router_logits             neutral                 4.36 on
+    router_aux_loss_coef             ignored                 4.36 on; of a loss in training
+    output_router_logits             ignored                 4.36 on
     """
 )
 

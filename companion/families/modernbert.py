@@ -31,39 +31,39 @@ if TYPE_CHECKING:
 
 FIELDS = rows(
     """
-    vocab_size                       taken                   vocab
-    hidden_size                      taken                   d_model
-    num_hidden_layers                taken                   layers
-    num_attention_heads              taken                   attention.heads
-    attention_bias                   taken = false           attention.bias
-    intermediate_size                taken                   feed_forward.d_ff
-    hidden_activation                taken = "gelu"          feed_forward.activation, of the gate
-    classifier_activation            must equal hidden_activation = "gelu"
-    mlp_bias                         taken = false           feed_forward.bias
-    classifier_bias                  taken = false           embedding.dense_bias
+    vocab_size                       used                    vocab
+    hidden_size                      used                    d_model
+    num_hidden_layers                used                    layers
+    num_attention_heads              used                    attention.heads
+    attention_bias                   used = false           attention.bias
+    intermediate_size                used                    feed_forward.d_ff
+    hidden_activation                used = "gelu"          feed_forward.activation, of the gate
+    classifier_activation            must match hidden_activation = "gelu"
+    mlp_bias                         used = false           feed_forward.bias
+    classifier_bias                  used = false           embedding.dense_bias
     decoder_bias                     must be true
-    max_position_embeddings          taken                   context
-    global_rope_theta                taken = 160000.0        positions.base
-    local_rope_theta                 taken = 10000.0         attention.window.base
-    rope_scaling                     taken = null            positions.scaling; up to 4.57
-    rope_parameters                  taken = null            positions; 5.0 on
-    local_attention                  taken = 128             attention.window.width
-    layer_types                      taken = null            attention.window.pattern; 5.0 on
-    global_attn_every_n_layers       taken = 3               attention.window.pattern: the first of every n is global
-    norm_eps                         taken = 1e-05           norm.eps
-    layer_norm_eps                   must equal norm_eps
-    norm_bias                        taken = false           norm.bias
+    max_position_embeddings          used                    context
+    global_rope_theta                used = 160000.0        positions.base
+    local_rope_theta                 used = 10000.0         attention.window.base
+    rope_scaling                     used = null            positions.scaling; up to 4.57
+    rope_parameters                  used = null            positions; 5.0 on
+    local_attention                  used = 128             attention.window.width
+    layer_types                      used = null            attention.window.pattern; 5.0 on
+    global_attn_every_n_layers       used = 3               attention.window.pattern: the first of every n is global
+    norm_eps                         used = 1e-05           norm.eps
+    layer_norm_eps                   must match norm_eps
+    norm_bias                        used = false           norm.bias
     tie_word_embeddings              must be true
-    embedding_dropout                taken = 0.0             dropout
-    position_embedding_type          neutral                 by hand; positions are rotary in any case
-    cls_token_id                     neutral                 4.48 on
-    classifier_pooling               neutral                 4.48 on; of a head that is not read
-    deterministic_flash_attn         neutral                 4.48 on
-    initializer_cutoff_factor        neutral                 4.48 on
-    reference_compile                neutral                 4.48 on
-    repad_logits_with_grad           neutral                 4.48 on
-    sparse_prediction                neutral                 4.48 on; of a loss in training
-    sparse_pred_ignore_index         neutral                 4.48 on; the same
+    embedding_dropout                used = 0.0             dropout
+    position_embedding_type          ignored                 by hand; positions are rotary in any case
+    cls_token_id                     ignored                 4.48 on
+    classifier_pooling               ignored                 4.48 on; of a head that is not read
+    deterministic_flash_attn         ignored                 4.48 on
+    initializer_cutoff_factor        ignored                 4.48 on
+    reference_compile                ignored                 4.48 on
+    repad_logits_with_grad           ignored                 4.48 on
+    sparse_prediction                ignored                 4.48 on; of a loss in training
+    sparse_pred_ignore_index         ignored                 4.48 on; the same
     """
 )
 

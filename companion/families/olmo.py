@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 FIELDS = llama.FIELDS | rows(
     """
-    rms_norm_eps                     taken = 1e-05           norm.eps
+    rms_norm_eps                     used = 1e-05           norm.eps
     mlp_bias                         must be false
     """
 )
 
 OF_OLMO3 = FIELDS | rows(
     """
-    rope_theta                       taken = 500000.0        positions.base, attention.window.base
-    sliding_window                   taken = 4096            attention.window.width
-    layer_types                      taken = null            attention.window.pattern; null: every fourth is global
+    rope_theta                       used = 500000.0        positions.base, attention.window.base
+    sliding_window                   used = 4096            attention.window.width
+    layer_types                      used = null            attention.window.pattern; null: every fourth is global
     """
 )
 _OWN = {"attention": {"qk_norm": "width"}, "norm": {"placement": "after"}}

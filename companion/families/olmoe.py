@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 FIELDS = llama.FIELDS | rows(
     """
-    rms_norm_eps                     taken = 1e-05           norm.eps
+    rms_norm_eps                     used = 1e-05           norm.eps
     mlp_bias                         must be false
-    num_experts                      taken = 64              moe.experts
-    num_experts_per_tok              taken = 8               moe.top_k
-    norm_topk_prob                   taken = false           moe.gating
+    num_experts                      used = 64              moe.experts
+    num_experts_per_tok              used = 8               moe.top_k
+    norm_topk_prob                   used = false           moe.gating
     clip_qkv                         must be null            our queries, keys and values are not clamped
-    router_aux_loss_coef             neutral                 4.46 on; of a loss in training
-    output_router_logits             neutral                 4.46 on
+    router_aux_loss_coef             ignored                 4.46 on; of a loss in training
+    output_router_logits             ignored                 4.46 on
     """
 )
 

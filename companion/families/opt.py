@@ -25,22 +25,22 @@ if TYPE_CHECKING:
 
 FIELDS = rows(
     """
-    vocab_size                       taken                   vocab
-    hidden_size                      taken                   d_model
-    word_embed_proj_dim              must equal hidden_size
-    num_hidden_layers                taken                   layers
-    num_attention_heads              taken                   attention.heads
-    enable_bias                      taken = true            attention.bias
-    ffn_dim                          taken                   feed_forward.d_ff
-    activation_function              taken = "relu"          feed_forward.activation
-    max_position_embeddings          taken                   context
-    do_layer_norm_before             taken = true            norm.placement
+    vocab_size                       used                    vocab
+    hidden_size                      used                    d_model
+    word_embed_proj_dim              must match hidden_size
+    num_hidden_layers                used                    layers
+    num_attention_heads              used                    attention.heads
+    enable_bias                      used = true            attention.bias
+    ffn_dim                          used                    feed_forward.d_ff
+    activation_function              used = "relu"          feed_forward.activation
+    max_position_embeddings          used                    context
+    do_layer_norm_before             used = true            norm.placement
     _remove_final_layer_norm         must be false
     layer_norm_elementwise_affine    must be true
-    tie_word_embeddings              taken = true            embedding.tied
-    dropout                          taken = 0.1             dropout
-    init_std                         neutral                 4.18 on
-    prefix                           neutral                 4.18 to 4.57; of pipelines
+    tie_word_embeddings              used = true            embedding.tied
+    dropout                          used = 0.1             dropout
+    init_std                         ignored                 4.18 on
+    prefix                           ignored                 4.18 to 4.57; of pipelines
     """
 )
 UNUSED = 2

@@ -27,10 +27,10 @@ FIELDS = llama.FIELDS | rows(
     attention_bias                   must be false
     mlp_bias                         must be false
     lm_head_bias                     must be false
-    rms_norm_eps                     taken = 1e-05           norm.eps
-    original_max_position_embeddings taken = 4096            positions.scaling.original, where there is a scaling
-    partial_rotary_factor            taken = 1.0             positions.partial_rotary_factor
-    sliding_window                   taken = null            attention.window.width; null: none
+    rms_norm_eps                     used = 1e-05           norm.eps
+    original_max_position_embeddings used = 4096            positions.scaling.original, where there is a scaling
+    partial_rotary_factor            used = 1.0             positions.partial_rotary_factor
+    sliding_window                   used = null            attention.window.width; null: none
     full_attn_mod                    must be 1
     interpolate_factor               must be 1
     """

@@ -21,44 +21,44 @@ if TYPE_CHECKING:
 
 OF_QWEN2 = llama.FIELDS | rows(
     """
-    num_key_value_heads              taken = 32              attention.kv_heads
+    num_key_value_heads              used = 32              attention.kv_heads
     attention_bias                   must be true
     mlp_bias                         must be false
-    use_sliding_window               taken = false           attention.window
-    sliding_window                   taken = 4096            attention.window.width, where there is one
-    max_window_layers                taken = 28              attention.window.pattern: those from this one on
-    layer_types                      taken = null            attention.window.pattern; 4.53 on
+    use_sliding_window               used = false           attention.window
+    sliding_window                   used = 4096            attention.window.width, where there is one
+    max_window_layers                used = 28              attention.window.pattern: those from this one on
+    layer_types                      used = null            attention.window.pattern; 4.53 on
     use_mrope                        must be false
     """
 )
 
 OF_QWEN3 = OF_QWEN2 | rows(
     """
-    head_dim                         taken = 128             attention.d_head
-    attention_bias                   taken = false           attention.bias
+    head_dim                         used = 128             attention.d_head
+    attention_bias                   used = false           attention.bias
     """
 )
 
 OF_QWEN3_MOE = llama.FIELDS | rows(
     """
-    num_key_value_heads              taken = 4               attention.kv_heads
+    num_key_value_heads              used = 4               attention.kv_heads
     mlp_bias                         must be false
-    moe_intermediate_size            taken = 768             feed_forward.d_ff, of an expert
-    intermediate_size                taken = 6144            moe.plain_d_ff, where a layer has no experts
-    num_experts                      taken = null            moe.experts; null: 128
-    num_local_experts                taken = null            the same, as 5.0 on writes it
-    num_experts_per_tok              taken = 8               moe.top_k
-    norm_topk_prob                   taken = false           moe.gating
-    decoder_sparse_step              taken = 1               moe.pattern: every n-th layer has experts,
-    mlp_only_layers                  taken = null            but these
+    moe_intermediate_size            used = 768             feed_forward.d_ff, of an expert
+    intermediate_size                used = 6144            moe.plain_d_ff, where a layer has no experts
+    num_experts                      used = null            moe.experts; null: 128
+    num_local_experts                used = null            the same, as 5.0 on writes it
+    num_experts_per_tok              used = 8               moe.top_k
+    norm_topk_prob                   used = false           moe.gating
+    decoder_sparse_step              used = 1               moe.pattern: every n-th layer has experts,
+    mlp_only_layers                  used = null            but these
     qkv_bias                         must be null or false
     use_qk_norm                      must be null or true
     shared_expert_intermediate_size  must be null or 0
     use_sliding_window               must be false
-    sliding_window                   neutral                 4.51 on; of a window that is not used
-    max_window_layers                neutral                 4.51; the same
-    router_aux_loss_coef             neutral                 4.51 on; of a loss in training
-    output_router_logits             neutral                 4.51 on
+    sliding_window                   ignored                 4.51 on; of a window that is not used
+    max_window_layers                ignored                 4.51; the same
+    router_aux_loss_coef             ignored                 4.51 on; of a loss in training
+    output_router_logits             ignored                 4.51 on
     """
 )
 

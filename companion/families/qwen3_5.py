@@ -23,35 +23,35 @@ if TYPE_CHECKING:
 
 FIELDS = llama.FIELDS | rows(
     """
-    num_key_value_heads              taken = 4               attention.kv_heads
-    head_dim                         taken = 256             attention.d_head
+    num_key_value_heads              used = 4               attention.kv_heads
+    head_dim                         used = 256             attention.d_head
     mlp_bias                         must be false
-    partial_rotary_factor            taken = 0.25            positions.partial_rotary_factor
-    linear_num_value_heads           taken = 32              attention.linear.heads
-    linear_num_key_heads             taken = 16              attention.linear.key_heads
-    linear_key_head_dim              taken = 128             attention.linear.d_head
-    linear_value_head_dim            taken = 128             attention.linear.d_v
-    linear_conv_kernel_dim           taken = 4               attention.linear.convolution
-    full_attention_interval          taken = 4               attention.linear.pattern: every n-th has attention
-    layer_types                      taken = null            attention.linear.pattern; 5.0 on
+    partial_rotary_factor            used = 0.25            positions.partial_rotary_factor
+    linear_num_value_heads           used = 32              attention.linear.heads
+    linear_num_key_heads             used = 16              attention.linear.key_heads
+    linear_key_head_dim              used = 128             attention.linear.d_head
+    linear_value_head_dim            used = 128             attention.linear.d_v
+    linear_conv_kernel_dim           used = 4               attention.linear.convolution
+    full_attention_interval          used = 4               attention.linear.pattern: every n-th has attention
+    layer_types                      used = null            attention.linear.pattern; 5.0 on
     attn_output_gate                 must be true
     mlp_only_layers                  must be [] or null
-    mamba_ssm_dtype                  neutral                 by hand; states are in fp32 at least
-    mtp_num_hidden_layers            neutral                 by hand; layers that predict further tokens are not read
-    mtp_use_dedicated_embeddings     neutral                 by hand; the same
+    mamba_ssm_dtype                  ignored                 by hand; states are in fp32 at least
+    mtp_num_hidden_layers            ignored                 by hand; layers that predict further tokens are not read
+    mtp_use_dedicated_embeddings     ignored                 by hand; the same
     """
 )
 
 OF_MOE = FIELDS | rows(
     """
-    num_key_value_heads              taken = 2               attention.kv_heads
-    moe_intermediate_size            taken = 512             feed_forward.d_ff, of an expert
-    shared_expert_intermediate_size  taken = 512             moe.shared_d_ff
-    intermediate_size                neutral                 by hand; all layers have experts
-    num_experts                      taken = 256             moe.experts
-    num_experts_per_tok              taken = 8               moe.top_k
-    router_aux_loss_coef             neutral                 5.2 on; of a loss in training
-    output_router_logits             neutral                 5.2 on
+    num_key_value_heads              used = 2               attention.kv_heads
+    moe_intermediate_size            used = 512             feed_forward.d_ff, of an expert
+    shared_expert_intermediate_size  used = 512             moe.shared_d_ff
+    intermediate_size                ignored                 by hand; all layers have experts
+    num_experts                      used = 256             moe.experts
+    num_experts_per_tok              used = 8               moe.top_k
+    router_aux_loss_coef             ignored                 5.2 on; of a loss in training
+    output_router_logits             ignored                 5.2 on
     """
 )
 

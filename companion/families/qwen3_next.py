@@ -27,28 +27,28 @@ if TYPE_CHECKING:
 
 FIELDS = llama.FIELDS | rows(
     """
-    num_key_value_heads              taken = 2               attention.kv_heads
-    head_dim                         taken = 256             attention.d_head
+    num_key_value_heads              used = 2               attention.kv_heads
+    head_dim                         used = 256             attention.d_head
     mlp_bias                         must be false
-    partial_rotary_factor            taken = 0.25            positions.partial_rotary_factor
-    linear_num_value_heads           taken = 32              attention.linear.heads
-    linear_num_key_heads             taken = 16              attention.linear.key_heads
-    linear_key_head_dim              taken = 128             attention.linear.d_head
-    linear_value_head_dim            taken = 128             attention.linear.d_v
-    linear_conv_kernel_dim           taken = 4               attention.linear.convolution
-    full_attention_interval          taken = 4               attention.linear.pattern: every n-th has attention
-    layer_types                      taken = null            attention.linear.pattern; 5.0 on
-    moe_intermediate_size            taken = 512             feed_forward.d_ff, of an expert
-    shared_expert_intermediate_size  taken = 512             moe.shared_d_ff
-    intermediate_size                taken = 5632            moe.plain_d_ff, where a layer has no experts
-    num_experts                      taken = 512             moe.experts
-    num_experts_per_tok              taken = 10              moe.top_k
-    norm_topk_prob                   taken = true            moe.gating
-    decoder_sparse_step              taken = 1               moe.pattern: every n-th layer has experts,
-    mlp_only_layers                  taken = null            but these
+    partial_rotary_factor            used = 0.25            positions.partial_rotary_factor
+    linear_num_value_heads           used = 32              attention.linear.heads
+    linear_num_key_heads             used = 16              attention.linear.key_heads
+    linear_key_head_dim              used = 128             attention.linear.d_head
+    linear_value_head_dim            used = 128             attention.linear.d_v
+    linear_conv_kernel_dim           used = 4               attention.linear.convolution
+    full_attention_interval          used = 4               attention.linear.pattern: every n-th has attention
+    layer_types                      used = null            attention.linear.pattern; 5.0 on
+    moe_intermediate_size            used = 512             feed_forward.d_ff, of an expert
+    shared_expert_intermediate_size  used = 512             moe.shared_d_ff
+    intermediate_size                used = 5632            moe.plain_d_ff, where a layer has no experts
+    num_experts                      used = 512             moe.experts
+    num_experts_per_tok              used = 10              moe.top_k
+    norm_topk_prob                   used = true            moe.gating
+    decoder_sparse_step              used = 1               moe.pattern: every n-th layer has experts,
+    mlp_only_layers                  used = null            but these
     use_sliding_window               must be false
-    router_aux_loss_coef             neutral                 4.57 on; of a loss in training
-    output_router_logits             neutral                 4.57 on
+    router_aux_loss_coef             ignored                 4.57 on; of a loss in training
+    output_router_logits             ignored                 4.57 on
     """
 )
 

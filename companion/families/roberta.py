@@ -24,7 +24,7 @@ UNUSED = 2
 """Rows at the start of the position table that no token reads, because positions begin after the padding id, 1."""
 FIELDS = bert.FIELDS | rows(
     """
-    max_position_embeddings          taken                   context, and the two rows that no token reads
+    max_position_embeddings          used                    context, and the two rows that no token reads
     pad_token_id                     must be 1
     """
 )

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 FIELDS = llama.FIELDS | rows(
     """
-    num_key_value_heads              taken = 8               attention.kv_heads
-    head_dim                         taken = 128             attention.d_head
-    attention_bias                   taken = true            attention.bias
-    attention_out_bias               taken = false           attention.output_bias
+    num_key_value_heads              used = 8               attention.kv_heads
+    head_dim                         used = 128             attention.d_head
+    attention_bias                   used = true            attention.bias
+    attention_out_bias               used = false           attention.output_bias
     """
 )
 

@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 FIELDS = llama.FIELDS | rows(
     """
-    num_key_value_heads              taken = 4               attention.kv_heads
-    rope_theta                       taken = 2000000.0       positions.base
-    no_rope_layers                   taken = null            positions.pattern: 1 rotates, 0 does not
-    no_rope_layer_interval           taken = 4               positions.pattern: every n-th does not
-    use_sliding_window               taken = false           attention.window
-    sliding_window                   taken = null            attention.window.width
-    layer_types                      taken = null            attention.window.pattern
-    tie_word_embeddings              taken = true            embedding.tied
-    pretraining_tp                   neutral                 by hand
-    max_window_layers                neutral                 by hand
+    num_key_value_heads              used = 4               attention.kv_heads
+    rope_theta                       used = 2000000.0       positions.base
+    no_rope_layers                   used = null            positions.pattern: 1 rotates, 0 does not
+    no_rope_layer_interval           used = 4               positions.pattern: every n-th does not
+    use_sliding_window               used = false           attention.window
+    sliding_window                   used = null            attention.window.width
+    layer_types                      used = null            attention.window.pattern
+    tie_word_embeddings              used = true            embedding.tied
+    pretraining_tp                   ignored                 by hand
+    max_window_layers                ignored                 by hand
     """
 )
 

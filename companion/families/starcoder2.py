@@ -27,30 +27,30 @@ if TYPE_CHECKING:
 
 FIELDS = rows(
     """
-    vocab_size                       taken                   vocab
-    hidden_size                      taken                   d_model
-    num_hidden_layers                taken                   layers
-    num_attention_heads              taken                   attention.heads
-    num_key_value_heads              taken = 2               attention.kv_heads
-    head_dim                         taken = null            attention.d_head; null: d_model / heads
-    use_bias                         taken = true            attention.bias
-    intermediate_size                taken                   feed_forward.d_ff
-    hidden_act                       taken = "gelu_pytorch_tanh"  feed_forward.activation
-    attention_softmax_in_fp32        neutral                 by hand; the same softmax, computed in single precision
-    scale_attention_softmax_in_fp32  neutral                 the same
+    vocab_size                       used                    vocab
+    hidden_size                      used                    d_model
+    num_hidden_layers                used                    layers
+    num_attention_heads              used                    attention.heads
+    num_key_value_heads              used = 2               attention.kv_heads
+    head_dim                         used = null            attention.d_head; null: d_model / heads
+    use_bias                         used = true            attention.bias
+    intermediate_size                used                    feed_forward.d_ff
+    hidden_act                       used = "gelu_pytorch_tanh"  feed_forward.activation
+    attention_softmax_in_fp32        ignored                 by hand; the same softmax, computed in single precision
+    scale_attention_softmax_in_fp32  ignored                 the same
     scale_attn_weights               must be null or true
     mlp_type                         must be "default"
-    max_position_embeddings          taken                   context
-    rope_theta                       taken = 10000.0         positions.base
-    rope_scaling                     taken = null            positions.scaling; up to 4.57
-    rope_parameters                  taken = null            positions; 5.0 on
-    sliding_window                   taken = null            attention.window.width; null: none
+    max_position_embeddings          used                    context
+    rope_theta                       used = 10000.0         positions.base
+    rope_scaling                     used = null            positions.scaling; up to 4.57
+    rope_parameters                  used = null            positions; 5.0 on
+    sliding_window                   used = null            attention.window.width; null: none
     norm_type                        must be "layer_norm"
-    norm_epsilon                     taken = 1e-05           norm.eps
-    layer_norm_epsilon               must equal norm_epsilon
-    tie_word_embeddings              taken = true            embedding.tied
-    residual_dropout                 taken = 0.0             dropout
-    activation_function              neutral                 by hand; hidden_act says it
+    norm_epsilon                     used = 1e-05           norm.eps
+    layer_norm_epsilon               must match norm_epsilon
+    tie_word_embeddings              used = true            embedding.tied
+    residual_dropout                 used = 0.0             dropout
+    activation_function              ignored                 by hand; hidden_act says it
     """
 )
 

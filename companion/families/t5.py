@@ -30,26 +30,26 @@ if TYPE_CHECKING:
 FIELDS = rows(
     """
     is_encoder_decoder               must be true
-    vocab_size                       taken                   vocab
-    d_model                          taken                   d_model
-    num_layers                       taken                   layers
-    num_decoder_layers               must equal num_layers
-    num_heads                        taken                   attention.heads
-    d_kv                             taken = 64              attention.d_head
-    d_ff                             taken                   feed_forward.d_ff
-    feed_forward_proj                taken = "relu"          feed_forward.activation, gated or not
-    n_positions                      taken = 512             context
-    relative_attention_num_buckets   taken = 32              positions.buckets
-    relative_attention_max_distance  taken = 128             positions.reach
-    layer_norm_epsilon               taken = 1e-06           norm.eps
-    dropout_rate                     taken = 0.1             dropout
-    tie_word_embeddings              taken = true            one table for input and output, unless a tensor differs
-    scale_decoder_outputs            taken = null            whether logits are divided by the root of d_model; 5.24 on
+    vocab_size                       used                    vocab
+    d_model                          used                    d_model
+    num_layers                       used                    layers
+    num_decoder_layers               must match num_layers
+    num_heads                        used                    attention.heads
+    d_kv                             used = 64              attention.d_head
+    d_ff                             used                    feed_forward.d_ff
+    feed_forward_proj                used = "relu"          feed_forward.activation, gated or not
+    n_positions                      used = 512             context
+    relative_attention_num_buckets   used = 32              positions.buckets
+    relative_attention_max_distance  used = 128             positions.reach
+    layer_norm_epsilon               used = 1e-06           norm.eps
+    dropout_rate                     used = 0.1             dropout
+    tie_word_embeddings              used = true            one table for input and output, unless a tensor differs
+    scale_decoder_outputs            used = null            whether logits are divided by the root of d_model; 5.24 on
     is_decoder                       must be false
     decoder_start_token_id           writing
-    dense_act_fn                     neutral                 4.18 on; feed_forward_proj says it
-    is_gated_act                     neutral                 4.18 on; the same
-    initializer_factor               neutral                 2.9 on
+    dense_act_fn                     ignored                 4.18 on; feed_forward_proj says it
+    is_gated_act                     ignored                 4.18 on; the same
+    initializer_factor               ignored                 2.9 on
     """
 )
 NETWORKS = {

@@ -99,29 +99,29 @@ def complete(
     prompts: Rows | None = None,
     *,
     max_new_tokens: int | None = None,
-    at_once: int | None = None,
+    batch_size: int | None = None,
     **options: Unpack[Options],
 ) -> list[list[int]]:
     """Run `generate` to the end and return the new tokens for each prompt, including the stop token if there is one.
 
     Args:
-        at_once: batch size for many prompts of a decoder. When one text ends, the next takes its slot in a
+        batch_size: batch size for many prompts of a decoder. When one text ends, the next takes its slot in a
             `companion.generation.serving.Server`. `None` means all prompts in one batch, which runs until the longest
             text has ended.
 
     The other arguments are the same as for `generate`.
 
     Raises:
-        ValueError: in the same cases as `generate`; if `at_once` is combined with a source, a start, a draft or
+        ValueError: in the same cases as `generate`; if `batch_size` is combined with a source, a start, a draft or
             `compile`; and if one of the texts cannot be continued, as soon as this is known.
     """
-    if at_once is None:
+    if batch_size is None:
         steps = generate(model, prompts, max_new_tokens=max_new_tokens, **options)
         return [[token for token in row if token is not None] for row in zip(*steps, strict=True)]
     for name in ("source", "start", "draft", "compile"):
         if (value := options.get(name)) is not None and value is not False:
-            raise ValueError(f"at_once={at_once!r} cannot be used together with {name}")
-    return serve(Request(model, prompts, max_new_tokens, **options), at_once)
+            raise ValueError(f"batch_size={batch_size!r} cannot be used together with {name}")
+    return serve(Request(model, prompts, max_new_tokens, **options), batch_size)
 
 
 def generate_long(

@@ -143,13 +143,13 @@ class Handle:
         return self._request.allowed(logits[None], self._written, [self._text.ids])
 
 
-def serve(request: Request, at_once: int) -> list[list[int]]:
-    """Implement `complete(..., at_once=...)`: return the new tokens for each prompt, with `at_once` texts in the batch.
+def serve(request: Request, batch_size: int) -> list[list[int]]:
+    """Implement `complete(..., batch_size=...)`: return the new tokens for each prompt, with `batch_size` texts in the batch.
 
     Raises the same exceptions as `complete`.
     """
-    require_whole("at_once", at_once)
-    rows = min(at_once, len(request.prompts))
+    require_whole("batch_size", batch_size)
+    rows = min(batch_size, len(request.prompts))
     room = sum(sorted(len(prompt) + request.max_new_tokens + BLOCK for prompt in request.prompts)[-rows:])
     server = Server(request.model, rows=rows, tokens=room, budget=max(BUDGET, rows), weights=request.weights)
     handles = [

@@ -170,7 +170,7 @@ def many(capsys, text: str, *flags: str, name: str = "prompts.txt") -> list[dict
 def test_prompts_of_a_file_are_written_at_once_as_each_alone(home: Path, capsys) -> None:
     flags = ["--run", "run", "--tokens", "7", "--seed", "3"]
     prompts = ["The lazy fox", "She sells", "Ein", "She sells sea shells"]
-    found = many(capsys, "\n".join(prompts), *flags, "--at-once", "3")
+    found = many(capsys, "\n".join(prompts), *flags, "--batch-size", "3")
     wanted = said(capsys, "generate", *flags, *(flag for prompt in prompts for flag in ("--prompt", prompt)))
     texts = re.split(r"\n?\n?\[\d\] ", wanted[:-1])[1:]
     assert [printable(one["prompt"] + one["text"]) for one in found] == texts  # JSON contains them unchanged
@@ -207,5 +207,5 @@ def test_prompts_stand_alone(capsys) -> None:
     assert "--prompts cannot be used together with --beams" in refused(
         capsys, "generate", "--prompts", "p", "--beams", "2"
     )
-    assert "--at-once needs --prompts" in refused(capsys, "generate", "--prompt", "p", "--at-once", "2")
+    assert "--batch-size needs --prompts" in refused(capsys, "generate", "--prompt", "p", "--batch-size", "2")
     assert "cannot be read" in refused(capsys, "generate", "--prompts", "none.txt")

@@ -165,7 +165,7 @@ def test_the_command_looks_into_a_card(tmp_path, capsys):
     assert main(["inspect", str(card)]) in (0, None)
     said = " ".join(capsys.readouterr().out.split())
     assert "30,532,122,624 parameters, of which" in said
-    assert "taken: moe.experts; null: 128" in said and "The tensors were not read." in said
+    assert "used: moe.experts; null: 128" in said and "The tensors were not read." in said
 
 
 def test_the_command_says_what_of_a_card_is_refused(tmp_path, capsys):

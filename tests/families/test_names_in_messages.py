@@ -48,7 +48,7 @@ def test_a_wrong_value_is_named_as_the_file_has_it(field, value, said):
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "mistral", "qwen3", "gemma2", "glm4", "olmo2", "granite", "phi3"])
 def test_every_size_of_a_kind_is(kind):
     """The kind may call it n_embd, hidden_size or num_experts."""
-    sizes = [one for one in families()[kind].table.values() if one.kind == "taken" and one.required]
+    sizes = [one for one in families()[kind].table.values() if one.kind == "used" and one.required]
     card = {one.name: "silu" if "act" in one.name else 32 for one in sizes} | {"model_type": kind}
     for one in sizes:
         if "act" not in one.name:

@@ -248,7 +248,7 @@ def outcome(folder, usual, **how):
     if found.shape == usual.shape and torch.allclose(found, usual, rtol=1e-4, atol=1e-4):
         return "same"
     theirs = their_logits(folder)
-    assert theirs is not None, "taken, although transformers takes it for nothing, and not the model it was"
+    assert theirs is not None, "used, although transformers takes it for nothing, and not the model it was"
     torch.testing.assert_close(found, theirs, rtol=1e-3, atol=1e-3)
     return "other"
 
@@ -296,7 +296,7 @@ OF_ALL = ("pruned_heads", "tie_encoder_decoder", "add_cross_attention", "cross_a
 def test_a_field_with_an_odd_value(name, bases, tmp_path):
     folders = Folders(bases, name, tmp_path)
     table, every = families()[folders.good["model_type"]].table, families()["gpt2"].table
-    names = [one for one, policy in table.items() if policy.kind in ("taken", "must be", "must equal")]
+    names = [one for one, policy in table.items() if policy.kind in ("used", "must be", "must match")]
     if name != "gpt2":
         names = [one for one in names if one not in OF_ALL]
     for field in names:
@@ -313,7 +313,7 @@ def test_a_field_with_an_odd_value(name, bases, tmp_path):
     folders.config(colour=None)
     folders.try_("a field that nobody knows, null", "same")
     for policy in table.values():
-        if policy.kind == "neutral" and policy.name != "model_type" and (name == "gpt2" or policy.name not in every):
+        if policy.kind == "ignored" and policy.name != "model_type" and (name == "gpt2" or policy.name not in every):
             folders.config(**{policy.name: False})
             folders.try_(f"{policy.name}=False", "same")
     folders.finish(60)

@@ -74,7 +74,7 @@ def test_the_first_names_of_the_kind_mean_the_same(tmp_path):
     [
         ({"long_factor": None}, "rope_scaling.long_factor is missing"),
         ({"long_factor": [1.0, "x", 2.0]}, "long_factor=[1.0, 'x', 2.0]: expected a list of finite numbers"),
-        ({"long_factor": [1.0, 2.0]}, "expected as many entries as short, 3"),
+        ({"long_factor": [1.0, 2.0]}, "expected the same number of entries as short, 3"),
         ({"short_factor": [1.0], "long_factor": [1.0]}, "expected a number for each of the 3 rotated pairs"),
         ({"short_factor": [1.0, 0.0, 2.0]}, "expected a number > 0 for each rotated pair"),
         (

@@ -133,16 +133,16 @@ def test_complete_writes_some_at_a_time_what_it_writes_all_together(models):
     model, asked = models["latents"], {"sampling": Sampling(1.1), "stop": {2}, "seed": 4, "max_new_tokens": 9}
     prompts = [[1, 2], [3], [4, 5, 6, 1], [0], [1, 2, 3]]
     wanted = complete(model, prompts, **asked)
-    assert complete(model, prompts, **asked, at_once=2) == complete(model, prompts, **asked, at_once=9) == wanted
+    assert complete(model, prompts, **asked, batch_size=2) == complete(model, prompts, **asked, batch_size=9) == wanted
     assert len(set(map(len, wanted))) > 1
     two = complete(model, prompts[:2], streams=[7, 5], **asked)
-    assert complete(model, prompts[:2], streams=[7, 5], **asked, at_once=1) == two
+    assert complete(model, prompts[:2], streams=[7, 5], **asked, batch_size=1) == two
     for wrong, message in (
         ({"draft": "ngram"}, "cannot be used together with draft"),
         ({"streams": [1]}, "streams has 1 entries: expected 5"),
     ):
         with pytest.raises(ValueError, match=message):
-            complete(model, prompts, **asked, at_once=2, **wrong)
+            complete(model, prompts, **asked, batch_size=2, **wrong)
 
 
 def test_equal_beginnings_are_stored_once_and_read_once(models):

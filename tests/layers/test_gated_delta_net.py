@@ -303,7 +303,7 @@ def test_what_makes_no_sense_is_refused_by_name():
         model(tokens, document_ids=tokens, cache=KVCache.create(CONFIG, 1, 4))
     with pytest.raises(ValueError, match="in-place writes would break the gradient"):
         model(tokens, cache=KVCache.create(CONFIG, 1, 4))
-    with pytest.raises(ValueError, match="cache stores None of linear layers: expected"):
+    with pytest.raises(ValueError, match="cache stores None for linear layers: expected"):
         model(tokens, cache=KVCache.create(CONFIG.with_(attention=AttentionConfig(3)), 1, 4))
     with pytest.raises(
         ValueError, match="^ahead=17: expected at most 16, the number of tokens that a cache with linear layers"

@@ -113,7 +113,7 @@ def test_relative_positions_are_the_same_from_every_cache_in_packed_rows_and_in_
     together = complete(model, prompts, **greedy)
     assert (
         together
-        == complete(model, prompts, at_once=2, **greedy)
+        == complete(model, prompts, batch_size=2, **greedy)
         == [complete(model, [p], **greedy)[0] for p in prompts]
     )
     half = model.bfloat16()(text).logits

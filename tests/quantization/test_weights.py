@@ -136,7 +136,7 @@ def test_the_prompt_is_read_with_the_weights_as_they_are_and_what_is_written_in_
     expected, other = texts.values()
     assert expected != other, "the prompt in the form says the same: it would prove nothing"
     options = {"max_new_tokens": new, "sampling": Sampling(0.0), "weights": form}
-    for how in ({}, {"at_once": 2}):
+    for how in ({}, {"batch_size": 2}):
         assert complete(model, prompts.tolist(), **options, **how) == expected, how
 
 

@@ -88,7 +88,7 @@ class Fields:
     def take(self, name: str) -> Any:
         """Return the field's value, or its default. Raises `ValueError` if a field without a default is missing."""
         policy = self.table[name]
-        assert policy.kind == "taken", f"{name} is {policy.kind} in the table"
+        assert policy.kind == "used", f"{name} is {policy.kind} in the table"
         if name not in self.given and policy.required:
             raise ValueError(f"{self.path}: the field {name} is missing")
         return self.given.get(name, policy.default)
@@ -118,9 +118,9 @@ class Fields:
         """Return the result for each field of the file, and for each required field that the file leaves out."""
         found = [self._became(name, value) for name, value in self.given.items()]
         for name, policy in self.table.items():
-            if name not in self.given and policy.kind == "must equal" and not policy.required:
+            if name not in self.given and policy.kind == "must match" and not policy.required:
                 found += [end for end in [self._became(name, policy.default)] if end.refused]
-        missing = (name for name, p in self.table.items() if p.kind == "taken" and p.required)
+        missing = (name for name, p in self.table.items() if p.kind == "used" and p.required)
         return found + [
             Became(name, None, "missing", f"{self.path}: the field {name} is missing")
             for name in missing
@@ -129,8 +129,8 @@ class Fields:
 
     def usual(self) -> dict[str, Any]:
         """Return the default of each field that becomes part of the model but is left out of the file."""
-        taken = (policy for name, policy in self.table.items() if policy.kind == "taken" and name not in self.given)
-        return {policy.name: policy.default for policy in taken if not policy.required}
+        used = (policy for name, policy in self.table.items() if policy.kind == "used" and name not in self.given)
+        return {policy.name: policy.default for policy in used if not policy.required}
 
     def check(self) -> None:
         """Raise `ValueError` for the first field that cannot be honored; quantization is checked first."""
@@ -159,7 +159,7 @@ class Fields:
             message = message.replace(explicit[0], f", or an explicit {theirs}" if theirs else "")
         for policy in self.table.values():
             ours = re.split(r"[;,\s]", policy.note, maxsplit=1)[0].rpartition(".")[2]
-            if policy.kind == "taken" and ours and (policy.name in self.given or not policy.required):
+            if policy.kind == "used" and ours and (policy.name in self.given or not policy.required):
                 value = shown(self.given.get(policy.name, policy.default))
                 name = rf"(?<![\w.]){re.escape(f'{ours}={value}')}(?![\w.])"
                 written = f"{policy.name}={value}".replace("\\", r"\\")  # `re.sub` interprets escapes
@@ -168,14 +168,14 @@ class Fields:
 
     def _became(self, name: str, value: Any) -> Became:
         policy = self.table.get(name)
-        if policy is not None and policy.kind == "must equal":
+        if policy is not None and policy.kind == "must match":
             other = self.given.get(policy.equals, self.table[policy.equals].default)
             if alike(value, other):
                 return Became(name, value, f"as {policy.equals}, as it must be")
-            if (neutral := left_behind(name, value)) is not None:
-                return became_by(self.path, name, value, neutral, "")
+            if (ignored := left_behind(name, value)) is not None:
+                return became_by(self.path, name, value, ignored, "")
             error = self.refuse(name, value, f"{shown(other)}, as {policy.equals}: our models have one value for both")
-            return Became(name, value, f"must equal {policy.equals}", str(error))
+            return Became(name, value, f"must match {policy.equals}", str(error))
         return became_by(self.path, name, value, policy, "it may change the model")
 
 
@@ -205,12 +205,12 @@ def became_by(path: Path, name: str, value: Any, policy: Policy | None, harm: st
             why = f"{path}: {name}={shown(value)}: expected {only}, "
             why += policy.note or "the only supported value"
             return Became(name, value, f"must be {only}", why)
-        case "taken":
-            return Became(name, value, f"taken: {policy.note}")
+        case "used":
+            return Became(name, value, f"used: {policy.note}")
         case "writing":
             return Became(name, value, "for writing")
         case _:
-            return Became(name, value, f"neutral ({policy.note})")
+            return Became(name, value, f"ignored ({policy.note})")
 
 
 def weight_files(folder: Path) -> dict[str, list[str] | None]:

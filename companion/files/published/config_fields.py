@@ -2,11 +2,11 @@
 
 A row contains a field, its policy, and a note that says where the value goes or who wrote the field:
 
-    taken                the value becomes part of the model; the file must have it
-    taken = DEFAULT      the same, but a file may leave it out, which means DEFAULT
+    used                 the value becomes part of the model; the file must have it
+    used = DEFAULT       the same, but a file may leave it out, which means DEFAULT
     must be VALUE        other values are rejected, as the model would compute something else; a file may leave it out
-    must equal FIELD     our models have a single value for both fields
-    neutral              has no effect on logits or texts, so any value is accepted
+    must match FIELD     our models have a single value for both fields
+    ignored              has no effect on logits or texts, so any value is accepted
     writing              affects not the logits but how text is generated from them (see `WRITING`)
 
 The policy depends on how a field can affect the generated text. A field without a row may change the model, so it is
@@ -16,7 +16,7 @@ family are in its file in `companion/families`, and they take precedence over th
 every release. This file also contains the rows about generation, which apply to generation_config.json or, without such
 a file, to config.json.
 
-The two versions after a neutral field are the first and the last version of `transformers` that are known to write it,
+The two versions after an ignored field are the first and the last version of `transformers` that are known to write it,
 out of 2.2, 2.9, 3.0, 3.5, 4.0, 4.6, 4.10, 4.18, 4.22, 4.26, 4.30, 4.33, 4.36, 4.40, 4.44, 4.46, 4.48, 4.51, 4.53, 4.55,
 4.57 and 5.0; `on` means that the newest of these versions still writes it. Fields marked "by hand" were added by the
 publishers of a model.
@@ -33,7 +33,7 @@ from typing import Any, Literal
 from companion.generation.sampling import Sampling
 from companion.ground.fields import is_number
 
-Kind = Literal["taken", "must be", "must equal", "neutral", "writing"]
+Kind = Literal["used", "must be", "must match", "ignored", "writing"]
 _REQUIRED = object()
 
 
@@ -44,9 +44,9 @@ class Policy:
     Attributes:
         name: The field.
         kind: The kind of policy (see the table at the top of this module).
-        note: For a taken field, where its value goes; for a neutral field, who wrote it.
+        note: For a used field, where its value goes; for an ignored field, who wrote it.
         values: The allowed values if the kind is "must be".
-        equals: The other field if the kind is "must equal".
+        equals: The other field if the kind is "must match".
         default: The value that applies if the field is missing. Without a default, the field is required.
     """
 
@@ -74,11 +74,11 @@ def left_behind(name: str, value: Any) -> Policy | None:
     Examples are metadata of the tools that wrote the file, version numbers of libraries, and dropout rates.
     """
     if _TOOLS.fullmatch(name):
-        return Policy(name, "neutral", "a note of the tool that wrote it")
+        return Policy(name, "ignored", "a note of the tool that wrote it")
     if name.endswith("_version") and isinstance(value, str) and _VERSION.fullmatch(value):
-        return Policy(name, "neutral", "the version of a library")
+        return Policy(name, "ignored", "the version of a library")
     if is_dropout(name) and is_number(value) and 0 <= value < 1:
-        return Policy(name, "neutral", "for training; text is generated without dropout")
+        return Policy(name, "ignored", "for training; text is generated without dropout")
     return None
 
 
@@ -127,9 +127,9 @@ def _row(name: str, says: str, note: str) -> Policy:
     known = {"default": json.loads(default)} if default else {}
     if says.startswith("must be "):
         return Policy(name, "must be", note, values=tuple(map(json.loads, says[8:].split(" or "))))
-    if says.startswith("must equal "):
-        return Policy(name, "must equal", note, equals=says[11:], **known)
-    assert says in ("taken", "neutral", "writing"), says
+    if says.startswith("must match "):
+        return Policy(name, "must match", note, equals=says[11:], **known)
+    assert says in ("used", "ignored", "writing"), says
     return Policy(name, says, note, **known)  # type: ignore[arg-type]
 
 
@@ -140,52 +140,52 @@ def of_a_family(own: Mapping[str, Policy]) -> dict[str, Policy]:
 
 EVERY = rows(
     """
-    model_type                       neutral                 chooses the reader
+    model_type                       ignored                 chooses the reader
     is_encoder_decoder               must be false
-    architectures                    neutral                 2.9 on; the tensors say which ends there are
-    transformers_version             neutral                 4.6 on
-    torch_dtype                      neutral                 4.10 on; the file's own tensors say it
-    dtype                            neutral                 4.57 on; the file's own tensors say it
-    _name_or_path                    neutral                 3.5 on
-    name_or_path                     neutral                 3.5 on
-    _commit_hash                     neutral                 4.22 on
-    _attn_implementation_autoset     neutral                 4.46 to 4.53
-    attn_implementation              neutral                 4.36 on
-    _experts_implementation          neutral                 5.0 on
-    auto_map                         neutral                 by hand; the code that it names is not run
-    model_parallel                   neutral                 by hand; where its layers ran
-    use_sdpa                         neutral                 by hand; the same attention in another kernel
-    max_sequence_length              neutral                 by hand, of LLaMA; max_position_embeddings says it
+    architectures                    ignored                 2.9 on; the tensors say which ends there are
+    transformers_version             ignored                 4.6 on
+    torch_dtype                      ignored                 4.10 on; the file's own tensors say it
+    dtype                            ignored                 4.57 on; the file's own tensors say it
+    _name_or_path                    ignored                 3.5 on
+    name_or_path                     ignored                 3.5 on
+    _commit_hash                     ignored                 4.22 on
+    _attn_implementation_autoset     ignored                 4.46 to 4.53
+    attn_implementation              ignored                 4.36 on
+    _experts_implementation          ignored                 5.0 on
+    auto_map                         ignored                 by hand; the code that it names is not run
+    model_parallel                   ignored                 by hand; where its layers ran
+    use_sdpa                         ignored                 by hand; the same attention in another kernel
+    max_sequence_length              ignored                 by hand, of LLaMA; max_position_embeddings says it
     compression_ratio                must be null or 1.0
     quantization_config              must be null or {}
     quantization                     must be null or {}
     compression_config               must be null or {}
-    use_cache                        neutral                 2.9 on
-    initializer_range                neutral                 2.2 on
-    gradient_checkpointing           neutral                 3.0 to 4.57
-    chunk_size_feed_forward          neutral                 3.5 on; the same sums in pieces
-    torchscript                      neutral                 2.2 to 4.57
-    use_bfloat16                     neutral                 2.2 to 4.57; TensorFlow's
-    tf_legacy_loss                   neutral                 4.22 to 4.57; TensorFlow's
-    xla_device                       neutral                 2.9 to 4.53
-    output_past                      neutral                 2.2
-    output_attentions                neutral                 2.2 on
-    output_hidden_states             neutral                 2.2 on
-    return_dict                      neutral                 3.5 on
-    finetuning_task                  neutral                 2.2 to 4.57
-    task_specific_params             neutral                 2.9 to 4.57; for pipelines
-    tokenizer_class                  neutral                 3.5 to 4.57
-    problem_type                     neutral                 4.6 on
-    id2label                         neutral                 2.9 on
-    label2id                         neutral                 2.9 on
-    num_labels                       neutral                 2.2 to 4.53
-    _num_labels                      neutral                 2.9 to 3.0, as a property
-    classifier_dropout               neutral                 4.6 on; of heads that are not read
+    use_cache                        ignored                 2.9 on
+    initializer_range                ignored                 2.2 on
+    gradient_checkpointing           ignored                 3.0 to 4.57
+    chunk_size_feed_forward          ignored                 3.5 on; the same sums in pieces
+    torchscript                      ignored                 2.2 to 4.57
+    use_bfloat16                     ignored                 2.2 to 4.57; TensorFlow's
+    tf_legacy_loss                   ignored                 4.22 to 4.57; TensorFlow's
+    xla_device                       ignored                 2.9 to 4.53
+    output_past                      ignored                 2.2
+    output_attentions                ignored                 2.2 on
+    output_hidden_states             ignored                 2.2 on
+    return_dict                      ignored                 3.5 on
+    finetuning_task                  ignored                 2.2 to 4.57
+    task_specific_params             ignored                 2.9 to 4.57; for pipelines
+    tokenizer_class                  ignored                 3.5 to 4.57
+    problem_type                     ignored                 4.6 on
+    id2label                         ignored                 2.9 on
+    label2id                         ignored                 2.9 on
+    num_labels                       ignored                 2.2 to 4.53
+    _num_labels                      ignored                 2.9 to 3.0, as a property
+    classifier_dropout               ignored                 4.6 on; of heads that are not read
     bos_token_id                     writing
     eos_token_id                     writing
     pad_token_id                     writing
-    sep_token_id                     neutral                 3.5 to 4.57
-    unk_token_id                     neutral                 by hand
+    sep_token_id                     ignored                 3.5 to 4.57
+    unk_token_id                     ignored                 by hand
     pruned_heads                     must be {}
     tie_encoder_decoder              must be false
     add_cross_attention              must be false
@@ -197,25 +197,25 @@ EVERY = rows(
 
 WRITING = rows(
     """
-    bos_token_id                     taken = null            what a decoder's text begins with
-    decoder_start_token_id           taken = null            what a translation begins with
-    eos_token_id                     taken = null            what ends a text; one, or several
-    pad_token_id                     taken = null            what pads a batch; nothing here needs it
-    do_sample                        taken = false           draw, or take the most probable token
-    num_beams                        taken = 1               beam_search(width)
-    length_penalty                   taken = 1.0             beam_search(length_penalty)
-    early_stopping                   taken = false           beam_search(early_stopping)
-    max_new_tokens                   taken = null            maximum number of new tokens
-    max_length                       taken = 20              the same, including the prompt; 20 means not set
-    min_new_tokens                   taken = null            Rules.min_new_tokens
-    min_length                       taken = 0               the same, including the prompt; only for translators
-    repetition_penalty               taken = 1.0             Rules.repetition_penalty
-    no_repeat_ngram_size             taken = 0               Rules.no_repeat
-    bad_words_ids                    taken = null            Rules.never; single tokens
-    suppress_tokens                  taken = null            Rules.never
-    forced_eos_token_id              taken = null            Rules.last
-    renormalize_logits               taken = false           Rules.renormalised
-    stop_strings                     taken = null            texts that end a text; one, or several
+    bos_token_id                     used = null            what a decoder's text begins with
+    decoder_start_token_id           used = null            what a translation begins with
+    eos_token_id                     used = null            what ends a text; one, or several
+    pad_token_id                     used = null            what pads a batch; nothing here needs it
+    do_sample                        used = false           draw, or take the most probable token
+    num_beams                        used = 1               beam_search(width)
+    length_penalty                   used = 1.0             beam_search(length_penalty)
+    early_stopping                   used = false           beam_search(early_stopping)
+    max_new_tokens                   used = null            maximum number of new tokens
+    max_length                       used = 20              the same, including the prompt; 20 means not set
+    min_new_tokens                   used = null            Rules.min_new_tokens
+    min_length                       used = 0               the same, including the prompt; only for translators
+    repetition_penalty               used = 1.0             Rules.repetition_penalty
+    no_repeat_ngram_size             used = 0               Rules.no_repeat
+    bad_words_ids                    used = null            Rules.never; single tokens
+    suppress_tokens                  used = null            Rules.never
+    forced_eos_token_id              used = null            Rules.last
+    renormalize_logits               used = false           Rules.renormalised
+    stop_strings                     used = null            texts that end a text; one, or several
     begin_suppress_tokens            must be null or []
     forced_bos_token_id              must be null
     forced_decoder_ids               must be null or []
@@ -241,35 +241,35 @@ WRITING = rows(
     max_time                         must be null
     use_mtp                          must be null or false
     generation_kwargs                must be {} or null
-    use_cache                        neutral                 4.26 on
-    cache_implementation             neutral                 4.40 on
-    cache_config                     neutral                 4.44 on
-    max_cache_len                    neutral                 5.0 on
-    return_legacy_cache              neutral                 4.44 to 4.57
-    output_attentions                neutral                 4.26 on
-    output_hidden_states             neutral                 4.26 on
-    output_scores                    neutral                 4.26 on
-    output_logits                    neutral                 4.40 on
-    return_dict_in_generate          neutral                 4.26 on
-    low_memory                       neutral                 4.33 on
-    compile_config                   neutral                 4.48 on
-    disable_compile                  neutral                 4.51 on
-    prefill_chunk_size               neutral                 4.51 on
-    continuous_batching_config       neutral                 5.0 on
-    is_assistant                     neutral                 5.0 on; the next seven: the same text in fewer steps
-    num_assistant_tokens             neutral                 4.36 on
-    num_assistant_tokens_schedule    neutral                 4.36 on
-    assistant_confidence_threshold   neutral                 4.46 on
-    assistant_early_exit             neutral                 4.48 on
-    assistant_lookbehind             neutral                 4.48 on
-    target_lookbehind                neutral                 4.48 on
-    assistant_ensemble_weight        neutral                 5.0 on
-    speculation_type                 neutral                 5.0 on
-    prompt_lookup_num_tokens         neutral                 4.40 on
-    max_matching_ngram_size          neutral                 4.40 on
-    _from_model_config               neutral                 4.26 on
-    _commit_hash                     neutral                 4.26 on
-    transformers_version             neutral                 4.26 on
+    use_cache                        ignored                 4.26 on
+    cache_implementation             ignored                 4.40 on
+    cache_config                     ignored                 4.44 on
+    max_cache_len                    ignored                 5.0 on
+    return_legacy_cache              ignored                 4.44 to 4.57
+    output_attentions                ignored                 4.26 on
+    output_hidden_states             ignored                 4.26 on
+    output_scores                    ignored                 4.26 on
+    output_logits                    ignored                 4.40 on
+    return_dict_in_generate          ignored                 4.26 on
+    low_memory                       ignored                 4.33 on
+    compile_config                   ignored                 4.48 on
+    disable_compile                  ignored                 4.51 on
+    prefill_chunk_size               ignored                 4.51 on
+    continuous_batching_config       ignored                 5.0 on
+    is_assistant                     ignored                 5.0 on; the next seven: the same text in fewer steps
+    num_assistant_tokens             ignored                 4.36 on
+    num_assistant_tokens_schedule    ignored                 4.36 on
+    assistant_confidence_threshold   ignored                 4.46 on
+    assistant_early_exit             ignored                 4.48 on
+    assistant_lookbehind             ignored                 4.48 on
+    target_lookbehind                ignored                 4.48 on
+    assistant_ensemble_weight        ignored                 5.0 on
+    speculation_type                 ignored                 5.0 on
+    prompt_lookup_num_tokens         ignored                 4.40 on
+    max_matching_ngram_size          ignored                 4.40 on
+    _from_model_config               ignored                 4.26 on
+    _commit_hash                     ignored                 4.26 on
+    transformers_version             ignored                 4.26 on
     """
-) | {f.name: Policy(f.name, "taken", f"Sampling.{f.name}", default=f.metadata["left_out"]) for f in fields(Sampling)}
+) | {f.name: Policy(f.name, "used", f"Sampling.{f.name}", default=f.metadata["left_out"]) for f in fields(Sampling)}
 """Fields that say how text is generated. Their defaults follow the released code."""

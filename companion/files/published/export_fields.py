@@ -1,6 +1,6 @@
 """Convert one of our configurations to the fields of a published config.json (lesson 18).
 
-For this purpose, the tables of `companion.families` are read from right to left. The note of a taken field begins with
+For this purpose, the tables of `companion.families` are read from right to left. The note of a used field begins with
 the part of a `ModelConfig` that the field sets, so it also says where to find the value to export. `VALUES` and `NAMED`
 contain functions for fields whose value differs from this part. This module does not check that the fields are
 complete. `export_model` checks this by reading the fields back and comparing the configurations.
@@ -102,13 +102,13 @@ def said(config: ModelConfig, table: Mapping[str, Policy]) -> dict[str, Any]:
     config = config.with_(attention=replace(config.attention, linear=config.memory))  # fill in every size
     fields: dict[str, Any] = {}
     for name, policy in table.items():
-        if policy.kind == "taken" and name not in LEFT_OUT:
+        if policy.kind == "used" and name not in LEFT_OUT:
             value = _value(config, name, table)
             if value is not None or "null" in policy.note:
                 fields[name] = value
         elif policy.kind == "must be" and policy.values[0] is not None:
             fields[name] = policy.values[0]
-    equal = {name: policy.equals for name, policy in table.items() if policy.kind == "must equal"}
+    equal = {name: policy.equals for name, policy in table.items() if policy.kind == "must match"}
     return fields | {name: fields[other] for name, other in equal.items() if other in fields}
 
 

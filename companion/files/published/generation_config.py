@@ -92,8 +92,8 @@ def said_of_writing(folder: Path) -> tuple[Path, dict[str, Any]]:
 def left_out(folder: Path) -> dict[str, Any]:
     """Return the released code's defaults for settings that affect a text and are left out of a folder."""
     _, said = said_of_writing(folder)
-    taken = (policy for name, policy in WRITING.items() if policy.kind == "taken" and name != "max_length")
-    return {one.name: one.default for one in taken if said.get(one.name) is None and one.default is not None}
+    used = (policy for name, policy in WRITING.items() if policy.kind == "used" and name != "max_length")
+    return {one.name: one.default for one in used if said.get(one.name) is None and one.default is not None}
 
 
 def became_writing(folder: Path) -> list[Became]:

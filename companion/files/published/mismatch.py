@@ -153,7 +153,7 @@ class _Others:
     def _values(self) -> Iterator[tuple[str, int]]:
         for name, policy in self.family.table.items():
             value = self.fields.given.get(name, policy.default)
-            if policy.kind == "taken" and isinstance(value, int):
+            if policy.kind == "used" and isinstance(value, int):
                 yield name, value
 
     def _with(self, field: str, value: int) -> Shapes | None:

@@ -126,7 +126,7 @@ def shortest(pattern: Sequence[bool]) -> tuple[bool, ...]:
 
 def _row(table: Mapping[str, Policy], part: str, usual: str) -> str:
     """Return the field whose value becomes `part` of our configuration, or `usual` if the table has no such field."""
-    return next((name for name, one in table.items() if one.kind == "taken" and one.note.startswith(part)), usual)
+    return next((name for name, one in table.items() if one.kind == "used" and one.note.startswith(part)), usual)
 
 
 def _part(
@@ -184,7 +184,7 @@ def _part(
 def _share(fields: Fields, name: str, values: dict[str, Any]) -> float:
     """Return the fraction of each head that is rotated, and remove its entry from `values` if there is one."""
     field = _row(fields.table, "positions.partial_rotary_factor", _SHARE)
-    if field not in fields.table or fields.table[field].kind != "taken":
+    if field not in fields.table or fields.table[field].kind != "used":
         if (share := values.pop(_SHARE, 1.0)) != 1.0:
             raise fields.refuse(
                 f"{name}.{_SHARE}", share, "1.0: versions of the released code treat others differently"
@@ -271,7 +271,7 @@ def scaled(config: ModelConfig, table: Mapping[str, Policy], *, parameters: bool
         return None
     values["rope_theta"] = order.base
     if any(
-        policy.kind == "taken" and policy.note.startswith("positions.partial_rotary_factor")
+        policy.kind == "used" and policy.note.startswith("positions.partial_rotary_factor")
         for policy in table.values()
     ):
         values[_SHARE] = order.partial_rotary_factor

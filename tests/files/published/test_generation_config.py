@@ -1,4 +1,4 @@
-"""Generation settings in a folder: every field is used, known to be neutral, or rejected by name."""
+"""Generation settings in a folder: every field is used, known to have no effect, or rejected by name."""
 
 import json
 from dataclasses import fields
@@ -56,8 +56,8 @@ def test_everything_that_is_taken_arrives(folder):
         rules=Rules((7, 8), min_new_tokens=5, last=2, repetition_penalty=1.1, no_repeat=3, renormalised=True),
         search=Search(3, 2.0, "never"), most=30, longest=40, stop_strings=("end",),
     )  # fmt: skip
-    taken = {name for name, policy in WRITING.items() if policy.kind == "taken"}
-    assert taken == {*said, "decoder_start_token_id", "min_length"}
+    used = {name for name, policy in WRITING.items() if policy.kind == "used"}
+    assert used == {*said, "decoder_start_token_id", "min_length"}
     of_a_translator = {"decoder_start_token_id": 4, "min_length": 7}
     told = read_writing(folder({"is_encoder_decoder": True}, of_a_translator))
     assert told.special.start == 4 and told.rules.min_new_tokens == 6  # `min_length` counts the start token
@@ -74,11 +74,11 @@ def test_every_default_is_that_of_transformers():
     theirs |= NOTHING_SAID
     compared = set()
     for name, policy in WRITING.items():
-        if policy.kind == "taken" and name not in NOT_TAKEN:
+        if policy.kind == "used" and name not in NOT_TAKEN:
             assert alike(policy.default, theirs.get(name)), name  # a rule that only we have is off
         elif policy.kind == "must be":  # without a value, what we do not support is off in `transformers` too
             assert any(alike(value, theirs.get(name)) for value in policy.values), name
-        compared |= {name} if policy.kind in ("taken", "must be") else set()
+        compared |= {name} if policy.kind in ("used", "must be") else set()
     assert set(NOT_TAKEN) < compared and len(compared) > 40
     assert theirs["max_length"] == WRITING["max_length"].default == UNSAID
     undecided = {name for name in theirs if name not in WRITING}
