@@ -3,7 +3,7 @@
     print(f"loss ≈ {loss:.2f}")
     assert 1.9 < loss < 2.3
 
-A number after `≈` is shown but never compared (nbval.cfg), so `faults` requires a bound: an assertion must compare the
+A number after `≈` is shown but never compared (nbval.cfg), so `faults` requires a bound: an assertion that compares the
 printed quantity, in the same cell or in a later cell before the next H2.
 """
 

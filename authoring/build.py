@@ -185,7 +185,7 @@ def _first_changed_line(new: str, old: str) -> int:
 
 
 def _with_outputs(lesson: Lesson, executed: list[NotebookNode]) -> list[NotebookNode]:
-    """Return the source's cells with the outputs of the same code cells, with questions and figures up to date."""
+    """Return the source's cells with the outputs of the same code cells, and with up-to-date questions and figures."""
     old, shown = iter(_code(executed)), _shown(lesson)
     merged = []
     for cell in lesson.cells:

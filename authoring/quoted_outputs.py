@@ -95,7 +95,7 @@ LEAST = 11  # smaller integers are too common to report
 
 
 def by_hand(text: str, cells: list[NotebookNode]) -> Iterator[tuple[int, str, str]]:
-    """Yield numbers in a source's prose that were printed by a cell in the same part but are not in a role.
+    """Yield numbers in a source's prose that a cell in the same part printed but that are not in an `{out}` role.
 
     Numbers that also occur in the part's code are skipped, because they are probably inputs rather than results. Whole
     numbers below `LEAST` are skipped too.

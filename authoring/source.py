@@ -100,7 +100,8 @@ def _first_lines(text: str, cells: list[NotebookNode]) -> Iterator[int]:
 
 
 def _asked_by_the_lesson(path: Path) -> int:
-    """Return the number of questions in the lesson if this is its deeper notebook, which continues the letters."""
+    """Return the number of questions in the lesson if this is its deeper notebook, whose questions continue the
+    letters."""
     lesson = path.parent.parent / "lessons" / path.name
     if path.parent.name != "deeper" or not lesson.exists():
         return 0

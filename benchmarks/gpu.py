@@ -134,7 +134,7 @@ def train(size: Size, setting: Setting) -> Iterator[Found]:
 
 
 def one_process(size: Size, setting: Setting) -> Iterator[Found]:
-    """Run the multi-process code in one process: data-parallel and sharded updates must match the plain losses.
+    """Run the multi-process code in one process: data-parallel and sharded updates must give the losses of plain ones.
 
     Raises:
         RuntimeError: If a loss differs from the loss in a plain run by more than 1e-4.
@@ -221,7 +221,8 @@ def _measured(chip: Chip, rehearsal: bool) -> str:
 
 
 def goal_of(one: Comparison) -> str:
-    """Return a line that says whether our best row reaches the goal of its part, or "" without a row or goal."""
+    """Return a line that says whether our best row reaches the goal of its part, or "" if there is no row or no
+    goal."""
     best = max((row.share for row in one.rows if row.name.startswith("ours")), default=None)
     if best is None or one.part not in GOALS:
         return ""

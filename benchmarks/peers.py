@@ -131,7 +131,7 @@ def _x_transformers(ours: Transformer) -> Peer:
             verbose=False,
         ),
     )
-    # Permute query and key rows: x-transformers rotates neighboring elements, we rotate elements half a head apart.
+    # Permute query and key rows: x-transformers rotates neighboring elements, but we rotate elements half a head apart.
     place = torch.argsort(half_from_interleaved(sizes.d_head))
     # Query head i reads key head i mod kv_heads in x-transformers, but neighboring query heads share one in ours.
     order = torch.arange(sizes.heads).view(sizes.kv_heads, -1).T.flatten()

@@ -19,7 +19,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m authoring.comparisons", description=__doc__.partition("\n")[0])
     parser.add_argument("lesson", nargs="?", default="", metavar="LESSON", help="lesson number (default: all)")
     parser.add_argument(
-        "functions", nargs="*", metavar="FUNCTION", help="functions to run (default: all of the lesson)"
+        "functions", nargs="*", metavar="FUNCTION", help="functions to run (default: all functions for the lesson)"
     )
     options = parser.parse_args(arguments)
     chosen = comparisons(options.lesson)

@@ -56,7 +56,7 @@ def encoder_and_count() -> dict[tuple[str, int, int], dict[str, float]]:
 
 
 def writer() -> dict[tuple[int, int], float]:
-    """Measure the accuracy of a next-word decoder in gaps if it reads the true words to the left of each gap."""
+    """Measure how accurately a next-word decoder fills gaps if it reads the true words to the left of each gap."""
     lesson, found = SimpleNamespace(**names_of("07", *CELLS)), {}
     first = (torch.arange(lesson.CONTEXT).expand_as(lesson.gaps))[lesson.gaps] == 0
     for steps in (800, 400):

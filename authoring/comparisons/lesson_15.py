@@ -27,7 +27,8 @@ def kinds() -> Found:
 
 
 def squeezed() -> Found:
-    """Measure the bits per byte of SmolLM2 with fewer elements per token, for three calibration texts of 1,024 tokens.
+    """Measure SmolLM2's bits per byte with fewer cached elements per token, for three calibration texts of 1,024
+    tokens.
 
     Two of these texts are from this course, and one is a series of stories. For each calibration text, the cache stores
     the directions that explain most of the text's keys and values, after both are scaled to the same size. If the model

@@ -84,7 +84,7 @@ def windows() -> Found:
 
 
 def patterns() -> Found:
-    """Count correct telephone numbers with full attention in every fourth or second layer, by the first such layer.
+    """Count correct telephone numbers with full attention in every fourth or second layer, by the index of the first.
 
     All other layers of SmolLM2 have a window of 64 tokens. If the model is missing, the result is empty.
     """

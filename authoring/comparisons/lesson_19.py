@@ -62,7 +62,7 @@ def chosen_steps() -> Found:
 def _changed_least(W: torch.Tensor) -> torch.Tensor:
     """Round to 2 bits in groups of 32.
 
-    Each group uses the one of 40 steps up to absmax that changes its weights least.
+    Out of 40 steps up to absmax, each group uses the one that changes its weights least.
     """
     parts = W.reshape(-1, 1, 32)
     steps = parts.abs().amax(-1, keepdim=True) * torch.linspace(0.025, 1, 40)[:, None]

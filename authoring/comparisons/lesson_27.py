@@ -23,7 +23,7 @@ def longer() -> dict[tuple[str, str], list[float]]:
 
 
 def leaks() -> dict[tuple[str, str], list[float]]:
-    """Measure the share of test texts with near-duplicates in training texts if splitting precedes deduplication."""
+    """Measure the share of test texts with near-duplicates in the training set if splitting precedes deduplication."""
     lesson, found = names_of("27", "setup", "raw-folder"), {}
     for count in (500, 2000):
         shares = []

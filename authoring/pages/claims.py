@@ -103,7 +103,7 @@ def code_span(text: str) -> str:
 
 
 def _by_home(lessons: Sequence[Lesson]) -> Mapping[str, list[str]]:
-    """Return the claims by the name of the lesson that decides them, which is empty if no lesson does."""
+    """Return the claims, keyed by the name of the lesson that decides them, or by "" if no lesson does."""
     names = {lesson.name for lesson in lessons}
     found: dict[str, list[str]] = {}
     for claim in ledger():

@@ -77,7 +77,7 @@ def _untangle(columns: list[list], arrows: Iterable[tuple[int, int]]) -> tuple[t
 
 
 def _cheapest(length: list[list[float]], crossed: list[list[int]]) -> tuple[int, ...]:
-    """Return the first order of minimum cost, given each stop's cost at each position and above each other stop."""
+    """Return the first of the cheapest orders, given each stop's cost at each position and above every other stop."""
     best: tuple[float, tuple[int, ...]] = math.inf, ()
 
     def follow(order: tuple[int, ...], cost: float) -> None:

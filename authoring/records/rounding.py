@@ -65,7 +65,7 @@ class Runs(LessonRuns):
 def _loud(model: Any, start: int) -> Any:
     """Return a copy of the model that computes the same function but has outlier channels, with much larger values.
 
-    In each norm of a block, two gains are enlarged, and the weights that read these channels are divided by the same
+    In each of a block's norms, two gains are enlarged, and the weights that read these channels are divided by the same
     factor.
     """
     loud, dice = copy.deepcopy(model), torch.Generator().manual_seed(start)

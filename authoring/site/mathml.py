@@ -37,7 +37,7 @@ def mended(math: str) -> str:
 def _close_fences(row: ElementTree.Element) -> None:
     """Put large brackets and their content into one row, so that an exponent applies to the whole row.
 
-    Otherwise, the bracket with the exponent would not grow with the matching bracket.
+    Otherwise, the bracket with the exponent would not grow along with the matching bracket.
     """
     kept: list[ElementTree.Element] = []
     opened: list[int] = []

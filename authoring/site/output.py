@@ -28,7 +28,7 @@ _PICTURE = re.compile(r'(<img [^>]*?)src="data:image/png;base64,([^"]+)"([^>]*>)
 _WIDTH = re.compile(r'width="(\d+)"')
 _HREF = re.compile(r'href="([^"]+)"')
 _ANCHOR = re.compile(r'<a\b[^>]*href="[^"]+"[^>]*>(.*?)</a>', re.DOTALL)
-# Parts of outputs in which formulas are marked by dollars: questions, and descriptions of lessons on the front page
+# Parts of outputs that contain formulas between dollar signs: questions, and descriptions of lessons on the front page
 _QUESTION = re.compile(r'<section class="ext-question".*?</section>|<span class="asks">.*?</span>', re.DOTALL)
 _DOLLARS = re.compile(r"(?<!\\)\$([^$]+?)(?<!\\)\$")
 _CODE = re.compile(r"(<code>.*?</code>)", re.DOTALL)

@@ -2,8 +2,8 @@
 
 A picture of two or three diagrams is at least 760 pixels wide, so its text is too small on a phone. Diagrams that are
 side by side are recognized by their bases: two or three long lines or surfaces in the same row of pixels. The picture
-can be cut only if there are also gaps between them that run from top to bottom. Formulas made of boxes and boxes with
-words beside them have no such row.
+can be cut only if there are also gaps between them that run from top to bottom. Formulas that consist of boxes, and
+boxes with words beside them, have no such row.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ def shown_width(width: int) -> int:
 
 
 def _cuts(pixels: Pixels) -> list[int]:
-    """Return the columns of the cuts, in the first gap after each diagram except the last, or none without gaps."""
+    """Return the columns of the cuts, in the first gap after each diagram but the last, or none if there are no
+    gaps."""
     ink, width = (pixels != pixels[0, 0]).any(axis=2), pixels.shape[1]
     rows = [[run for run in _runs(row) if run[1] - run[0] >= BASE * width] for row in ink]
     last = max(range(len(rows)), key=lambda y: (len(rows[y]), y))

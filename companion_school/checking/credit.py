@@ -35,7 +35,7 @@ def examine_groups(key: AnswerKey, call: Call) -> list[Verdict]:
 
 
 def earned(verdicts: Sequence[Verdict]) -> list[bool]:
-    """Return for each group whether it earns its points, for which it and the first group must both be right."""
+    """Return whether each group earns its points, which requires that it and the first group are right."""
     return [verdict.is_right and verdicts[0].is_right for verdict in verdicts]
 
 

@@ -395,10 +395,11 @@ def _known(key: AnswerKey, call: Call, index: int, outcome: Outcome) -> str | No
     """Return the message of the known mistake that explains an answer's wrong outcome on a case, or None.
 
     On this case, the mistake must have the same outcome as the answer, with the same kind of fault. The mistake must
-    also agree with the answer on at least half of each of three sets of other cases: those that the answer fails, those
-    that the mistake fails, and all of them. Cases that must be rejected are not in these sets, because a mistake seldom
-    rejects anything, but an answer may. If several mistakes qualify, the function chooses the one that agrees on the
-    most cases that the answer fails. Ties are decided by the number of all cases on which the mistakes agree.
+    also agree with the answer on at least half of the other cases that the answer fails, on at least half of those that
+    the mistake fails, and on at least half of them all. Cases that must be rejected do not count here, because a
+    mistake seldom rejects anything, but an answer may. If several mistakes qualify, the function chooses the one that
+    agrees on the most cases that the answer fails. Ties are decided by the number of all cases on which the mistakes
+    agree.
     """
     kind = _first_kind(key, index, outcome)
     alike = [

@@ -109,5 +109,5 @@ def page(models: Sequence[Shown], scripts: Mapping[str, str], title: str) -> str
 
 
 def served(page: str, address: str) -> str:
-    """Make a page request passes from the server at this address, where "./" means the page's own address."""
+    """Return a page that requests passes from the server at this address, where "./" means the page's own address."""
     return page.replace('id="explorer"', f'id="explorer" data-served="{html.escape(address)}"', 1)

@@ -314,7 +314,7 @@ def _under(source: str, line: str) -> str:
 
 def _beside(cells: Sequence[_Cell], at: int) -> str:
     """Return the text of Markdown cells and the comments of code cells that a student added next to cell `at`."""
-    if not cells[at].name:  # without names, added cells cannot be told from those of the problem set
+    if not cells[at].name:  # without names, added cells look like those of the problem set
         return ""
     first = next((before + 1 for before in range(at - 1, -1, -1) if cells[before].name), 0)
     last = next((after for after in range(at + 1, len(cells)) if cells[after].name), len(cells))
@@ -328,7 +328,7 @@ def _beside(cells: Sequence[_Cell], at: int) -> str:
 
 def _elsewhere(cells: Sequence[_Cell], taken: Collection[int]) -> str:
     """Return the text of all Markdown cells that a student added, except those that belong to another text."""
-    if not any(cell.name for cell in cells):  # without names, added cells cannot be told from those of the problem set
+    if not any(cell.name for cell in cells):  # without names, added cells look like those of the problem set
         return ""
     added = [
         cell.source for at, cell in enumerate(cells) if cell.kind == "markdown" and not cell.name and at not in taken

@@ -174,7 +174,7 @@ def hidden_key(hidden: AnswerKey, public: AnswerKey, variants: Sequence[Answer])
     """Select the hidden cases to use.
 
     Cases with the same arguments as a public case are left out, because an answer could look up their results in a
-    table. Cases on which an answer known to be correct fails are left out too; about one seed in fifty yields such a
+    table. Cases are also left out if an answer known to be correct fails on them; about one seed in fifty yields such a
     case. Each remaining case gets the description of the public case at the same index, so that descriptions reveal no
     numbers drawn from the hidden seed.
 

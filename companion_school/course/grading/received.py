@@ -1,4 +1,4 @@
-"""Determine when work was handed in from the instructor's table, nbgrader, a platform's manifest or file names, or git.
+"""Determine when work was handed in, based on the instructor's table, nbgrader, a platform's manifest or names, or git.
 
 A file's modification time is not used, because cloning, copying and downloading reset it. If no source gives a time,
 the time is unknown, and there is no penalty for lateness.

@@ -404,9 +404,9 @@ def settle(
 def read_overrides(file: Path, results: Results, ids: Mapping[str, str] | None = None) -> list[Override]:
     """Read the manual changes from overrides.csv, or return none if the file does not exist.
 
-    A row that names no student but a mistake (as worded in class.csv) applies to all students whose wrong answer to the
-    item makes that mistake. A row for a single student takes precedence. It names the student as in the results or by
-    the roster id in `ids`. A bonus (`EXTRA`) may raise a score above the maximum.
+    A row that names a mistake (as worded in class.csv) instead of a student applies to all students whose wrong answer
+    to the item makes that mistake. A row for a single student takes precedence. It names the student as in the results
+    or by the roster id in `ids`. A bonus (`EXTRA`) may raise a score above the maximum.
 
     Raises:
         ValueError: If a row names a student or an item that is not in the results, has no reason or author, is

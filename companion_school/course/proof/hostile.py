@@ -1,6 +1,6 @@
 """A class of hostile students. Grading this class must not hang, award undeserved points or produce unknown outcomes.
 
-All students except those who spoil the whole notebook answer the other exercises correctly. This reveals whether code
+Unless a student spoils the whole notebook, the answers to the other exercises are correct. This reveals whether code
 for one exercise can change the mark of another.
 """
 

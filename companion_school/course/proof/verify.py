@@ -116,7 +116,8 @@ def trials(exercise: Exercise) -> Iterator[Trial]:
 
 
 def as_answer(answer: Answer, name: str) -> str:
-    """Return the source of a known answer as a student would write it, under the exercise's name and undecorated."""
+    """Return the source of a known answer as a student would write it, under the exercise's name and without
+    decorators."""
     text = textwrap.dedent(inspect.getsource(answer))
     return re.sub(r"\A.*?^def \w+", f"def {name}", text, count=1, flags=re.DOTALL | re.MULTILINE)
 

@@ -81,7 +81,8 @@ def _answer(exercise: Exercise, place: str, secret: bytes) -> list[Cell]:
 
 
 def _own(exercise: Exercise, place: str) -> list[Cell]:
-    """Return the cells of a question with individual numbers, which a person marks, because nbgrader lacks them."""
+    """Return the cells of a question with individual numbers. A person marks them, because nbgrader lacks the
+    numbers."""
     answer = f"{exercise.stub.partition(chr(10))[0]}\n    {BEGIN}\n    return 0.0  # each student's own\n    {END}"
     asked = code(f'from {PACKAGE} import check\n\ncheck("{exercise.id}")', tags=["raises-exception"])
     return [marked_by_hand(f"answer_{place}", exercise.points, code(answer)), locked(f"run_{place}", asked)]

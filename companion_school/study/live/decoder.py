@@ -68,7 +68,7 @@ def writing(
 
 
 def _looks_at(own: np.ndarray, cross: np.ndarray, source: list[str], inputs: list[str], says: list[str]) -> Figure:
-    """Draw the still picture, where lines up to the source are cross-attention and arcs to the left self-attention.
+    """Draw the still picture, in which lines up to the source show cross-attention and arcs to the left self-attention.
 
     The larger the weight, the thicker the line.
     """

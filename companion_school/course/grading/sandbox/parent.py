@@ -273,15 +273,15 @@ class Worker:
         return run
 
     def talk(self, program: Program, use: Callable[[Callable[..., Outcome]], T]) -> T:
-        """Run a program in a separate process, and pass a function that calls the program on a case to `use`.
+        """Run a program in a separate process, and pass `use` a function that calls the program on a case.
 
         Every call returns an outcome, however it ends. Afterwards, `self.seconds` and `self.received` hold the duration
         of the call and the number of bytes received.
 
         Args:
             program: The program to run.
-            use: Function that receives another function as its argument. It may call that one with a case, and with
-                `again` for the second call on the same case.
+            use: Function that receives a callable. The callable takes a case, and `again` for the second call on the
+                same case.
 
         Raises:
             ValueError: The names in the program cannot be defined.

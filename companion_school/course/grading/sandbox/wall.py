@@ -97,7 +97,7 @@ class Bubblewrap(Wall):
         if os.geteuid() == 0:
             rights += ["CAP_SETUID", "CAP_SETGID", "CAP_KILL"]
         else:
-            # a worker that is a different user would have no rights over its own processes
+            # a worker that runs as a different user would have no rights over its own processes
             flags += ["--unshare-user", "--uid", "0", "--gid", "0"]
         flags += [word for right in rights for word in ("--cap-add", right)]
         flags += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/dev/shm", "--dir", "/tmp"]
