@@ -66,7 +66,7 @@ def _calls(node: ast.AST) -> Iterator[Found]:
         yield (
             "keepdim",
             "What happens in the next step without `keepdim=True`?",
-            "the shapes with and without it, and against which axis the smaller one would be broadcast",
+            "the shapes with and without it, and the axis along which the smaller one would be broadcast",
         )
     if name in ("masked_fill", "masked_fill_", "where") and any("inf" in _told(one) for one in node.args[1:]):
         yield (
@@ -103,7 +103,7 @@ def _calls(node: ast.AST) -> Iterator[Found]:
     if name in ("topk", "sort", "argsort", "gather", "scatter", "scatter_", "cumsum", "searchsorted", "index_select"):
         yield (
             name,
-            f"Take an input of three numbers. What does this `{name}` give, and in which order?",
+            f"Take an input of three numbers. What does this `{name}` return, and in what order?",
             "the values and the positions, worked out by hand",
         )
 

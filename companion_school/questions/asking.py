@@ -79,7 +79,8 @@ def answer(id: str, given: object, as_expected: bool | None = None) -> None:
         elif len(wrong) >= 2:
             print(f"The answer: {readable(named(question))}. {readable(question.right.why)}")
     if verdict.right is None and as_expected is None:
-        print(f"Did you expect that? To save it, call answer({question.id!r}, ..., as_expected=True), or with False.")
+        call = f"answer({question.id!r}, ..., as_expected=True)"
+        print(f"Did you expect that? To save your prediction, call {call}, or the same with False.")
 
 
 def keep(id: str, given: object, as_expected: bool | None = None) -> Verdict:

@@ -201,5 +201,5 @@ def find_question(id: str) -> Question:
     lesson = wanted.split(".")[0].lstrip("0") or "0"
     near = [key for key in known if key.split(".")[0] == lesson]
     lessons = sorted({key.split(".")[0] for key in known}, key=int)
-    there = ", ".join(near) if near else f"a question of lessons {', '.join(lessons)}, as in 2.a"
+    there = ", ".join(near) if near else f"a question from lessons {', '.join(lessons)}, such as 2.a"
     raise ValueError(f"question {shown(id)}: expected {'one of ' if near else ''}{there}")

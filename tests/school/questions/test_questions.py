@@ -286,7 +286,7 @@ def test_what_is_reviewed_in_a_notebook_does_not_show_the_answer_of_before(cours
 def test_an_unknown_question_is_refused_with_what_there_is(course):
     with pytest.raises(ValueError, match=r"question '2.z': expected one of 2.a, 2.b"):
         find_question("2.z")
-    with pytest.raises(ValueError, match=r"question '9': expected a question of lessons 2, 5, as in 2.a"):
+    with pytest.raises(ValueError, match=r"question '9': expected a question from lessons 2, 5, such as 2.a"):
         find_question("9")
 
 
