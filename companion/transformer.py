@@ -365,7 +365,7 @@ class Transformer(nn.Module):
             cache.check(self.config, self._number)
             if cache.batch != tokens.shape[0]:
                 raise ValueError(
-                    f"tokens has batch={tokens.shape[0]}: expected {cache.batch}, as many rows as the cache"
+                    f"tokens has batch={tokens.shape[0]}: expected {cache.batch}, the number of rows in the cache"
                 )
 
     def _check_memory(self, memory: Memory, batch: int) -> None:

@@ -118,9 +118,8 @@ class RotaryScaling:
             require(wanted or value is None, name, value, f"None for kind={self.kind!r}")
             require(not wanted or (value and min(value) > 0), name, value, "a number > 0 for each rotated pair")
         if self.short is not None and self.long is not None:
-            require(
-                len(self.long) == len(self.short), "long", self.long, f"as many entries as short, {len(self.short)}"
-            )
+            same = f"the same number of entries as short, {len(self.short)}"
+            require(len(self.long) == len(self.short), "long", self.long, same)
             require((self.original or 0) > 1, "original", self.original, "a whole number > 1, whose logarithm is not 0")
 
     @property
@@ -324,7 +323,7 @@ class AttentionConfig:
             self.heads % (self.kv_heads or self.heads) == 0,
             "kv_heads",
             self.kv_heads,
-            f"a divisor of heads={shown(self.heads)}, so that every key-value head serves as many query heads",
+            f"a divisor of heads={shown(self.heads)}, so that all key-value heads serve equally many query heads",
         )
         for name in ("score_width", "softcap"):
             value = getattr(self, name)

@@ -267,13 +267,13 @@ class KVCache:
         )
         kept = None if self.states is None else (self.states.sizes, self.states.layers)
         if kept != memory:
-            raise ValueError(f"cache stores {kept} of linear layers: expected {memory}, as this model has")
+            raise ValueError(f"cache stores {kept} for linear layers: expected {memory}, as in this model")
         value = self.values[0].shape[3] if self.values else 0
         got = (len(self.keys), *((heads, self.keys[0].shape[3], value) if self.keys else ()))
         expected = (len(config.attending), *(config.sizes.kept if config.attending else ()))
         if got != expected:
             named = "layers={}, kv_head={}, d_head={}, d_v={}".format
-            raise ValueError(f"cache has {named(*got)}: expected {named(*expected)}, as this model has")
+            raise ValueError(f"cache has {named(*got)}: expected {named(*expected)}, as in this model")
 
     def check(self, config: ModelConfig, writer: int) -> None:
         """Check that this cache fits a model of `config`, and that no other model has filled it.

@@ -186,7 +186,7 @@ def test_sizes_are_filled_in():
         (lambda: RotaryScaling("yarn", 2.0, 64, short=(1.0,)), "expected None for kind='yarn'"),
         (lambda: longrope(short=None), "short=None: expected a number > 0 for each rotated pair"),
         (lambda: longrope(long=(1.0, 0.0)), "0.0.: expected a number > 0 for each rotated pair"),
-        (lambda: longrope(long=(1.0,)), "expected as many entries as short, 2"),
+        (lambda: longrope(long=(1.0,)), "expected the same number of entries as short, 2"),
         (lambda: longrope(short=[1.0, 2.0]), "2.0.: expected a tuple of finite numbers"),
         (lambda: longrope(original=1), "original=1: expected a whole number > 1"),
         (
