@@ -20,6 +20,8 @@ from companion_school.old_ids import current
 
 NEAR = 0.005
 """Relative tolerance of a result that is not a whole number, because students give three digits."""
+LARGE = 10_000
+"""Whole results above this must be returned exactly. Below it, rounding errors of float32 are too small to matter."""
 ASKED = (
     "Your sheet has the question with your own numbers. Return the result with at least three digits, or exactly if "
     "it is a whole number. The check tests only the form of your result, because it does not know your numbers."
@@ -57,9 +59,11 @@ def asked(question: Question, secret: bytes, student: str) -> Asked:
 def as_exercise(question: Question, secret: bytes, student: str) -> Exercise:
     """Return the question as an exercise whose expected result is computed from this student's numbers."""
     result = float(asked(question, secret, student).answer or 0.0)
+    # A check allows for the precision of float32, unless an int is expected. For large counts, that would be too much.
+    must_be_exact = student != "" and result.is_integer() and abs(result) > LARGE
     made = fixed_result(
         function_name(question),
-        result,
+        int(result) if must_be_exact else result,
         id=question.id,
         title=f"Your own numbers: {question.id.partition('.')[2].replace('-', ' ')}",
         task="Answer a question with numbers of your own",

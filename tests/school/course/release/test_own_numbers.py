@@ -76,6 +76,17 @@ def test_a_result_is_right_for_its_student_alone(course, monkeypatch):
     assert main(["grade", "in", *flags]) == 2
 
 
+def test_a_large_count_must_be_exact(course, monkeypatch):
+    monkeypatch.chdir(course)
+    (course / "counts").mkdir()
+    for who, more in (("ada", "1"), ("ben", "0.0")):
+        (course / "counts" / f"{who}.ipynb").write_text(returns(f"{right(who)[0]} + {more}", 0))
+    flags = ["--pset", "course/release/week3", "--seed-file", "secret", "--out", "marks_of_counts/week3"]
+    assert main(["grade", "counts", *flags]) == 0
+    with (course / "marks_of_counts" / "week3" / "marks.csv").open() as file:
+        assert [row["1.tied"] for row in csv.DictReader(file)] == ["wrong", "right"]
+
+
 def test_what_cannot_be_is_refused(course, capsys):
     flags = ["course", "release", "week4", "--out", str(course / "other")]
     assert main([*flags, "--numbers", "2.none", "--roster", str(course / "roster.csv")]) == 2
