@@ -174,7 +174,7 @@ def _functions(definition: Any) -> dict[str, types.FunctionType]:
 def _definitions(function: Callable[..., Any]) -> Iterator[dict[str, Any]]:
     """Describe `function` and everything in its module that it uses, directly or indirectly."""
     if not isinstance(function, types.FunctionType) or function.__closure__:
-        raise ValueError(f"function={function!r}: expected a function that was defined at the top of the notebook")
+        raise ValueError(f"function={function!r}: expected a function defined at the top level of the notebook")
     module, seen, waiting = function.__globals__, {function.__name__}, [(function.__name__, function)]
     while waiting:
         name, definition = waiting.pop()
