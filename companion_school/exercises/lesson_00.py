@@ -1,4 +1,4 @@
-"""Exercises of lesson 00: one token by hand."""
+"""Exercises for lesson 00: one token by hand."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Exercises of lesson 01: tokens and embeddings."""
+"""Exercises for lesson 01: tokens and embeddings."""
 
 import math
 from itertools import pairwise

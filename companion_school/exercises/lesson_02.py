@@ -1,4 +1,4 @@
-"""Exercises of lesson 02: scaled dot-product attention."""
+"""Exercises for lesson 02: scaled dot-product attention."""
 
 import math
 from itertools import product

@@ -1,4 +1,4 @@
-"""Exercises of lesson 03: multi-head attention."""
+"""Exercises for lesson 03: multi-head attention."""
 
 import math
 

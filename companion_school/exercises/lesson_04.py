@@ -1,4 +1,4 @@
-"""Exercises of lesson 04: sinusoidal positions."""
+"""Exercises for lesson 04: sinusoidal positions."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Exercises of lesson 05: rotary positions."""
+"""Exercises for lesson 05: rotary positions."""
 
 import math
 

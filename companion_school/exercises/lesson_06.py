@@ -1,4 +1,4 @@
-"""Exercises of lesson 06: feed-forward networks, norms and residuals."""
+"""Exercises for lesson 06: feed-forward networks, norms and residuals."""
 
 import math
 from fractions import Fraction

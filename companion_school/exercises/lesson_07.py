@@ -1,4 +1,4 @@
-"""Exercises of lesson 07: the encoder stack."""
+"""Exercises for lesson 07: the encoder stack."""
 
 import math
 from fractions import Fraction

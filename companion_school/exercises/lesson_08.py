@@ -1,4 +1,4 @@
-"""Exercises of lesson 08: the decoder stack and cross-attention."""
+"""Exercises for lesson 08: the decoder stack and cross-attention."""
 
 import math
 

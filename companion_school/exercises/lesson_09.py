@@ -1,4 +1,4 @@
-"""Exercises of lesson 09: teacher forcing."""
+"""Exercises for lesson 09: teacher forcing."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Exercises of lesson 10: generation and the KV cache."""
+"""Exercises for lesson 10: generation and the KV cache."""
 
 import math
 

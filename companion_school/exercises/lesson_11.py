@@ -1,4 +1,4 @@
-"""Exercises of lesson 11: mixture of experts."""
+"""Exercises for lesson 11: mixture of experts."""
 
 import math
 

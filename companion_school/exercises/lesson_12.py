@@ -1,4 +1,4 @@
-"""Exercises of lesson 12: cost and efficient attention."""
+"""Exercises for lesson 12: cost and efficient attention."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Exercises of lesson 13: one model, many names."""
+"""Exercises for lesson 13: one model, many names."""
 
 import torch
 
