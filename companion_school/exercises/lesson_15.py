@@ -130,7 +130,7 @@ def _(tokens, global_layers, local_layers, window, numbers, bits):
 @exercise(
     "15.2",
     "Ask the latents",
-    task="Write a step of latent attention that computes no keys and no values",
+    task="Write a step of latent attention that computes no keys or values",
     points=3,
     difficulty=2,
     minutes=15,

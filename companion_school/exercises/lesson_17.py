@@ -302,7 +302,7 @@ def _(S, q, k, v, decay, write):
 @exercise(
     "17.3",
     "A triangle in place of a loop",
-    task="Build a chunk's triangular system and solve it for what its tokens write",
+    task="Build a chunk's triangular system, and solve it for the values that the tokens write",
     points=4,
     difficulty=3,
     minutes=20,
@@ -780,7 +780,7 @@ def _(decay, text):
 @exercise(
     "17.6",
     "The longest number",
-    task="Bound the length of what a state can copy",
+    task="Find the longest text that a state can copy",
     points=2,
     difficulty=3,
     minutes=12,
