@@ -123,7 +123,7 @@ class Transformer(nn.Module):
         self.head_bias = nn.Parameter(torch.zeros(config.vocab)) if ends.head != "linear" else None
         self.pooler = Pooler(config.d_model) if ends.pooled else None
         self.classifier = nn.Linear(config.d_model, ends.classes) if ends.classes else None
-        self.later = MedusaHeads(config.d_model, config.medusa_heads) if config.medusa_heads else None
+        self.medusa = MedusaHeads(config.d_model, config.medusa_heads) if config.medusa_heads else None
         self._initialise()
 
     def _initialise(self) -> None:
@@ -316,7 +316,7 @@ class Transformer(nn.Module):
         Raises `ValueError` if it does not fit the model's heads, the tokens and the keys.
         """
         batch, new = tokens.shape
-        require(self.config.memory is None, "mask", mask, "None; linear layers have no pairs to hide")
+        require(self.config.linear_config is None, "mask", mask, "None; linear layers have no pairs to hide")
         check_shape(mask, (batch, self.config.attention.heads, new, new if cache is None else cache.shown(new)))
         settled = as_mask(mask, anywhere=True)
         assert isinstance(settled, Tensor)

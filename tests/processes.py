@@ -36,7 +36,7 @@ from companion.data.batches import TrainingBatches
 from companion.files.models import load_tensors, save_tensors
 from companion.training.distributed.data_parallel import Processes
 from companion.training.distributed.launch import start_processes
-from companion.training.distributed.parallel import Elsewhere, Lost, Parallel
+from companion.training.distributed.parallel import Parallel, PeerDied, PeerFailed
 from companion.training.evaluation import Evaluation
 from companion.training.losses import Loss, Scored, cross_entropy_sum, translation_loss
 from companion.training.run_folder import RunFolder
@@ -196,7 +196,7 @@ def agree(folder: Path, world: int) -> None:
             seen[name] = make_()
         except (ValueError, OSError) as error:
             seen[name] = [type(error).__name__, str(error)]
-        except Elsewhere as error:
+        except PeerFailed as error:
             seen[name] = error.code
 
     def breaks(model: Transformer, *batch: Tensor) -> Scored:
@@ -335,7 +335,7 @@ def one(parts: str, folder: str) -> int:
         with start_processes(torch.device("cpu")) as parallel:
             for part in parts.split():
                 known[part](Path(folder, part), parallel.world)
-    except Lost as lost:
+    except PeerDied as lost:
         if lost.speaks:
             print(lost, file=sys.stderr)
         return 1

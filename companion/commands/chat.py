@@ -23,7 +23,7 @@ from companion.ground.waiting import started
 from companion.training.settings import TuneSettings
 
 if TYPE_CHECKING:
-    from companion.commands.writer import Writer
+    from companion.commands.writer import TextGenerator
     from companion.data.chat_template import Message
     from companion.generation.request import Options
 
@@ -115,7 +115,7 @@ class Talk:
         title: The name of the model.
     """
 
-    writer: Writer
+    writer: TextGenerator
     tokens: int | None
     seed: int
     system: str | None = None
@@ -163,7 +163,7 @@ class Talk:
 
         writer, count, token = self.writer, 0, None
         stop, context = writer.says.special.stop, writer.model.config.context
-        random: Options = {"sampling": writer.sampling, "seed": self.seed, "streams": [self.answers]}
+        random: Options = {"sampling": writer.sampling, "seed": self.seed, "generators": [self.answers]}
         options: Options = {**writer.options([ids]), **random}
         for (token,) in generate(writer.model, [ids], max_new_tokens=most, **options):
             count += 1

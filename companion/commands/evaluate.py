@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from companion.commands.writer import Writer
+    from companion.commands.writer import TextGenerator
     from companion.data.corpora import Corpus, Document
     from companion.quantization.weights import Weights
     from companion.training.evaluation import Evaluation
@@ -226,7 +226,7 @@ def _check_model(flags: Namespace, model: Transformer) -> None:
         raise ValueError(f"--context {flags.context}: {expected}")
 
 
-def _scored(writer: Writer, documents: Sequence[Document]) -> tuple[list[Tensor], int]:
+def _scored(writer: TextGenerator, documents: Sequence[Document]) -> tuple[list[Tensor], int]:
     """Return the ids of each document, and the number of bytes of all scored tokens.
 
     The first token of a document is scored only if the tokenizer has put a special token before it.

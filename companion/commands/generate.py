@@ -24,7 +24,7 @@ from companion.training.settings import NumberWordsSettings, TextSettings, TuneS
 if TYPE_CHECKING:
     import torch
 
-    from companion.commands.writer import Writer
+    from companion.commands.writer import TextGenerator
     from companion.generation.beam import Search
     from companion.generation.draft import Draft
 
@@ -108,9 +108,9 @@ def parser() -> Parser:
     parser.add_weights(writes=True)
     parser.add_argument(
         "--draft",
-        metavar="ngram|own|FOLDER",
+        metavar="ngram|medusa|FOLDER",
         help="speculative decoding, which changes neither the text nor its distribution; ngram: propose what followed "
-        "the same tokens earlier in the text; own: the model's multi-token-prediction heads; FOLDER: a run or "
+        "the same tokens earlier in the text; medusa: the model's multi-token-prediction heads; FOLDER: a run or "
         "checkpoint of a smaller model with the same tokenizer",
     )
     return parser
@@ -154,7 +154,7 @@ def run(flags: Namespace) -> int:
     return 0
 
 
-def _writer(flags: Namespace, device: torch.device) -> Writer:
+def _writer(flags: Namespace, device: torch.device) -> TextGenerator:
     by_ids, dtype = bool(flags.prompt_ids), dtype_called(flags.dtype)
     if flags.checkpoint is None:
         kind = TuneSettings if flags.chat else None if flags.run is not None else TextSettings
@@ -165,7 +165,7 @@ def _writer(flags: Namespace, device: torch.device) -> Writer:
     return from_checkpoint(flags.checkpoint, device, download=flags.download, ids=by_ids, dtype=dtype, stop=flags.stop)
 
 
-def _prompted(writer: Writer, flags: Namespace) -> tuple[Writer, list[str]]:
+def _prompted(writer: TextGenerator, flags: Namespace) -> tuple[TextGenerator, list[str]]:
     """Return the writer and its prompts; with `--chat`, the only prompt is the whole conversation."""
     if flags.chat:
         writer, text = answering(writer, flags.prompt, flags.system)
@@ -175,7 +175,7 @@ def _prompted(writer: Writer, flags: Namespace) -> tuple[Writer, list[str]]:
     return writer, flags.prompt_ids or flags.prompt
 
 
-def told(writer: Writer, flags: Namespace) -> Writer:
+def told(writer: TextGenerator, flags: Namespace) -> TextGenerator:
     """Return the writer, with its settings overridden by the flags."""
     says = writer.says
     if flags.get("repetition_penalty") is not None:
@@ -191,7 +191,7 @@ def _given(flags: Namespace) -> dict[str, Any]:
     return {name: flags[name] for name in DRAWING if flags[name] is not None}
 
 
-def _search(writer: Writer, flags: Namespace) -> Search | None:
+def _search(writer: TextGenerator, flags: Namespace) -> Search | None:
     """Return the beam search set by the flags or, failing that, by the model's folder; `None` if there is neither."""
     from companion.generation.beam import Search
 
@@ -209,13 +209,13 @@ def _search(writer: Writer, flags: Namespace) -> Search | None:
     return search
 
 
-def _draft(writer: Writer, flags: Namespace, device: torch.device) -> Draft | None:
+def _draft(writer: TextGenerator, flags: Namespace, device: torch.device) -> Draft | None:
     from companion.families.pretrained import pretrained_folder
     from companion.files.published.fetching import how_to_get
     from companion.generation.draft import Draft
 
     name, by_ids = flags.draft, bool(flags.prompt_ids)
-    if name in (None, "ngram", "own"):
+    if name in (None, "ngram", "medusa"):
         return None if name is None else Draft(name)
     if (Path(name) / "run.json").is_file():
         small = from_run(run_folder(name, TextSettings), device, ids=by_ids)
@@ -223,7 +223,7 @@ def _draft(writer: Writer, flags: Namespace, device: torch.device) -> Draft | No
         try:
             pretrained_folder(name)
         except ValueError:
-            expected = f"{name}: expected ngram, own, or the folder of a run or a published model"
+            expected = f"{name}: expected ngram, medusa, or the folder of a run or a published model"
             raise ValueError(f"--draft {how_to_get(name) or expected}") from None
         small = from_checkpoint(name, device, ids=by_ids, dtype=dtype_called(flags.dtype), flag="--draft")
     ours, theirs = (_vocabulary(one) for one in (writer, small))
@@ -234,7 +234,7 @@ def _draft(writer: Writer, flags: Namespace, device: torch.device) -> Draft | No
     return Draft(small.model)
 
 
-def _vocabulary(writer: Writer) -> list[str | None] | None:
+def _vocabulary(writer: TextGenerator) -> list[str | None] | None:
     """Return the text of every token id (`None` for an id without text), or `None` if there is no tokenizer."""
 
     def text(token: int) -> str | None:

@@ -189,7 +189,7 @@ def described(config: ModelConfig) -> str:
     local = sum(config.local(layer) for layer in range(config.layers))
     if window is not None:
         heads += f"; {local} of the layers see only {window.width:,} tokens"
-    memory, linear = config.memory, config.linears
+    memory, linear = config.linear_config, config.linears
     if memory is not None:
         heads += f"; {linear} of the layers store {memory.heads} matrices of {memory.d_head} by {memory.d_v} instead"
     network = f"a {config.feed_forward.activation} network of {config.feed_forward.d_ff:,}"

@@ -16,7 +16,7 @@ from companion.ground.reading import lines_of, read_text
 from companion.ground.waiting import counted
 
 if TYPE_CHECKING:
-    from companion.commands.writer import Writer
+    from companion.commands.writer import TextGenerator
     from companion.generation.serving import Handle
     from companion.quantization.weights import Weights
 
@@ -95,7 +95,13 @@ def _of_json(line: str, where: str) -> Asked:
 
 
 def write_many(
-    writer: Writer, asked: Sequence[Asked], *, batch_size: int, tokens: int | None, seed: int, weights: Weights | None
+    writer: TextGenerator,
+    asked: Sequence[Asked],
+    *,
+    batch_size: int,
+    tokens: int | None,
+    seed: int,
+    weights: Weights | None,
 ) -> None:
     """Continue all prompts, and print one JSON object per line, in the order of the file.
 
@@ -106,8 +112,8 @@ def write_many(
         writer: The model, with its tokenizer and settings, which a request may override.
         asked: The requests.
         batch_size: The batch size.
-        tokens: Maximum tokens per text, as in `Writer.most`, for requests that do not set it themselves.
-        seed: Random seed that a request may override. Request number r uses random stream r of its seed, just like
+        tokens: Maximum tokens per text, as in `TextGenerator.most`, for requests that do not set it themselves.
+        seed: Random seed that a request may override. Request number r uses random generator r of its seed, just like
             prompts that are given as flags.
         weights: The weight format.
     """
@@ -134,7 +140,7 @@ def write_many(
 _COMMANDS = re.compile(r"[\x7f-\x9f]")
 
 
-def _request(writer: Writer, row: int, one: Asked, tokens: int | None, seed: int) -> dict[str, Any] | ValueError:
+def _request(writer: TextGenerator, row: int, one: Asked, tokens: int | None, seed: int) -> dict[str, Any] | ValueError:
     """Return the arguments of `Server.submit` for a request, or the error that makes the request invalid."""
     given, context = one.given, writer.model.config.context
     stop = (*writer.says.stop_strings, *given.get("stop", ()))
@@ -153,10 +159,10 @@ def _request(writer: Writer, row: int, one: Asked, tokens: int | None, seed: int
         "sampling": replace(writer.sampling, **{name: given[name] for name in _SAMPLING & given.keys()}),
         "until": None if ended is None else lambda _, new: ended(0, new),
         "seed": given.get("seed", seed),
-        "stream": row,
+        "generator": row,
     }
 
 
-def _text(writer: Writer, handle: Handle) -> str:
+def _text(writer: TextGenerator, handle: Handle) -> str:
     parts = writer.parts(handle.prompt)
     return "".join(map(parts.push, handle.result())) + parts.finish()

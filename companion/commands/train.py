@@ -87,14 +87,14 @@ def run(flags: Namespace, arguments: list[str]) -> int:
         ValueError: If the input is invalid. Nothing is written then.
     """
     from companion.training.distributed.launch import only_main_speaks
-    from companion.training.distributed.parallel import Elsewhere
+    from companion.training.distributed.parallel import PeerFailed
 
     try:
         with only_main_speaks():
             settings = TASKS[flags.task].of_flags(vars(flags))
             settings.model_config(vocab=257)  # an invalid model is rejected before anything is read
             return train(settings, arguments)
-    except Elsewhere as error:
+    except PeerFailed as error:
         return error.code
 
 
@@ -107,7 +107,7 @@ def train(settings: RunSettings, arguments: list[str]) -> int:
 
     Raises:
         ValueError: If the input is invalid. Nothing is written then.
-        Elsewhere: If another process of the run reports why it failed.
+        PeerFailed: If another process of the run reports why it failed.
     """
     from companion.training.run import Halted, Run
 

@@ -1,7 +1,7 @@
 """Text generation with a model, its tokenizer and its settings: from prompts to token ids, and back to text.
 
-`from_run` builds a `Writer` from a run, and `from_checkpoint` builds one from a published model. A decoder continues a
-prompt; an encoder-decoder translates it.
+`from_run` builds a `TextGenerator` from a run, and `from_checkpoint` builds one from a published model. A decoder
+continues a prompt; an encoder-decoder translates it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from companion.files.published.generation_config import Writing
     from companion.generation.beam import Search
     from companion.generation.draft import Draft
-    from companion.generation.logit_rules import Until
+    from companion.generation.logit_rules import StoppingCriterion
     from companion.generation.request import Options
     from companion.generation.sampling import Sampling
     from companion.quantization.weights import Weights
@@ -59,7 +59,7 @@ class _Numbers:
 
 
 @dataclass(frozen=True)
-class Writer:
+class TextGenerator:
     """A model with its tokenizer and its generation settings.
 
     Attributes:
@@ -143,7 +143,7 @@ class Writer:
         options: Options = {"stop": special.stop, "rules": self.says.rules, "until": self._until(rows)}
         return {**options, "source": rows, "start": special.start} if self.translates else options
 
-    def _until(self, rows: Sequence[Sequence[int]]) -> Until | None:
+    def _until(self, rows: Sequence[Sequence[int]]) -> StoppingCriterion | None:
         """Return the stopping criterion for the stop strings, or `None` if there are no stop strings.
 
         A text ends when its last token completes one of the strings. `rows` are the ids of the prompts.
@@ -174,7 +174,7 @@ def own_dtype(precision: str, device: torch.device) -> torch.dtype:
 
 def from_run(
     folder: RunFolder, device: torch.device, *, ids: bool = False, best: bool = False, dtype: torch.dtype | None = None
-) -> Writer:
+) -> TextGenerator:
     """Return a writer for a run. For a fine-tuned run, the adapters are merged and the writer has a chat template.
 
     Args:
@@ -201,13 +201,15 @@ def from_run(
         dialect = dialect_in(folder.texts())
         known = dialect.tokenizer
         says = Writing(SpecialTokens(stop=dialect.stop), draws=True, sampling=Sampling(WARM))
-        writer = Writer(merged_model(model), says, known.encode, lambda before: TextStream(known, before), known.spell)
+        writer = TextGenerator(
+            merged_model(model), says, known.encode, lambda before: TextStream(known, before), known.spell
+        )
         writer = replace(writer, chat=dialect.template, marked=dialect.encode)
     else:
         tokenizer = folder.tokenizer()
         special = SpecialTokens(start=tokenizer.separator, stop=frozenset({tokenizer.separator}))
         says = Writing(special, draws=True, sampling=Sampling(WARM))
-        writer = Writer(
+        writer = TextGenerator(
             model,
             says,
             lambda prompt: [tokenizer.separator, *tokenizer.encode(prompt)],
@@ -246,7 +248,7 @@ def from_checkpoint(
     dtype: torch.dtype | None = None,
     stop: Sequence[str] = (),
     flag: str = "--checkpoint",
-) -> Writer:
+) -> TextGenerator:
     """Return a writer with a published model.
 
     Args:
@@ -291,16 +293,16 @@ def from_checkpoint(
         raise ValueError(f"{folder}: expected decoder_start_token_id, which begins every translation, found none")
     read_writing(folder, model.config.vocab)  # check special token ids against the vocabulary
     if tokenizer is None:
-        return _by_ids(Writer(model, says, read_ids, _Numbers))
+        return _by_ids(TextGenerator(model, says, read_ids, _Numbers))
     known = tokenizer
-    writer = Writer(model, says, known.encode, lambda before: TextStream(known, before), known.spell)
+    writer = TextGenerator(model, says, known.encode, lambda before: TextStream(known, before), known.spell)
     if ids:
         return _by_ids(writer)
     marked = partial(known.encode, special=False) if isinstance(known, JsonTokenizer) else None
     return replace(writer, chat=load_chat_template(folder), marked=marked)
 
 
-def answering(writer: Writer, turns: Sequence[str], system: str | None = None) -> tuple[Writer, str]:
+def answering(writer: TextGenerator, turns: Sequence[str], system: str | None = None) -> tuple[TextGenerator, str]:
     """Return a writer that prints only answers, and the conversation formatted with the model's chat template.
 
     Args:
@@ -324,7 +326,7 @@ def answering(writer: Writer, turns: Sequence[str], system: str | None = None) -
     return replace(writer, encode=writer.marked, answers=True), text
 
 
-def _by_ids(writer: Writer) -> Writer:
+def _by_ids(writer: TextGenerator) -> TextGenerator:
     return replace(writer, encode=read_ids, parts=_Numbers, flag="--prompt-ids")
 
 
@@ -342,7 +344,7 @@ def shortened(text: str) -> str:
 
 
 def write(
-    writer: Writer,
+    writer: TextGenerator,
     prompts: Sequence[str],
     *,
     tokens: int | None,
@@ -360,8 +362,8 @@ def write(
     Args:
         writer: The model, with its tokenizer and settings.
         prompts: The prompts as text.
-        tokens: Maximum number of new tokens per text, as in `Writer.most`. Translations and texts from beam search also
-            end when the model's context is full.
+        tokens: Maximum number of new tokens per text, as in `TextGenerator.most`. Translations and texts from beam
+            search also end when the model's context is full.
         search: The beam search, if any.
         seed: The random seed.
         compile: Compile the decoding step.
@@ -369,7 +371,7 @@ def write(
         draft: The draft for speculative decoding, if any.
 
     Raises:
-        ValueError: If `Writer.read` rejects a prompt. Nothing is printed then.
+        ValueError: If `TextGenerator.read` rejects a prompt. Nothing is printed then.
     """
     context, translates = writer.model.config.context, writer.translates
     rows = [writer.read(prompt, context if translates or search is None else context - 1) for prompt in prompts]
@@ -379,7 +381,9 @@ def write(
     most = writer.most(rows, tokens)
     if search is None:
         if weights == "fast":
-            _say_form(writer.model, most, len(rows) * (1 if draft is None else 1 + draft.ahead), compile=compile)
+            _say_form(
+                writer.model, most, len(rows) * (1 if draft is None else 1 + draft.num_draft_tokens), compile=compile
+            )
         options: Options = {"seed": seed, "compile": compile, "weights": weights, "draft": draft}
         steps = _steps(writer, rows, most, options)
         if len(rows) == 1:
@@ -411,7 +415,9 @@ def _say_form(model: Transformer, most: int, tokens: int, *, compile: bool) -> N
         print(f"weights: a copy in {form}, laid out for decoding, {size}; --weights none avoids it", file=sys.stderr)
 
 
-def _steps(writer: Writer, rows: Sequence[Sequence[int]], tokens: int, options: Options) -> Iterator[list[int | None]]:
+def _steps(
+    writer: TextGenerator, rows: Sequence[Sequence[int]], tokens: int, options: Options
+) -> Iterator[list[int | None]]:
     from companion.generation.generate import generate, generate_long
 
     options = {**options, **writer.options(rows), "sampling": writer.sampling}
@@ -420,7 +426,7 @@ def _steps(writer: Writer, rows: Sequence[Sequence[int]], tokens: int, options: 
     return generate(writer.model, max_new_tokens=min(tokens, writer.model.config.context - 1), **options)
 
 
-def _best(writer: Writer, ids: Sequence[int], tokens: int, search: Search) -> Iterable[int]:
+def _best(writer: TextGenerator, ids: Sequence[int], tokens: int, search: Search) -> Iterable[int]:
     from companion.costs.account import cache_bytes
     from companion.generation.beam import beam_search
     from companion.ground.memory import check_room

@@ -782,7 +782,7 @@ class ModelConfig:
             require(self.stack == "decoder", "latent", latent, "None; only a decoder can have latents")
         if self.attention.linear is not None:
             require(self.stack == "decoder", "linear", self.attention.linear, "None; only a decoder has linear layers")
-            self.memory  # noqa: B018  (filling in the sizes checks them)
+            self.linear_config  # noqa: B018  (filling in the sizes checks them)
         if window is not None:
             alone = self.stack != "encoder_decoder"
             require(alone, "window", window, "None; an encoder_decoder cannot have windows")
@@ -804,7 +804,7 @@ class ModelConfig:
         return window is not None and in_turn(window.pattern, layer) and not self.linear(layer)
 
     @property
-    def memory(self) -> LinearConfig | None:
+    def linear_config(self) -> LinearConfig | None:
         """Configuration of the linear layers with all sizes filled in.
 
         `None` if the model has no linear layers, for example because the pattern is longer than the stack.
@@ -828,7 +828,7 @@ class ModelConfig:
         The attention has a window only if the layer is local, and a `LinearConfig` only if the layer is linear.
         """
         if self.linear(layer):
-            return replace(self.attention, linear=self.memory, window=None), PositionConfig("none")
+            return replace(self.attention, linear=self.linear_config, window=None), PositionConfig("none")
         window, positions = self.attention.window, self.positions
         if not in_turn(positions.pattern, layer):
             seen = self._seen(layer)

@@ -87,7 +87,11 @@ def parameters(config: ModelConfig) -> Parameters:
     }[ends.head]
     later = config.medusa_heads * dense
     layers, linear = encoder + decoder, config.linears
-    memory = (0, 0) if config.memory is None else (linear_weights(config) + linear_vectors(config), config.memory.d_v)
+    memory = (
+        (0, 0)
+        if config.linear_config is None
+        else (linear_weights(config) + linear_vectors(config), config.linear_config.d_v)
+    )
     mixtures = (encoder > 0) * config.mixtures + (decoder > 0) * config.mixtures  # layers with experts
     chosen = 0 if moe is None else routed(config) // moe.experts * moe.top_k
     parts = {
@@ -132,7 +136,7 @@ def check_makeable(config: object) -> None:
     widths = config.sizes
     sizes = {f.name: getattr(config, f.name) for f in fields(config)} | {"d_ff": config.feed_forward.d_ff}
     sizes |= {f.name: getattr(widths, f.name) for f in fields(widths)}
-    for part in (config.moe, config.embedding, config.attention.latent, config.memory):
+    for part in (config.moe, config.embedding, config.attention.latent, config.linear_config):
         sizes |= {} if part is None else {f.name: getattr(part, f.name) for f in fields(part)}
     name = max((name for name in sizes if type(sizes[name]) is int), key=lambda name: sizes[name])
     asked, device = f"{name}={shown(sizes[name])}", torch.get_default_device()
@@ -170,7 +174,7 @@ def linear_weights(config: ModelConfig) -> int:
     These matrices are the projections to queries, keys, values, write strengths and decay, the gate, and the output
     projection.
     """
-    sizes, d_model = config.memory, config.d_model
+    sizes, d_model = config.linear_config, config.d_model
     if sizes is None:
         return 0
     keys, values = (sizes.key_heads or 0) * (sizes.d_head or 0), (sizes.heads or 0) * (sizes.d_v or 0)
@@ -187,7 +191,7 @@ def linear_weights(config: ModelConfig) -> int:
 
 def linear_vectors(config: ModelConfig) -> int:
     """Count the parameters of one linear layer's convolution and decay."""
-    sizes = config.memory
+    sizes = config.linear_config
     if sizes is None:
         return 0
     channels = 2 * (sizes.key_heads or 0) * (sizes.d_head or 0) + (sizes.heads or 0) * (sizes.d_v or 0)
@@ -196,7 +200,7 @@ def linear_vectors(config: ModelConfig) -> int:
 
 def rates(config: ModelConfig) -> int:
     """Return the number of decay factors that a linear layer computes for each token."""
-    sizes = config.memory
+    sizes = config.linear_config
     if sizes is None or sizes.decay not in ("head", "channel"):
         return 0
     return (sizes.heads or 0) * ((sizes.d_head or 0) if sizes.decay == "channel" else 1)

@@ -235,9 +235,9 @@ def state_bytes(config: ModelConfig, tokens: int, *, batch: int = 1, dtype: torc
 
     This part stops growing after `2 * recurrent_cache.BACK` tokens.
     """
-    if config.memory is None:
+    if config.linear_config is None:
         return 0
-    return batch * config.linears * state_numbers(config.memory, tokens) * wide_dtype(dtype).itemsize
+    return batch * config.linears * state_numbers(config.linear_config, tokens) * wide_dtype(dtype).itemsize
 
 
 def serve_bytes(
@@ -348,7 +348,7 @@ def _of_the_decoder(config: ModelConfig, tokens: int, cached: int, causal: bool)
 
 def _of_a_recurrence(config: ModelConfig, tokens: int, cached: int) -> int:
     """Return the FLOPs of the recurrence of a linear layer."""
-    memory = config.memory
+    memory = config.linear_config
     if memory is None:
         return 0
     sizes, delta = Log.of(memory), memory.rule == "delta"

@@ -25,7 +25,7 @@ from companion.ground.fields import require_whole
 from companion.layers.moe import MoE
 from companion.transformer import Transformer
 
-Way = Literal["data", "shard", "experts", "experts+shard"]
+Strategy = Literal["data", "shard", "experts", "experts+shard"]
 """How `companion train` distributes a model over devices: each device holds the whole model; `--shard`;
 `--expert-parallel`, where a device holds one expert of each layer and everything else; the same with everything else
 sharded.
@@ -145,7 +145,7 @@ def _saved(config: ModelConfig, tokens: int, rows: int) -> int:
         hooks = torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor)
         with hooks, torch.autocast("cpu", torch.bfloat16):
             stream = model.features(ids, source=source).stream
-            states = [stream, *(() if model.later is None else model.later(stream))]
+            states = [stream, *(() if model.medusa is None else model.medusa(stream))]
             logits = [model.head(state).float().flatten(0, 1) for state in states]
             loss = sum(F.cross_entropy(each, ids.flatten(), reduction="sum") for each in logits)
         size = sum(storage.nbytes() for storage in saved.values())
@@ -178,7 +178,7 @@ class DeviceBytes:
 
 def device_bytes(
     config: ModelConfig,
-    way: Way,
+    way: Strategy,
     devices: int,
     *,
     rows: int = 1,
@@ -212,8 +212,8 @@ def device_bytes(
     require_whole("devices", devices, 1)
     require_whole("rows", rows, 1)
     count, moe = parameters(config), config.moe
-    if way not in get_args(Way):
-        raise ValueError(f"way={way!r}: expected one of {', '.join(map(repr, get_args(Way)))}")
+    if way not in get_args(Strategy):
+        raise ValueError(f"way={way!r}: expected one of {', '.join(map(repr, get_args(Strategy)))}")
     by_expert = way in ("experts", "experts+shard")
     if by_expert and (moe is None or devices % moe.experts):
         expected = "a mixture of experts" if moe is None else f"a multiple of the {moe.experts} experts"
@@ -239,7 +239,7 @@ def device_bytes(
 
 def fewest_devices(
     config: ModelConfig,
-    way: Way,
+    way: Strategy,
     memory: float,
     *,
     usable: float = USABLE,

@@ -25,7 +25,7 @@ from companion.costs.chips import CHIPS, Chip
 from companion.costs.sizing import (
     USABLE,
     Cost,
-    Way,
+    Strategy,
     fewest_devices,
     kept,
     memories,
@@ -127,12 +127,12 @@ def devices_table(models: Mapping[str, ModelConfig], question: Question) -> Tabl
         rows.append((name, *(_devices(config, question, size, "data", "shard") for size in sizes)))
         if config.moe is not None:
             label = f"{name}, experts over {config.moe.experts}"
-            ways: tuple[Way, ...] = ("experts", "experts+shard")
+            ways: tuple[Strategy, ...] = ("experts", "experts+shard")
             rows.append((label, *(_devices(config, question, size, *ways) for size in sizes)))
     return ("model", *(f"{size / 1e9:.0f} GB" for size in sizes)), rows
 
 
-def _devices(config: ModelConfig, question: Question, memory: float, *ways: Way) -> str:
+def _devices(config: ModelConfig, question: Question, memory: float, *ways: Strategy) -> str:
     def fewest(activation_checkpointing: bool) -> int | None:
         counts = (_fewest(config, question, memory, way, activation_checkpointing) for way in ways)
         return next((count for count in counts if count is not None), None)
@@ -143,7 +143,7 @@ def _devices(config: ModelConfig, question: Question, memory: float, *ways: Way)
 
 
 def _fewest(
-    config: ModelConfig, question: Question, memory: float, way: Way, activation_checkpointing: bool
+    config: ModelConfig, question: Question, memory: float, way: Strategy, activation_checkpointing: bool
 ) -> int | None:
     return fewest_devices(
         config,
@@ -179,7 +179,7 @@ def data(models: Mapping[str, ModelConfig], question: Question) -> list[dict[str
     for name, config in models.items():
         count, cost, row = parameters(config), question.cost(config), question.row(config)
         here = kept(config, row)
-        ways: list[Way] = ["data", "shard"]
+        ways: list[Strategy] = ["data", "shard"]
         if config.moe is not None:
             ways += ["experts", "experts+shard"]
         found.append(
@@ -280,7 +280,7 @@ def account_data(config: ModelConfig) -> dict[str, Any]:
             name: cache_bytes(config, 1, dtype=dtype) - state_bytes(config, 1, dtype=dtype)
             for name, dtype in halves.items()
         }
-        if config.memory is not None:
+        if config.linear_config is not None:
             sizes["cache_text"] = {name: state_bytes(config, context, dtype=dtype) for name, dtype in halves.items()}
         sizes["cache_full"] = {
             name: cache_bytes(config, context, dtype=dtype, source=source) for name, dtype in halves.items()

@@ -37,7 +37,7 @@ from companion.families.registry import families
 from companion.files.models import assemble, bare_model, load_tensors, read_config, save_together
 from companion.files.published.checkpoint_folder import became_by
 from companion.files.published.config_fields import Policy, rows
-from companion.files.published.state_dict import WayBack
+from companion.files.published.state_dict import StateDictExporter
 from companion.ground.atomic import read_together
 from companion.ground.fields import require
 from companion.layers.attention import Attention
@@ -111,7 +111,7 @@ def published_layers(config: ModelConfig, kind: str | None = None) -> dict[str, 
         if name in linear:
             starts[name] = first
             ours[name] = torch.arange(first, first := first + len(tensor))[:, None]
-    back = WayBack(ours, Path("."))
+    back = StateDictExporter(ours, Path("."))
     family.place(back, config)
     found = {}
     for name, tensor in back.finish().items():

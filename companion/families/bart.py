@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from companion.files.published.checkpoint_folder import Fields
-    from companion.files.published.state_dict import Places
+    from companion.files.published.state_dict import StateDictMapper
 
 FIELDS = rows(
     """
@@ -98,14 +98,14 @@ def _ends(config: ModelConfig) -> Mapping[str, Tensor]:
     return {"final_logits_bias": torch.empty(1, config.vocab, device="meta")} if biased else {}
 
 
-def _place(places: Places, config: ModelConfig) -> None:
+def _place(mapper: StateDictMapper, config: ModelConfig) -> None:
     for stack, positions, norm in (
         ("encoder", "source_positions", "source_norm"),
         ("decoder", "positions", "embedding_norm"),
     ):
-        places.from_row(UNUSED, f"model.{stack}.embed_positions.weight", f"{positions}.weight")
-        places.pairs(f"model.{stack}.layernorm_embedding", norm)
-    place_stacks(places, config)
+        mapper.from_row(UNUSED, f"model.{stack}.embed_positions.weight", f"{positions}.weight")
+        mapper.pairs(f"model.{stack}.layernorm_embedding", norm)
+    place_stacks(mapper, config)
 
 
 FAMILIES = (

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from companion.files.published.checkpoint_folder import Fields
-    from companion.files.published.state_dict import Places
+    from companion.files.published.state_dict import StateDictMapper
 
 FIELDS = rows(
     """
@@ -112,30 +112,30 @@ def configuration(fields: Fields, given: Mapping[str, Tensor]) -> ModelConfig:
     )
 
 
-def place(places: Places, config: ModelConfig, *, unused: int = 0) -> None:
+def place(mapper: StateDictMapper, config: ModelConfig, *, unused: int = 0) -> None:
     """Map all tensors. The first `unused` rows of the position table are not used by any token."""
-    places.drop(lambda name: name == "embeddings.position_ids")
-    places.same(["embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"], "embedding.weight")
-    places.from_row(unused, "embeddings.position_embeddings.weight", "positions.weight")
-    places.move("embeddings.token_type_embeddings.weight", "segments.weight")
-    places.pairs("embeddings.LayerNorm", "embedding_norm")
+    mapper.drop(lambda name: name == "embeddings.position_ids")
+    mapper.same(["embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"], "embedding.weight")
+    mapper.from_row(unused, "embeddings.position_embeddings.weight", "positions.weight")
+    mapper.move("embeddings.token_type_embeddings.weight", "segments.weight")
+    mapper.pairs("embeddings.LayerNorm", "embedding_norm")
     for layer in range(config.layers):
         old, new = f"encoder.layer.{layer}", f"encoder.blocks.{layer}"
         for name in ("query", "key", "value"):
-            places.pairs(f"{old}.attention.self.{name}", f"{new}.attention.{name}")
-        places.pairs(f"{old}.attention.output.dense", f"{new}.attention.output")
-        places.pairs(f"{old}.attention.output.LayerNorm", f"{new}.attention_norm")
-        places.pairs(f"{old}.intermediate.dense", f"{new}.feed_forward.inner")
-        places.pairs(f"{old}.output.dense", f"{new}.feed_forward.outer")
-        places.pairs(f"{old}.output.LayerNorm", f"{new}.feed_forward_norm")
+            mapper.pairs(f"{old}.attention.self.{name}", f"{new}.attention.{name}")
+        mapper.pairs(f"{old}.attention.output.dense", f"{new}.attention.output")
+        mapper.pairs(f"{old}.attention.output.LayerNorm", f"{new}.attention_norm")
+        mapper.pairs(f"{old}.intermediate.dense", f"{new}.feed_forward.inner")
+        mapper.pairs(f"{old}.output.dense", f"{new}.feed_forward.outer")
+        mapper.pairs(f"{old}.output.LayerNorm", f"{new}.feed_forward_norm")
     if config.embedding.head == "masked":
-        places.same(["cls.predictions.bias", "cls.predictions.decoder.bias"], "head_bias")
-        places.pairs("cls.predictions.transform.dense", "transform.dense")
-        places.pairs("cls.predictions.transform.LayerNorm", "transform.norm")
+        mapper.same(["cls.predictions.bias", "cls.predictions.decoder.bias"], "head_bias")
+        mapper.pairs("cls.predictions.transform.dense", "transform.dense")
+        mapper.pairs("cls.predictions.transform.LayerNorm", "transform.norm")
     if config.embedding.pooled:
-        places.pairs("pooler.dense", "pooler.dense")
+        mapper.pairs("pooler.dense", "pooler.dense")
     if config.embedding.classes:
-        places.pairs("cls.seq_relationship", "classifier")
+        mapper.pairs("cls.seq_relationship", "classifier")
 
 
 FAMILIES = (

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from companion.files.published.checkpoint_folder import Fields
-    from companion.files.published.state_dict import Places
+    from companion.files.published.state_dict import StateDictMapper
 
 OF_V2 = llama.FIELDS | rows(
     """
@@ -197,14 +197,14 @@ FURTHER = 4
 one."""
 
 
-def place(places: Places, config: ModelConfig, **named: Any) -> None:
+def place(mapper: StateDictMapper, config: ModelConfig, **named: Any) -> None:
     """Map all tensors, but drop the layers for multi-token prediction.
 
     The shared experts of a layer are stored as one network. `named` contains more arguments of `mistral.place`.
     """
     further = tuple(f"model.layers.{config.layers + more}." for more in range(FURTHER))
-    places.drop(lambda name: name.startswith(further))
-    mistral.place(places, config, **named)
+    mapper.drop(lambda name: name.startswith(further))
+    mistral.place(mapper, config, **named)
 
 
 FAMILIES = (

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from companion.files.published.checkpoint_folder import Fields
-    from companion.files.published.state_dict import Places
+    from companion.files.published.state_dict import StateDictMapper
 
 FIELDS = rows(
     """
@@ -82,23 +82,23 @@ def _ends(config: ModelConfig) -> Mapping[str, Tensor]:
     return {"vocab_projector.bias": torch.empty(config.vocab, device="meta")} if masked else {}
 
 
-def _place(places: Places, config: ModelConfig) -> None:
-    places.drop(lambda name: name == "embeddings.position_ids")
-    places.same(["embeddings.word_embeddings.weight", "vocab_projector.weight"], "embedding.weight")
-    places.move("embeddings.position_embeddings.weight", "positions.weight")
-    places.pairs("embeddings.LayerNorm", "embedding_norm")
+def _place(mapper: StateDictMapper, config: ModelConfig) -> None:
+    mapper.drop(lambda name: name == "embeddings.position_ids")
+    mapper.same(["embeddings.word_embeddings.weight", "vocab_projector.weight"], "embedding.weight")
+    mapper.move("embeddings.position_embeddings.weight", "positions.weight")
+    mapper.pairs("embeddings.LayerNorm", "embedding_norm")
     for layer in range(config.layers):
         old, new = f"transformer.layer.{layer}", f"encoder.blocks.{layer}"
         for short, name in (("q", "query"), ("k", "key"), ("v", "value"), ("out", "output")):
-            places.pairs(f"{old}.attention.{short}_lin", f"{new}.attention.{name}")
-        places.pairs(f"{old}.sa_layer_norm", f"{new}.attention_norm")
-        places.pairs(f"{old}.ffn.lin1", f"{new}.feed_forward.inner")
-        places.pairs(f"{old}.ffn.lin2", f"{new}.feed_forward.outer")
-        places.pairs(f"{old}.output_layer_norm", f"{new}.feed_forward_norm")
+            mapper.pairs(f"{old}.attention.{short}_lin", f"{new}.attention.{name}")
+        mapper.pairs(f"{old}.sa_layer_norm", f"{new}.attention_norm")
+        mapper.pairs(f"{old}.ffn.lin1", f"{new}.feed_forward.inner")
+        mapper.pairs(f"{old}.ffn.lin2", f"{new}.feed_forward.outer")
+        mapper.pairs(f"{old}.output_layer_norm", f"{new}.feed_forward_norm")
     if config.embedding.head == "masked":
-        places.move("vocab_projector.bias", "head_bias")
-        places.pairs("vocab_transform", "transform.dense")
-        places.pairs("vocab_layer_norm", "transform.norm")
+        mapper.move("vocab_projector.bias", "head_bias")
+        mapper.pairs("vocab_transform", "transform.dense")
+        mapper.pairs("vocab_layer_norm", "transform.norm")
 
 
 FAMILIES = (

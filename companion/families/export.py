@@ -27,7 +27,7 @@ from companion.files.published.checkpoint_folder import Fields
 from companion.files.published.config_fields import is_dropout
 from companion.files.published.export_fields import said
 from companion.files.published.family import Family
-from companion.files.published.state_dict import WayBack
+from companion.files.published.state_dict import StateDictExporter
 from companion.ground.fields import shown
 from companion.layers.positions import magnitude_of
 from companion.transformer import Transformer
@@ -75,7 +75,7 @@ def export_model(
 
 def _published(model: Transformer, family: Family, path: Path) -> dict[str, Tensor]:
     """Return a model's tensors, keyed by their published names."""
-    back = WayBack(model.state_dict(), path)
+    back = StateDictExporter(model.state_dict(), path)
     family.place(back, model.config)
     return {family.theirs(name): tensor for name, tensor in back.finish().items()}
 
@@ -187,7 +187,7 @@ def filled_in(config: ModelConfig) -> ModelConfig:
         same = positions.scaling is None and window.base == positions.base
         pattern = tuple(map(config.local, layers))
         window = replace(window, pattern=pattern, base=None if same else window.base) if any(pattern) else None
-    linear = config.memory
+    linear = config.linear_config
     if linear is not None:
         linear = replace(linear, pattern=tuple(map(config.linear, layers))) if config.linears else None
     if latent is not None and latent.eps is None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from companion.files.published.checkpoint_folder import Fields
-    from companion.files.published.state_dict import Places
+    from companion.files.published.state_dict import StateDictMapper
 
 FIELDS = llama.FIELDS | rows(
     """
@@ -118,13 +118,13 @@ def _glm4_moe(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
     return deepseek.with_balanced_experts(fields, config)
 
 
-def place(places: Places, config: ModelConfig) -> None:
+def place(mapper: StateDictMapper, config: ModelConfig) -> None:
     """Map all tensors; the gate and up matrices of a network are stored as one matrix."""
     d_ff = config.feed_forward.d_ff
     for layer in range(config.layers):
         mlp = f"model.layers.{layer}.mlp"
-        places.split(f"{mlp}.gate_up_proj.weight", {f"{mlp}.gate_proj.weight": d_ff, f"{mlp}.up_proj.weight": d_ff})
-    llama.place(places, config)
+        mapper.split(f"{mlp}.gate_up_proj.weight", {f"{mlp}.gate_proj.weight": d_ff, f"{mlp}.up_proj.weight": d_ff})
+    llama.place(mapper, config)
 
 
 _NORMS = {

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from companion.files.published.checkpoint_folder import Fields
-    from companion.files.published.state_dict import Places
+    from companion.files.published.state_dict import StateDictMapper
 
 FIELDS = rows(
     """
@@ -83,26 +83,26 @@ def _config(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
     )
 
 
-def _place(places: Places, config: ModelConfig) -> None:
+def _place(mapper: StateDictMapper, config: ModelConfig) -> None:
     """Map all tensors.
 
     Matrices are stored as (in, out), the transpose of those in `nn.Linear`, and query, key and value are fused into
     one. The first release also stores its causal mask, which is dropped.
     """
-    places.drop(lambda name: name.endswith((".attn.bias", ".attn.masked_bias")))
-    places.vocabulary("wte.weight", tied=config.embedding.tied)
-    places.move("wpe.weight", "positions.weight")
+    mapper.drop(lambda name: name.endswith((".attn.bias", ".attn.masked_bias")))
+    mapper.vocabulary("wte.weight", tied=config.embedding.tied)
+    mapper.move("wpe.weight", "positions.weight")
     for layer in range(config.layers):
         old, new = f"h.{layer}", f"decoder.blocks.{layer}"
-        places.pairs(f"{old}.ln_1", f"{new}.attention_norm")
-        places.pairs(f"{old}.ln_2", f"{new}.feed_forward_norm")
+        mapper.pairs(f"{old}.ln_1", f"{new}.attention_norm")
+        mapper.pairs(f"{old}.ln_2", f"{new}.feed_forward_norm")
         for part in ("weight", "bias"):
             names = [f"{new}.attention.{name}.{part}" for name in ("query", "key", "value")]
-            places.move(f"{old}.attn.c_attn.{part}", *names, transpose=True)
-            places.move(f"{old}.attn.c_proj.{part}", f"{new}.attention.output.{part}", transpose=True)
-            places.move(f"{old}.mlp.c_fc.{part}", f"{new}.feed_forward.inner.{part}", transpose=True)
-            places.move(f"{old}.mlp.c_proj.{part}", f"{new}.feed_forward.outer.{part}", transpose=True)
-    places.pairs("ln_f", "decoder.norm")
+            mapper.move(f"{old}.attn.c_attn.{part}", *names, transpose=True)
+            mapper.move(f"{old}.attn.c_proj.{part}", f"{new}.attention.output.{part}", transpose=True)
+            mapper.move(f"{old}.mlp.c_fc.{part}", f"{new}.feed_forward.inner.{part}", transpose=True)
+            mapper.move(f"{old}.mlp.c_proj.{part}", f"{new}.feed_forward.outer.{part}", transpose=True)
+    mapper.pairs("ln_f", "decoder.norm")
 
 
 FAMILIES = (Family("gpt2", FIELDS, _config, _place, rename, architecture="GPT2LMHeadModel", spelled=spelled),)

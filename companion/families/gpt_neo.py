@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from companion.files.published.checkpoint_folder import Fields
-    from companion.files.published.state_dict import Places
+    from companion.files.published.state_dict import StateDictMapper
 
 FIELDS = rows(
     """
@@ -101,21 +101,21 @@ def _says(config: ModelConfig) -> Mapping[str, Any]:
     return {"attention_types": [[kinds, 1]], "attention_layers": kinds}
 
 
-def _place(places: Places, config: ModelConfig) -> None:
+def _place(mapper: StateDictMapper, config: ModelConfig) -> None:
     """Map all tensors, but drop the masks that the first releases contain."""
-    places.drop(lambda name: name.endswith((".attention.bias", ".attention.masked_bias")))
-    places.vocabulary("wte.weight", tied=config.embedding.tied)
-    places.move("wpe.weight", "positions.weight")
+    mapper.drop(lambda name: name.endswith((".attention.bias", ".attention.masked_bias")))
+    mapper.vocabulary("wte.weight", tied=config.embedding.tied)
+    mapper.move("wpe.weight", "positions.weight")
     for layer in range(config.layers):
         old, new = f"h.{layer}", f"decoder.blocks.{layer}"
-        places.pairs(f"{old}.ln_1", f"{new}.attention_norm")
-        places.pairs(f"{old}.ln_2", f"{new}.feed_forward_norm")
+        mapper.pairs(f"{old}.ln_1", f"{new}.attention_norm")
+        mapper.pairs(f"{old}.ln_2", f"{new}.feed_forward_norm")
         for short, name in (("q", "query"), ("k", "key"), ("v", "value")):
-            places.move(f"{old}.attn.attention.{short}_proj.weight", f"{new}.attention.{name}.weight")
-        places.pairs(f"{old}.attn.attention.out_proj", f"{new}.attention.output")
-        places.pairs(f"{old}.mlp.c_fc", f"{new}.feed_forward.inner")
-        places.pairs(f"{old}.mlp.c_proj", f"{new}.feed_forward.outer")
-    places.pairs("ln_f", "decoder.norm")
+            mapper.move(f"{old}.attn.attention.{short}_proj.weight", f"{new}.attention.{name}.weight")
+        mapper.pairs(f"{old}.attn.attention.out_proj", f"{new}.attention.output")
+        mapper.pairs(f"{old}.mlp.c_fc", f"{new}.feed_forward.inner")
+        mapper.pairs(f"{old}.mlp.c_proj", f"{new}.feed_forward.outer")
+    mapper.pairs("ln_f", "decoder.norm")
 
 
 FAMILIES = (

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from companion.files.published.checkpoint_folder import Fields
-    from companion.files.published.state_dict import Places
+    from companion.files.published.state_dict import StateDictMapper
 
 FIELDS = rows(
     """
@@ -77,28 +77,28 @@ def _spelled(name: str) -> str:
     return "embed_out.weight" if name == "lm_head.weight" else f"gpt_neox.{name}"
 
 
-def _place(places: Places, config: ModelConfig) -> None:
+def _place(mapper: StateDictMapper, config: ModelConfig) -> None:
     """Map all tensors.
 
     The rows of the fused query, key and value matrix are grouped by head. Early files also store the causal mask and
     the rotary frequencies, which are dropped.
     """
-    places.drop(lambda name: name.endswith((".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq")))
-    places.vocabulary("embed_in.weight", tied=config.embedding.tied)
+    mapper.drop(lambda name: name.endswith((".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq")))
+    mapper.vocabulary("embed_in.weight", tied=config.embedding.tied)
     sizes, parts = config.sizes, ("weight", "bias")[: 1 + config.attention.bias]
     for layer in range(config.layers):
         old, new = f"layers.{layer}", f"decoder.blocks.{layer}"
-        places.pairs(f"{old}.input_layernorm", f"{new}.attention_norm")
-        places.pairs(f"{old}.post_attention_layernorm", f"{new}.feed_forward_norm")
+        mapper.pairs(f"{old}.input_layernorm", f"{new}.attention_norm")
+        mapper.pairs(f"{old}.post_attention_layernorm", f"{new}.feed_forward_norm")
         for part in parts:
             names = {f"{old}.attention.{name}.{part}": sizes.d_head for name in ("query", "key", "value")}
-            places.groups(f"{old}.attention.query_key_value.{part}", sizes.heads, names)
+            mapper.groups(f"{old}.attention.query_key_value.{part}", sizes.heads, names)
         for name in ("query", "key", "value"):
-            places.pairs(f"{old}.attention.{name}", f"{new}.attention.{name}", parts)
-        places.pairs(f"{old}.attention.dense", f"{new}.attention.output", parts)
-        places.pairs(f"{old}.mlp.dense_h_to_4h", f"{new}.feed_forward.inner")
-        places.pairs(f"{old}.mlp.dense_4h_to_h", f"{new}.feed_forward.outer")
-    places.pairs("final_layer_norm", "decoder.norm")
+            mapper.pairs(f"{old}.attention.{name}", f"{new}.attention.{name}", parts)
+        mapper.pairs(f"{old}.attention.dense", f"{new}.attention.output", parts)
+        mapper.pairs(f"{old}.mlp.dense_h_to_4h", f"{new}.feed_forward.inner")
+        mapper.pairs(f"{old}.mlp.dense_4h_to_h", f"{new}.feed_forward.outer")
+    mapper.pairs("final_layer_norm", "decoder.norm")
 
 
 FAMILIES = (Family("gpt_neox", FIELDS, _config, _place, _rename, architecture="GPTNeoXForCausalLM", spelled=_spelled),)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from companion.files.published.checkpoint_folder import Fields
-    from companion.files.published.state_dict import Places
+    from companion.files.published.state_dict import StateDictMapper
 
 FIELDS = llama.FIELDS | rows(
     """
@@ -63,22 +63,22 @@ def _gpt_oss(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
     return changed(configuration(fields, types), **_OWN).with_(moe=experts)
 
 
-def place(places: Places, config: ModelConfig) -> None:
+def place(mapper: StateDictMapper, config: ModelConfig) -> None:
     """Map all tensors.
 
     The experts of a layer are stored as one tensor, (expert, in, out), where the columns of the gate and up matrices
     alternate. OpenAI's releases store this tensor in MXFP4.
     """
-    place_all_but_networks(places, config)
+    place_all_but_networks(mapper, config)
     for layer in range(config.layers):
         old, new = f"model.layers.{layer}.mlp", f"decoder.blocks.{layer}.feed_forward"
         for name in ("gate_up_proj", "down_proj"):
-            places.unpack(f"{old}.experts.{name}")
-        places.pairs(f"{old}.router", f"{new}.router")
+            mapper.unpack(f"{old}.experts.{name}")
+        mapper.pairs(f"{old}.router", f"{new}.router")
         for part in ("", "_bias"):
             names = f"{new}.gate{part}", f"{new}.inner{part}"
-            places.columns(f"{old}.experts.gate_up_proj{part}", *names, in_turn=True)
-            places.move(f"{old}.experts.down_proj{part}", f"{new}.outer{part}")
+            mapper.columns(f"{old}.experts.gate_up_proj{part}", *names, in_turn=True)
+            mapper.move(f"{old}.experts.down_proj{part}", f"{new}.outer{part}")
 
 
 FAMILIES = (Family("gpt_oss", FIELDS, _gpt_oss, place, architecture="GptOssForCausalLM"),)

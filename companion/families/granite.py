@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from companion.files.published.checkpoint_folder import Fields
-    from companion.files.published.state_dict import Places
+    from companion.files.published.state_dict import StateDictMapper
 
 FIELDS = llama.FIELDS | rows(
     """
@@ -95,11 +95,11 @@ def _hybrid(fields: Fields, given: Mapping[str, Tensor]) -> ModelConfig:
     return config if order == "rope" else config.with_(positions=PositionConfig("none"))
 
 
-def _place_hybrid(places: Places, config: ModelConfig) -> None:
+def _place_hybrid(mapper: StateDictMapper, config: ModelConfig) -> None:
     for layer in range(config.layers):
         mlp, d_ff = f"model.layers.{layer}.mlp", config.feed_forward.d_ff
-        places.split(f"{mlp}.input_linear.weight", {f"{mlp}.gate_proj.weight": d_ff, f"{mlp}.up_proj.weight": d_ff})
-    llama.place(places, config)
+        mapper.split(f"{mlp}.input_linear.weight", {f"{mlp}.gate_proj.weight": d_ff, f"{mlp}.up_proj.weight": d_ff})
+    llama.place(mapper, config)
 
 
 def _hybrid_says(config: ModelConfig) -> Mapping[str, Any]:

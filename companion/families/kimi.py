@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from companion.files.published.checkpoint_folder import Fields
-    from companion.files.published.state_dict import Places
+    from companion.files.published.state_dict import StateDictMapper
 
 FIELDS = llama.FIELDS | rows(
     """
@@ -144,7 +144,7 @@ def _says(config: ModelConfig) -> Mapping[str, Any]:
         "kda_layers": [layer + 1 for layer in linear],
         "full_attn_layers": [layer + 1 for layer in config.attending],
     }
-    if (sizes := config.memory) is not None:
+    if (sizes := config.linear_config) is not None:
         said |= {"head_dim": sizes.d_head, "num_heads": sizes.heads, "short_conv_kernel_size": sizes.convolution}
     return {"linear_attn_config": said}
 
@@ -187,21 +187,21 @@ _LINEAR = {
 """Our names for the modules of a linear layer, keyed by their published names."""
 
 
-def _place_linear(places: Places, config: ModelConfig, layer: int) -> None:
-    sizes = config.memory
+def _place_linear(mapper: StateDictMapper, config: ModelConfig, layer: int) -> None:
+    sizes = config.linear_config
     assert sizes is not None and sizes.heads is not None and sizes.d_head is not None
     old, new = f"model.layers.{layer}.self_attn", f"decoder.blocks.{layer}.attention"
     for theirs, ours in _LINEAR.items():
-        places.move(f"{old}.{theirs}.weight", f"{new}.{ours}.weight")
+        mapper.move(f"{old}.{theirs}.weight", f"{new}.{ours}.weight")
     shape = sizes.heads * sizes.d_head, 1, sizes.convolution
     parts = {f"{old}.{part}_conv1d.weight": shape for part in ("q", "k", "v")}
-    places.joined(parts, f"{new}.convolution.weight", sizes.convolution)
-    places.move(f"{old}.dt_bias", f"{new}.decay_bias")
-    places.joined({f"{old}.A_log": (1, 1, sizes.heads, 1)}, f"{new}.decay_rate")
+    mapper.joined(parts, f"{new}.convolution.weight", sizes.convolution)
+    mapper.move(f"{old}.dt_bias", f"{new}.decay_bias")
+    mapper.joined({f"{old}.A_log": (1, 1, sizes.heads, 1)}, f"{new}.decay_rate")
 
 
-def place(places: Places, config: ModelConfig) -> None:
-    deepseek.place(places, config, names={"gate": "w1", "inner": "w3", "outer": "w2"}, linear=_place_linear)
+def place(mapper: StateDictMapper, config: ModelConfig) -> None:
+    deepseek.place(mapper, config, names={"gate": "w1", "inner": "w3", "outer": "w2"}, linear=_place_linear)
 
 
 def _rename(name: str) -> str:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from companion.files.published.checkpoint_folder import Fields
-    from companion.files.published.state_dict import Places
+    from companion.files.published.state_dict import StateDictMapper
 
 FIELDS = rows(
     """
@@ -132,18 +132,20 @@ def layers_of(fields: Fields) -> int:
 
 
 def place_all_but_networks(
-    places: Places, config: ModelConfig, linear: Callable[[Places, ModelConfig, int], None] | None = None
+    mapper: StateDictMapper,
+    config: ModelConfig,
+    linear: Callable[[StateDictMapper, ModelConfig, int], None] | None = None,
 ) -> None:
     """Map all tensors except those of the feed-forward networks.
 
     Args:
-        places: The published tensors, to be mapped to ours.
+        mapper: The published tensors, to be mapped to ours.
         config: The configuration of the model.
         linear: Function that maps a linear-attention layer except for its norms. Without this function, every layer is
             mapped as attention.
     """
-    places.drop(lambda name: name.endswith(".rotary_emb.inv_freq"))
-    places.vocabulary("model.embed_tokens.weight", tied=config.embedding.tied)
+    mapper.drop(lambda name: name.endswith(".rotary_emb.inv_freq"))
+    mapper.vocabulary("model.embed_tokens.weight", tied=config.embedding.tied)
     # The norms of a block, in the order in which they are applied.
     norms = {
         "pre": (("input_layernorm", "attention_norm"), ("post_attention_layernorm", "feed_forward_norm")),
@@ -163,12 +165,12 @@ def place_all_but_networks(
     for layer in range(config.layers):
         old, new = f"model.layers.{layer}", f"decoder.blocks.{layer}"
         for theirs, ours in norms[config.norm.placement]:
-            places.pairs(f"{old}.{theirs}", f"{new}.{ours}", parts)
+            mapper.pairs(f"{old}.{theirs}", f"{new}.{ours}", parts)
         if config.linear(layer) and linear is not None:
-            linear(places, config, layer)
+            linear(mapper, config, layer)
         else:
-            _place_attention(places, config.attention, f"{old}.self_attn", f"{new}.attention")
-    places.pairs("model.norm", "decoder.norm", parts)
+            _place_attention(mapper, config.attention, f"{old}.self_attn", f"{new}.attention")
+    mapper.pairs("model.norm", "decoder.norm", parts)
 
 
 LATENT = {"kv_a_proj_with_mqa": "down", "kv_a_layernorm": "latent_norm", "kv_b_proj": "up", "o_proj": "output"}
@@ -177,34 +179,34 @@ queries, first for queries that have a latent of their own, then for queries wit
 _OF_QUERIES = {"q_a_proj": "query_down", "q_a_layernorm": "query_norm", "q_b_proj": "query"}, {"q_proj": "query"}
 
 
-def _place_attention(places: Places, attention: AttentionConfig, old: str, new: str) -> None:
+def _place_attention(mapper: StateDictMapper, attention: AttentionConfig, old: str, new: str) -> None:
     if attention.latent is not None:
         for theirs, ours in (LATENT | _OF_QUERIES[attention.latent.q_lora_rank is None]).items():
-            places.move(f"{old}.{theirs}.weight", f"{new}.{ours}.weight")
+            mapper.move(f"{old}.{theirs}.weight", f"{new}.{ours}.weight")
     else:
         if attention.qk_norm in ("head", "width"):
             for short, name in (("q", "query"), ("k", "key")):
-                places.move(f"{old}.{short}_norm.weight", f"{new}.{name}_norm.weight")
+                mapper.move(f"{old}.{short}_norm.weight", f"{new}.{name}_norm.weight")
         if attention.sinks:
-            places.move(f"{old}.sinks", f"{new}.sinks")
+            mapper.move(f"{old}.sinks", f"{new}.sinks")
         if attention.gate is not None:
-            places.pairs(f"{old}.gate_proj", f"{new}.gate", ("weight", "bias")[: 1 + attention.bias])
+            mapper.pairs(f"{old}.gate_proj", f"{new}.gate", ("weight", "bias")[: 1 + attention.bias])
         for short, name in (("q", "query"), ("k", "key"), ("v", "value"), ("o", "output")):
             biased = attention.biased_output if short == "o" else attention.bias
             parts = ("weight", "bias") if biased else ("weight",)
-            places.pairs(f"{old}.{short}_proj", f"{new}.{name}", parts)
+            mapper.pairs(f"{old}.{short}_proj", f"{new}.{name}", parts)
 
 
-def place(places: Places, config: ModelConfig) -> None:
-    place_all_but_networks(places, config)
+def place(mapper: StateDictMapper, config: ModelConfig) -> None:
+    place_all_but_networks(mapper, config)
     for layer in range(config.layers):
-        place_network(places, config, f"model.layers.{layer}.mlp", f"decoder.blocks.{layer}.feed_forward")
+        place_network(mapper, config, f"model.layers.{layer}.mlp", f"decoder.blocks.{layer}.feed_forward")
 
 
-def place_network(places: Places, config: ModelConfig, old: str, new: str) -> None:
+def place_network(mapper: StateDictMapper, config: ModelConfig, old: str, new: str) -> None:
     """Map one gated network."""
     for short, name in (("gate", "gate"), ("up", "inner"), ("down", "outer")):
-        places.pairs(f"{old}.{short}_proj", f"{new}.{name}", ("weight", "bias")[: 1 + config.feed_forward.bias])
+        mapper.pairs(f"{old}.{short}_proj", f"{new}.{name}", ("weight", "bias")[: 1 + config.feed_forward.bias])
 
 
 def _config(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from companion.files.published.checkpoint_folder import Fields
-    from companion.files.published.state_dict import Places
+    from companion.files.published.state_dict import StateDictMapper
 
 FIELDS = llama.FIELDS | rows(
     """
@@ -117,21 +117,21 @@ def _says(config: ModelConfig) -> Mapping[str, Any]:
     return {"attention_chunk_size": config.context, "attn_temperature_tuning": False}
 
 
-def place(places: Places, config: ModelConfig) -> None:
+def place(mapper: StateDictMapper, config: ModelConfig) -> None:
     """Map all tensors.
 
     The experts of a layer are stored as one tensor, (expert, in, out), with the gate and up matrices side by side.
     """
-    place_all_but_networks(places, config)
+    place_all_but_networks(mapper, config)
     for layer in range(config.layers):
         old, new = f"model.layers.{layer}.mlp", f"decoder.blocks.{layer}.feed_forward"
         if config.network(layer)[1] is None:
-            place_network(places, config, old, new)
+            place_network(mapper, config, old, new)
             continue
-        places.move(f"{old}.router.weight", f"{new}.router.weight")
-        places.columns(f"{old}.experts.gate_up_proj", f"{new}.gate", f"{new}.inner")
-        places.move(f"{old}.experts.down_proj", f"{new}.outer")
-        place_network(places, config, f"{old}.shared_expert", f"{new}.shared")
+        mapper.move(f"{old}.router.weight", f"{new}.router.weight")
+        mapper.columns(f"{old}.experts.gate_up_proj", f"{new}.gate", f"{new}.inner")
+        mapper.move(f"{old}.experts.down_proj", f"{new}.outer")
+        place_network(mapper, config, f"{old}.shared_expert", f"{new}.shared")
 
 
 FAMILIES = (

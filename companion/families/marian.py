@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from companion.files.published.checkpoint_folder import Fields
-    from companion.files.published.state_dict import Places
+    from companion.files.published.state_dict import StateDictMapper
 
 FIELDS = rows(
     """
@@ -78,31 +78,31 @@ def _config(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
     )
 
 
-def _place(places: Places, config: ModelConfig) -> None:
-    _check_sinusoids(places, config)
-    place_stacks(places, config)
+def _place(mapper: StateDictMapper, config: ModelConfig) -> None:
+    _check_sinusoids(mapper, config)
+    place_stacks(mapper, config)
 
 
-def place_stacks(places: Places, config: ModelConfig) -> None:
+def place_stacks(mapper: StateDictMapper, config: ModelConfig) -> None:
     """Map the table that the encoder and the decoder share, the bias of the logits, and the blocks of both."""
     tables = ["model.shared", "model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head"]
-    places.same([f"{name}.weight" for name in tables], "embedding.weight")
+    mapper.same([f"{name}.weight" for name in tables], "embedding.weight")
     if config.embedding.head == "biased":
-        places.row("final_logits_bias", "head_bias")
+        mapper.row("final_logits_bias", "head_bias")
     for stack in ("encoder", "decoder"):
         for layer in range(config.layers):
             old, new = f"model.{stack}.layers.{layer}", f"{stack}.blocks.{layer}"
             sublayers = {"self_attn": "attention"} | ({"encoder_attn": "cross"} if stack == "decoder" else {})
             for theirs, ours in sublayers.items():
                 for short, name in (("q", "query"), ("k", "key"), ("v", "value"), ("out", "output")):
-                    places.pairs(f"{old}.{theirs}.{short}_proj", f"{new}.{ours}.{name}")
-                places.pairs(f"{old}.{theirs}_layer_norm", f"{new}.{ours}_norm")
-            places.pairs(f"{old}.fc1", f"{new}.feed_forward.inner")
-            places.pairs(f"{old}.fc2", f"{new}.feed_forward.outer")
-            places.pairs(f"{old}.final_layer_norm", f"{new}.feed_forward_norm")
+                    mapper.pairs(f"{old}.{theirs}.{short}_proj", f"{new}.{ours}.{name}")
+                mapper.pairs(f"{old}.{theirs}_layer_norm", f"{new}.{ours}_norm")
+            mapper.pairs(f"{old}.fc1", f"{new}.feed_forward.inner")
+            mapper.pairs(f"{old}.fc2", f"{new}.feed_forward.outer")
+            mapper.pairs(f"{old}.final_layer_norm", f"{new}.feed_forward_norm")
 
 
-def _check_sinusoids(places: Places, config: ModelConfig) -> None:
+def _check_sinusoids(mapper: StateDictMapper, config: ModelConfig) -> None:
     """Remove the sinusoids that some files contain, after comparing them with those computed here.
 
     Raises:
@@ -114,7 +114,7 @@ def _check_sinusoids(places: Places, config: ModelConfig) -> None:
 
     for stack in ("encoder", "decoder"):
         name = f"model.{stack}.embed_positions.weight"
-        table: Tensor | None = places.given.pop(name, None)
+        table: Tensor | None = mapper.given.pop(name, None)
         if table is None:
             continue
         fits = table.ndim == 2 and table.shape[1] == config.d_model
@@ -124,7 +124,7 @@ def _check_sinusoids(places: Places, config: ModelConfig) -> None:
         if not fits or (
             not torch.allclose(table.float(), sinusoidal(positions, config.d_model, layout="half"), atol=1e-2)
         ):
-            raise ValueError(f"{places.folder}: {name} {tuple(table.shape)}: expected sines, then cosines")
+            raise ValueError(f"{mapper.folder}: {name} {tuple(table.shape)}: expected sines, then cosines")
 
 
 FAMILIES = (Family("marian", FIELDS, _config, _place, architecture="MarianMTModel"),)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from companion.files.published.checkpoint_folder import Fields
-    from companion.files.published.state_dict import Places
+    from companion.files.published.state_dict import StateDictMapper
 
 FIELDS = llama.FIELDS | rows(
     """
@@ -71,10 +71,10 @@ def _config(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
     return changed(config, attention={"qk_norm": "width"}).with_(moe=moe)
 
 
-def _place(places: Places, config: ModelConfig) -> None:
+def _place(mapper: StateDictMapper, config: ModelConfig) -> None:
     """Map all tensors, but drop the layers for multi-token prediction, which follow the last ordinary layer."""
-    places.drop(lambda name: name.startswith(("model.mtp", f"model.layers.{config.layers}.")))
-    mistral.place(places, config, names={"gate": "w1", "inner": "w3", "outer": "w2"})
+    mapper.drop(lambda name: name.startswith(("model.mtp", f"model.layers.{config.layers}.")))
+    mistral.place(mapper, config, names={"gate": "w1", "inner": "w3", "outer": "w2"})
 
 
 _PIECES = {".block_sparse_moe.": ".mlp.", ".mlp.e_score_correction_bias": ".mlp.gate.e_score_correction_bias"}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from companion.files.published.checkpoint_folder import Fields
-    from companion.files.published.state_dict import Places
+    from companion.files.published.state_dict import StateDictMapper
 
 FIELDS = llama.FIELDS | rows(
     """
@@ -61,57 +61,57 @@ NAMES = {"gate": "gate_proj", "inner": "up_proj", "outer": "down_proj"}
 
 
 def place(
-    places: Places,
+    mapper: StateDictMapper,
     config: ModelConfig,
     names: Mapping[str, str] = NAMES,
     *,
     shared: str = "shared_experts",
-    linear: Callable[[Places, ModelConfig, int], None] | None = None,
+    linear: Callable[[StateDictMapper, ModelConfig, int], None] | None = None,
 ) -> None:
     """Map all tensors of a model with experts, including its layers without experts.
 
     Args:
-        places: The published tensors, to be mapped to ours.
+        mapper: The published tensors, to be mapped to ours.
         config: The configuration of the model.
         names: Our names for the three matrices of an expert, and the published ones.
         shared: Published name of the shared expert, if there is one.
         linear: Function that maps a linear-attention layer except for its norms.
     """
-    if config.moe is not None and not any(".experts.gate_up_proj" in name for name in places.given):
-        places.must_be_more_than("experts", config.moe.experts)  # check this before a list of that many names is built
-    place_all_but_networks(places, config, linear)
+    if config.moe is not None and not any(".experts.gate_up_proj" in name for name in mapper.given):
+        mapper.must_be_more_than("experts", config.moe.experts)  # check this before a list of that many names is built
+    place_all_but_networks(mapper, config, linear)
     for layer in range(config.layers):
         old, new = f"model.layers.{layer}.mlp", f"decoder.blocks.{layer}.feed_forward"
         moe = config.network(layer)[1]
         if moe is None:
-            place_network(places, config, old, new)
+            place_network(mapper, config, old, new)
             continue
-        places.move(f"{old}.gate.weight", f"{new}.router.weight")
+        mapper.move(f"{old}.gate.weight", f"{new}.router.weight")
         if moe.balanced:
-            places.move(f"{old}.gate.e_score_correction_bias", f"{new}.bias")
-        place_experts(places, moe.experts, names, f"{old}.experts", new)
+            mapper.move(f"{old}.gate.e_score_correction_bias", f"{new}.bias")
+        place_experts(mapper, moe.experts, names, f"{old}.experts", new)
         if moe.shared:
-            place_network(places, config, f"{old}.{shared}", f"{new}.shared")
+            place_network(mapper, config, f"{old}.{shared}", f"{new}.shared")
         if moe.shared_gate:
-            places.move(f"{old}.{shared}_gate.weight", f"{new}.shared_gate.weight")
+            mapper.move(f"{old}.{shared}_gate.weight", f"{new}.shared_gate.weight")
 
 
-def place_experts(places: Places, count: int, names: Mapping[str, str], old: str, new: str) -> None:
+def place_experts(mapper: StateDictMapper, count: int, names: Mapping[str, str], old: str, new: str) -> None:
     """Map the experts of a layer, which are stored either in a single tensor or in one tensor per expert.
 
     Args:
-        places: The published tensors, to be mapped to ours.
+        mapper: The published tensors, to be mapped to ours.
         count: The number of experts.
         names: Our names for the three matrices of an expert, and the published ones.
         old: Published name of the experts.
         new: Our name for the layer's feed-forward network.
     """
-    if f"{old}.gate_up_proj" in places.given:
-        places.experts(f"{old}.gate_up_proj", f"{new}.gate", f"{new}.inner")
-        places.experts(f"{old}.down_proj", f"{new}.outer")
+    if f"{old}.gate_up_proj" in mapper.given:
+        mapper.experts(f"{old}.gate_up_proj", f"{new}.gate", f"{new}.inner")
+        mapper.experts(f"{old}.down_proj", f"{new}.outer")
         return
     for ours, theirs in names.items():
-        places.stack([f"{old}.{expert}.{theirs}.weight" for expert in range(count)], f"{new}.{ours}")
+        mapper.stack([f"{old}.{expert}.{theirs}.weight" for expert in range(count)], f"{new}.{ours}")
 
 
 FAMILIES = (

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from companion.files.published.checkpoint_folder import Fields
-    from companion.files.published.state_dict import Places
+    from companion.files.published.state_dict import StateDictMapper
 
 FIELDS = rows(
     """
@@ -118,29 +118,29 @@ def _rename(name: str) -> str:
     return f"model.{name}" if name.startswith(("embeddings.", "layers.", "final_norm.")) else name
 
 
-def _place(places: Places, config: ModelConfig) -> None:
-    places.drop(lambda name: name.endswith(".inv_freq"))
-    places.same(["model.embeddings.tok_embeddings.weight", "decoder.weight"], "embedding.weight")
+def _place(mapper: StateDictMapper, config: ModelConfig) -> None:
+    mapper.drop(lambda name: name.endswith(".inv_freq"))
+    mapper.same(["model.embeddings.tok_embeddings.weight", "decoder.weight"], "embedding.weight")
     norm = ("weight", "bias")[: 1 + config.norm.bias]
     attention, network = (("weight", "bias")[: 1 + part.bias] for part in (config.attention, config.feed_forward))
-    places.pairs("model.embeddings.norm", "embedding_norm", norm)
+    mapper.pairs("model.embeddings.norm", "embedding_norm", norm)
     for layer in range(config.layers):
         old, new = f"model.layers.{layer}", f"encoder.blocks.{layer}"
         if layer > 0:
-            places.pairs(f"{old}.attn_norm", f"{new}.attention_norm", norm)
-        places.pairs(f"{old}.mlp_norm", f"{new}.feed_forward_norm", norm)
+            mapper.pairs(f"{old}.attn_norm", f"{new}.attention_norm", norm)
+        mapper.pairs(f"{old}.mlp_norm", f"{new}.feed_forward_norm", norm)
         for part in attention:
             names = [f"{new}.attention.{name}.{part}" for name in ("query", "key", "value")]
-            places.move(f"{old}.attn.Wqkv.{part}", *names)
-        places.pairs(f"{old}.attn.Wo", f"{new}.attention.output", attention)
+            mapper.move(f"{old}.attn.Wqkv.{part}", *names)
+        mapper.pairs(f"{old}.attn.Wo", f"{new}.attention.output", attention)
         for part in network:
-            places.move(f"{old}.mlp.Wi.{part}", *(f"{new}.feed_forward.{name}.{part}" for name in ("gate", "inner")))
-        places.pairs(f"{old}.mlp.Wo", f"{new}.feed_forward.outer", network)
-    places.pairs("model.final_norm", "encoder.norm", norm)
+            mapper.move(f"{old}.mlp.Wi.{part}", *(f"{new}.feed_forward.{name}.{part}" for name in ("gate", "inner")))
+        mapper.pairs(f"{old}.mlp.Wo", f"{new}.feed_forward.outer", network)
+    mapper.pairs("model.final_norm", "encoder.norm", norm)
     if config.embedding.head == "masked":
-        places.move("decoder.bias", "head_bias")
-        places.pairs("head.dense", "transform.dense", ("weight", "bias")[: 1 + config.embedding.dense_bias])
-        places.pairs("head.norm", "transform.norm", norm)
+        mapper.move("decoder.bias", "head_bias")
+        mapper.pairs("head.dense", "transform.dense", ("weight", "bias")[: 1 + config.embedding.dense_bias])
+        mapper.pairs("head.norm", "transform.norm", norm)
 
 
 FAMILIES = (

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from companion.files.published.checkpoint_folder import Fields
-    from companion.files.published.state_dict import Places
+    from companion.files.published.state_dict import StateDictMapper
 
 FIELDS = rows(
     """
@@ -74,20 +74,20 @@ def _spelled(name: str) -> str:
     return name if name.startswith("lm_head.") else f"model.decoder.{name}"
 
 
-def _place(places: Places, config: ModelConfig) -> None:
-    places.vocabulary("embed_tokens.weight", tied=config.embedding.tied)
-    places.from_row(UNUSED, "embed_positions.weight", "positions.weight")
+def _place(mapper: StateDictMapper, config: ModelConfig) -> None:
+    mapper.vocabulary("embed_tokens.weight", tied=config.embedding.tied)
+    mapper.from_row(UNUSED, "embed_positions.weight", "positions.weight")
     parts = ("weight", "bias")[: 1 + config.attention.bias]
     for layer in range(config.layers):
         old, new = f"layers.{layer}", f"decoder.blocks.{layer}"
         for short, name in (("q", "query"), ("k", "key"), ("v", "value"), ("out", "output")):
-            places.pairs(f"{old}.self_attn.{short}_proj", f"{new}.attention.{name}", parts)
-        places.pairs(f"{old}.self_attn_layer_norm", f"{new}.attention_norm")
-        places.pairs(f"{old}.fc1", f"{new}.feed_forward.inner", parts)
-        places.pairs(f"{old}.fc2", f"{new}.feed_forward.outer", parts)
-        places.pairs(f"{old}.final_layer_norm", f"{new}.feed_forward_norm")
+            mapper.pairs(f"{old}.self_attn.{short}_proj", f"{new}.attention.{name}", parts)
+        mapper.pairs(f"{old}.self_attn_layer_norm", f"{new}.attention_norm")
+        mapper.pairs(f"{old}.fc1", f"{new}.feed_forward.inner", parts)
+        mapper.pairs(f"{old}.fc2", f"{new}.feed_forward.outer", parts)
+        mapper.pairs(f"{old}.final_layer_norm", f"{new}.feed_forward_norm")
     if config.norm.placement == "pre":
-        places.pairs("final_layer_norm", "decoder.norm")
+        mapper.pairs("final_layer_norm", "decoder.norm")
 
 
 FAMILIES = (

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from companion.files.published.checkpoint_folder import Fields
-    from companion.files.published.state_dict import Places
+    from companion.files.published.state_dict import StateDictMapper
 
 FIELDS = llama.FIELDS | rows(
     """
@@ -42,14 +42,14 @@ def _phi3(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
     return configuration(fields, [kind] * layers_of(fields))
 
 
-def _place(places: Places, config: ModelConfig) -> None:
+def _place(mapper: StateDictMapper, config: ModelConfig) -> None:
     sizes = config.sizes
     wide, narrow = sizes.heads * sizes.d_head, sizes.kv_heads * sizes.d_head
     for layer in range(config.layers):
         old = f"model.layers.{layer}.self_attn"
         parts = {f"{old}.{short}_proj.weight": rows for short, rows in (("q", wide), ("k", narrow), ("v", narrow))}
-        places.split(f"{old}.qkv_proj.weight", parts)
-    glm.place(places, config)
+        mapper.split(f"{old}.qkv_proj.weight", parts)
+    glm.place(mapper, config)
 
 
 FAMILIES = (Family("phi3", FIELDS, _phi3, _place, architecture="Phi3ForCausalLM"),)

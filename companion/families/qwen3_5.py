@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from companion.files.published.checkpoint_folder import Fields
-    from companion.files.published.state_dict import Places
+    from companion.files.published.state_dict import StateDictMapper
 
 FIELDS = llama.FIELDS | rows(
     """
@@ -73,24 +73,24 @@ def _moe(fields: Fields, given: Mapping[str, Tensor]) -> ModelConfig:
     return config.with_(moe=moe)
 
 
-def _place_linear(places: Places, config: ModelConfig, layer: int) -> None:
+def _place_linear(mapper: StateDictMapper, config: ModelConfig, layer: int) -> None:
     """Map a linear layer, whose query, key and value matrices are stacked by rows."""
-    sizes = config.memory
+    sizes = config.linear_config
     assert sizes is not None and sizes.heads and sizes.key_heads and sizes.d_head and sizes.d_v
     old, new = f"model.layers.{layer}.linear_attn", f"decoder.blocks.{layer}.attention"
     keys = sizes.key_heads * sizes.d_head
     widths = {"query": keys, "key": keys, "value": sizes.heads * sizes.d_v}
-    places.split(f"{old}.in_proj_qkv.weight", {f"{old}.{part}.weight": width for part, width in widths.items()})
+    mapper.split(f"{old}.in_proj_qkv.weight", {f"{old}.{part}.weight": width for part, width in widths.items()})
     for part in widths:
-        places.move(f"{old}.{part}.weight", f"{new}.{part}.weight")
+        mapper.move(f"{old}.{part}.weight", f"{new}.{part}.weight")
     for short, part in (("z", "gate"), ("b", "strength"), ("a", "decay")):
-        places.move(f"{old}.in_proj_{short}.weight", f"{new}.{part}.weight")
-    qwen3_next.place_rest(places, config, old, new)
+        mapper.move(f"{old}.in_proj_{short}.weight", f"{new}.{part}.weight")
+    qwen3_next.place_rest(mapper, config, old, new)
 
 
-def _place(places: Places, config: ModelConfig) -> None:
-    qwen3_next.split_gates(places, config)
-    mistral.place(places, config, shared="shared_expert", linear=_place_linear)
+def _place(mapper: StateDictMapper, config: ModelConfig) -> None:
+    qwen3_next.split_gates(mapper, config)
+    mistral.place(mapper, config, shared="shared_expert", linear=_place_linear)
 
 
 _PIECES = {"model.language_model.": "model."}

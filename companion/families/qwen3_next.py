@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from companion.files.published.checkpoint_folder import Fields
-    from companion.files.published.state_dict import Places
+    from companion.files.published.state_dict import StateDictMapper
 
 FIELDS = llama.FIELDS | rows(
     """
@@ -87,13 +87,13 @@ def _linear(fields: Fields, pattern: Sequence[bool]) -> LinearConfig:
     )
 
 
-def _place_linear(places: Places, config: ModelConfig, layer: int) -> None:
+def _place_linear(mapper: StateDictMapper, config: ModelConfig, layer: int) -> None:
     """Map a linear layer.
 
     One matrix produces queries, keys, values and gates; another one produces strengths and decays. The rows of both are
     grouped by key head.
     """
-    sizes = config.memory
+    sizes = config.linear_config
     assert sizes is not None and sizes.heads is not None and sizes.key_heads is not None
     assert sizes.d_head is not None and sizes.d_v is not None
     old, new = f"model.layers.{layer}.linear_attn", f"decoder.blocks.{layer}.attention"
@@ -101,39 +101,39 @@ def _place_linear(places: Places, config: ModelConfig, layer: int) -> None:
     widths = {"query": sizes.d_head, "key": sizes.d_head, "value": share * sizes.d_v, "gate": share * sizes.d_v}
     for source, parts in (("qkvz", widths), ("ba", {"strength": share, "decay": share})):
         names = {f"{old}.{part}": width for part, width in parts.items()}
-        places.groups(f"{old}.in_proj_{source}.weight", sizes.key_heads, names)
+        mapper.groups(f"{old}.in_proj_{source}.weight", sizes.key_heads, names)
         for part in parts:
-            places.move(f"{old}.{part}", f"{new}.{part}.weight")
-    place_rest(places, config, old, new)
+            mapper.move(f"{old}.{part}", f"{new}.{part}.weight")
+    place_rest(mapper, config, old, new)
 
 
-def place_rest(places: Places, config: ModelConfig, old: str, new: str) -> None:
+def place_rest(mapper: StateDictMapper, config: ModelConfig, old: str, new: str) -> None:
     """Map the tensors of a linear layer, except the matrices that read the residual stream."""
-    sizes = config.memory
+    sizes = config.linear_config
     assert sizes is not None and sizes.heads and sizes.key_heads and sizes.d_head and sizes.d_v
     channels = 2 * sizes.key_heads * sizes.d_head + sizes.heads * sizes.d_v
     shape = channels, 1, sizes.convolution
-    places.joined({f"{old}.conv1d.weight": shape}, f"{new}.convolution.weight", sizes.convolution)
-    places.move(f"{old}.dt_bias", f"{new}.decay_bias")
-    places.move(f"{old}.A_log", f"{new}.decay_rate")
-    places.move(f"{old}.norm.weight", f"{new}.norm.weight")
-    places.move(f"{old}.out_proj.weight", f"{new}.output.weight")
+    mapper.joined({f"{old}.conv1d.weight": shape}, f"{new}.convolution.weight", sizes.convolution)
+    mapper.move(f"{old}.dt_bias", f"{new}.decay_bias")
+    mapper.move(f"{old}.A_log", f"{new}.decay_rate")
+    mapper.move(f"{old}.norm.weight", f"{new}.norm.weight")
+    mapper.move(f"{old}.out_proj.weight", f"{new}.output.weight")
 
 
-def place(places: Places, config: ModelConfig) -> None:
-    split_gates(places, config)
-    mistral.place(places, config, shared="shared_expert", linear=_place_linear)
+def place(mapper: StateDictMapper, config: ModelConfig) -> None:
+    split_gates(mapper, config)
+    mistral.place(mapper, config, shared="shared_expert", linear=_place_linear)
 
 
-def split_gates(places: Places, config: ModelConfig) -> None:
+def split_gates(mapper: StateDictMapper, config: ModelConfig) -> None:
     """Split the queries and gates of attention, which are stored in one tensor and grouped by head."""
-    places.drop(lambda name: name.startswith("mtp."))  # the layers for multi-token prediction
+    mapper.drop(lambda name: name.startswith("mtp."))  # the layers for multi-token prediction
     sizes = config.sizes
     for layer in config.attending:
         old = f"model.layers.{layer}.self_attn"
         for part in ("weight", "bias")[: 1 + config.attention.bias]:
             names = {f"{old}.{name}_proj.{part}": sizes.d_head for name in ("q", "gate")}
-            places.groups(f"{old}.q_proj.{part}", sizes.heads, names)
+            mapper.groups(f"{old}.q_proj.{part}", sizes.heads, names)
 
 
 FAMILIES = (Family("qwen3_next", FIELDS, _config, place, architecture="Qwen3NextForCausalLM"),)

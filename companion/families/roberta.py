@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from companion.files.published.checkpoint_folder import Fields
-    from companion.files.published.state_dict import Places
+    from companion.files.published.state_dict import StateDictMapper
 
 UNUSED = 2
 """Rows at the start of the position table that no token reads, because positions begin after the padding id, 1."""
@@ -50,8 +50,8 @@ def _says_xlm(config: ModelConfig) -> Mapping[str, Any]:
     return {**said, "architectures": [f"XLM{name}" for name in said["architectures"]]}
 
 
-def _place(places: Places, config: ModelConfig) -> None:
-    bert.place(places, config, unused=UNUSED)
+def _place(mapper: StateDictMapper, config: ModelConfig) -> None:
+    bert.place(mapper, config, unused=UNUSED)
 
 
 _PIECES = {

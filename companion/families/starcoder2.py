@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from companion.files.published.checkpoint_folder import Fields
-    from companion.files.published.state_dict import Places
+    from companion.files.published.state_dict import StateDictMapper
 
 FIELDS = rows(
     """
@@ -79,12 +79,12 @@ def _config(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
     )
 
 
-def _place(places: Places, config: ModelConfig) -> None:
-    llama.place_all_but_networks(places, config)
+def _place(mapper: StateDictMapper, config: ModelConfig) -> None:
+    llama.place_all_but_networks(mapper, config)
     for layer in range(config.layers):
         for short, name in (("c_fc", "inner"), ("c_proj", "outer")):
             old, new = f"model.layers.{layer}.mlp.{short}", f"decoder.blocks.{layer}.feed_forward.{name}"
-            places.pairs(old, new, ("weight", "bias")[: 1 + config.feed_forward.bias])
+            mapper.pairs(old, new, ("weight", "bias")[: 1 + config.feed_forward.bias])
 
 
 FAMILIES = (Family("starcoder2", FIELDS, _config, _place, architecture="Starcoder2ForCausalLM"),)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from companion.files.published.checkpoint_folder import Fields
-    from companion.files.published.state_dict import Places
+    from companion.files.published.state_dict import StateDictMapper
 
 FIELDS = rows(
     """
@@ -128,34 +128,34 @@ def _ends(config: ModelConfig) -> Mapping[str, Tensor]:
     return dict.fromkeys(tables, torch.empty(config.vocab, config.d_model, device="meta"))
 
 
-def _place(places: Places, config: ModelConfig) -> None:
+def _place(mapper: StateDictMapper, config: ModelConfig) -> None:
     """Map all tensors.
 
     Early files also have relative positions for the first cross-attention. These positions are dropped, because no
     version of the released code reads them.
     """
-    places.drop(lambda name: name.endswith("EncDecAttention.relative_attention_bias.weight"))
+    mapper.drop(lambda name: name.endswith("EncDecAttention.relative_attention_bias.weight"))
     tables = ["shared", "encoder.embed_tokens", "decoder.embed_tokens", *["lm_head"][: config.embedding.tied]]
-    places.same([f"{name}.weight" for name in tables], "embedding.weight")
+    mapper.same([f"{name}.weight" for name in tables], "embedding.weight")
     if not config.embedding.tied:
-        places.move("lm_head.weight", "unembedding.weight")
+        mapper.move("lm_head.weight", "unembedding.weight")
     gated = config.feed_forward.gated
     matrices = {"wi_0": "gate", "wi_1": "inner", "wo": "outer"} if gated else {"wi": "inner", "wo": "outer"}
     for stack in ("encoder", "decoder"):
         bias = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-        places.move(bias, f"{stack}.relative.weight")
+        mapper.move(bias, f"{stack}.relative.weight")
         sublayers = [("SelfAttention", "attention")] + [("EncDecAttention", "cross")] * (stack == "decoder")
         for layer in range(config.layers):
             old, new = f"{stack}.block.{layer}.layer", f"{stack}.blocks.{layer}"
             for number, (theirs, ours) in enumerate(sublayers):
                 for short, name in (("q", "query"), ("k", "key"), ("v", "value"), ("o", "output")):
-                    places.move(f"{old}.{number}.{theirs}.{short}.weight", f"{new}.{ours}.{name}.weight")
-                places.move(f"{old}.{number}.layer_norm.weight", f"{new}.{ours}_norm.weight")
+                    mapper.move(f"{old}.{number}.{theirs}.{short}.weight", f"{new}.{ours}.{name}.weight")
+                mapper.move(f"{old}.{number}.layer_norm.weight", f"{new}.{ours}_norm.weight")
             last = f"{old}.{len(sublayers)}"
             for theirs, ours in matrices.items():
-                places.move(f"{last}.DenseReluDense.{theirs}.weight", f"{new}.feed_forward.{ours}.weight")
-            places.move(f"{last}.layer_norm.weight", f"{new}.feed_forward_norm.weight")
-        places.move(f"{stack}.final_layer_norm.weight", f"{stack}.norm.weight")
+                mapper.move(f"{last}.DenseReluDense.{theirs}.weight", f"{new}.feed_forward.{ours}.weight")
+            mapper.move(f"{last}.layer_norm.weight", f"{new}.feed_forward_norm.weight")
+        mapper.move(f"{stack}.final_layer_norm.weight", f"{stack}.norm.weight")
 
 
 FAMILIES = (Family("t5", FIELDS, _config, _place, architecture="T5ForConditionalGeneration", says=_says, ends=_ends),)

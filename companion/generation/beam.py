@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from companion.costs.account import cache_bytes
-from companion.generation.logit_rules import Rules, Until
+from companion.generation.logit_rules import Rules, StoppingCriterion
 from companion.generation.prefill_decode import NotFinite, decode, evaluating, prefill, stretched_after
 from companion.generation.request import Options, Request
 from companion.ground.fields import require_number, require_whole, shown
@@ -57,7 +57,7 @@ def beam_search(
     max_new_tokens: int | None = None,
     stop: Collection[int] = (),
     rules: Rules | None = None,
-    until: Until | None = None,
+    until: StoppingCriterion | None = None,
     length_penalty: float = 0.0,
     early_stopping: bool | Literal["never"] = False,
 ) -> list[list[Beam]]:

@@ -5,8 +5,8 @@ them. A text that begins with the same tokens reuses the block, so that it is st
 use it (Kwon et al. 2023, section 4.4; Zheng et al. 2024, "SGLang", section 3). The texts need not overlap in time. A
 registered block whose last user has left is free, but keeps its contents until all other free blocks have been used.
 
-Linear layers have one recurrent state of fixed size per text, which cannot be split into blocks; `Places` manages these
-states.
+Linear layers have one recurrent state of fixed size per text, which cannot be split into blocks; `StateSlots` manages
+these states.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Blocks:
             del self._known[key]
 
 
-class Places:
+class StateSlots:
     """Slots for the recurrent states of a pool.
 
     There is one slot for each of `texts` texts, and just as many slots for states stored at the end of a block, from

@@ -3,7 +3,7 @@
 n-gram   the tokens that followed an earlier occurrence of the last few tokens (Saxena 2023, "prompt lookup
          decoding"; Yang et al. 2023, "Inference with reference"). It needs no second model.
 a model  a smaller one with the same vocabulary, which writes the proposal (Leviathan et al. 2023; Chen et al. 2023).
-own      the model's own multi-token-prediction heads, `companion.layers.medusa_heads` (Cai et al. 2024, "Medusa").
+medusa   the model's own multi-token-prediction heads, `companion.layers.medusa_heads` (Cai et al. 2024, "Medusa").
 yours    any function of the text so far and a number of tokens.
 """
 
@@ -24,8 +24,8 @@ Propose = Callable[[Sequence[int], int], Sequence[int]]
 """A function of a text's tokens so far and the number of tokens wanted. It returns a guess at the next tokens, which
 may be shorter than wanted or empty.
 """
-Proposer = Transformer | Propose | Literal["ngram", "own"]
-AHEAD = 4
+Proposer = Transformer | Propose | Literal["ngram", "medusa"]
+NUM_DRAFT_TOKENS = 4
 """Default number of draft tokens. It gets most of the possible gain when some of the proposals are rejected."""
 
 
@@ -63,8 +63,8 @@ class Draft:
     """Settings and statistics of speculative decoding, to be passed as `generate(..., draft=...)`.
 
     Args:
-        proposer: `"ngram"`, `"own"`, a smaller `Transformer`, or a function of a text's ids and a number of tokens.
-        ahead: maximum number of draft tokens per pass, from 1 to 64. Heads propose at most one token each.
+        proposer: `"ngram"`, `"medusa"`, a smaller `Transformer`, or a function of a text's ids and a number of tokens.
+        num_draft_tokens: maximum number of draft tokens per pass, from 1 to 64. Heads propose at most one token each.
 
     Attributes:
         proposed: number of proposed tokens that the model verified, excluding tokens after the end of a text.
@@ -75,23 +75,26 @@ class Draft:
     The counts cover all texts generated with this object.
 
     Raises:
-        ValueError: if the proposer is unknown or `ahead` is out of range.
+        ValueError: if the proposer is unknown or `num_draft_tokens` is out of range.
     """
 
     proposer: Proposer
-    ahead: int = AHEAD
+    num_draft_tokens: int = NUM_DRAFT_TOKENS
     proposed: int = field(default=0, init=False)
     accepted: int = field(default=0, init=False)
     passes: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        if not callable(self.proposer) and not (isinstance(self.proposer, str) and self.proposer in ("ngram", "own")):
-            raise ValueError(f"draft={described(self.proposer)}: expected 'ngram', 'own', a Transformer or a function")
+        known = isinstance(self.proposer, str) and self.proposer in ("ngram", "medusa")
+        if not known and not callable(self.proposer):
+            expected = "'ngram', 'medusa', a Transformer or a function"
+            raise ValueError(f"draft={described(self.proposer)}: expected {expected}")
         # If layers cache only a window of the last tokens, a cache cannot be rolled back further than this.
-        require_whole("ahead", self.ahead)
-        if self.ahead > BACK:
+        require_whole("num_draft_tokens", self.num_draft_tokens)
+        if self.num_draft_tokens > BACK:
             raise ValueError(
-                f"ahead={self.ahead}: expected at most {BACK}, the number of tokens that a cache can remove"
+                f"num_draft_tokens={self.num_draft_tokens}: expected at most {BACK}, the number of tokens that a cache "
+                "can remove"
             )
 
     def function(self) -> Propose:
@@ -105,7 +108,7 @@ class Draft:
 
     @property
     def per_pass(self) -> float:
-        """Mean number of tokens that a row gains per pass of the large model, from 1 to `ahead` + 1."""
+        """Mean number of tokens that a row gains per pass of the large model, from 1 to `num_draft_tokens` + 1."""
         return 1 + self.accepted / self.passes if self.passes else 1.0
 
     def report(self) -> str:
@@ -125,13 +128,13 @@ class Draft:
         """
         models = [model, self.proposer] if isinstance(self.proposer, Transformer) else [model]
         back = recurrent_cache.BACK
-        if any(one.config.memory is not None for one in models) and self.ahead > back:
+        if any(one.config.linear_config is not None for one in models) and self.num_draft_tokens > back:
             raise ValueError(
-                f"ahead={self.ahead}: expected at most {back}, the number of tokens that a cache with linear layers "
-                "can remove"
+                f"num_draft_tokens={self.num_draft_tokens}: expected at most {back}, the number of tokens that a cache "
+                "with linear layers can remove"
             )
-        if self.proposer == "own" and model.later is None:
-            raise ValueError("draft='own': expected a model with medusa_heads")
+        if self.proposer == "medusa" and model.medusa is None:
+            raise ValueError("draft='medusa': expected a model with medusa_heads")
         if not isinstance(self.proposer, Transformer):
             return
         ours, theirs = model.config, self.proposer.config

@@ -56,11 +56,11 @@ def generate(
         rules: which tokens are forbidden or forced. `None` means that all tokens are allowed.
         until: a stopping criterion. It receives a row's number and its new tokens so far and returns whether they
             end the row, as a stop id would.
-        seed: seed of the random streams (default: 0).
-        streams: one entry per row. Row r draws from a random stream that depends only on `seed` and the number
-            `streams[r]` (`None`: r). So the row's continuation depends neither on the other rows nor on the model's
-            device (although the last digits of the logits may). `streams[r]` may also be a NumPy generator, which
-            continues from its current state.
+        seed: seed of the random numbers (default: 0).
+        generators: one entry per row, a number or a NumPy generator. Row r draws from a generator that depends only on
+            `seed` and the number `generators[r]` (`None`: r). So the row's continuation depends neither on the other
+            rows nor on the model's device (although the last digits of the logits may). A NumPy generator continues
+            from its current state.
         compile: whether to compile the decode step. Attention then reads the cache in multiples of 64 slots, so that
             there are few different shapes, and one or two compilations suffice for a text of any length. With experts,
             unless they are computed by the `"grouped"` implementation, there is one compilation for each new routing,
@@ -73,7 +73,7 @@ def generate(
             weights, at least 16 steps and at most six tokens per step, on a processor where it is faster. `None` leaves
             the weights unchanged. The weights are converted when the second token is requested. Prompts are always read
             with the original weights, so the first new token is the same as with `None`.
-        draft: the source of proposed tokens, several of which the model verifies at a time. It is `"ngram"`, `"own"`
+        draft: the source of proposed tokens, several of which the model verifies at a time. It is `"ngram"`, `"medusa"`
             for the model's own multi-token-prediction heads, a smaller model with the same vocabulary, or a `Draft`,
             which also sets the number of draft tokens and counts how many were accepted. A draft does not change the
             text, with one exception: if a model samples the proposals, the text may differ, but its distribution stays
@@ -148,7 +148,7 @@ def _generate_long(request: Request, texts: Sequence[Text]) -> Iterator[list[int
     """Extend `texts`, one per prompt, which also contain the tokens that no longer fit in the context."""
     context, rules, most = request.model.config.context, request.rules, request.max_new_tokens
     if request.weights == "fast":  # decided once for the whole text, no matter how often it is cut
-        tokens = len(texts) * (1 if request.draft is None else 1 + request.draft.ahead)
+        tokens = len(texts) * (1 if request.draft is None else 1 + request.draft.num_draft_tokens)
         form = fast_form(request.model, most - 1, tokens, compile=request.compile)
         request = replace(request, weights=form)
     going = {row: list(prompt) for row, prompt in enumerate(request.prompts)}
@@ -163,8 +163,8 @@ def _generate_long(request: Request, texts: Sequence[Text]) -> Iterator[list[int
             min_new_tokens=max(0, rules.min_new_tokens - written),
             last=rules.last if written + steps == most else None,
         )
-        kept, streams = list(going.values()), [request.streams[row] for row in going]
-        part = replace(request, prompts=kept, max_new_tokens=steps, rules=now, streams=streams)
+        kept, generators = list(going.values()), [request.generators[row] for row in going]
+        part = replace(request, prompts=kept, max_new_tokens=steps, rules=now, generators=generators)
         for step in _generate(part, [texts[row] for row in going]):
             line: list[int | None] = [None] * len(texts)
             for (row, ids), token in zip(going.items(), step, strict=True):
@@ -208,7 +208,7 @@ def _generate(request: Request, texts: Sequence[Text]) -> Iterator[list[int | No
                     next_logits = compiled_decode(writer) if request.compile else decode
                 logits, cache = next_logits(writer, tokens, cache, memory)
             allowed = request.allowed(logits, i, [text.ids for text in texts])
-            tokens = draw_tokens(allowed, request.sampling, request.streams)
+            tokens = draw_tokens(allowed, request.sampling, request.generators)
         drawn = tokens.tolist()
         if NOTHING in drawn:
             raise_nothing(logits[drawn.index(NOTHING)], drawn.index(NOTHING), i)

@@ -13,7 +13,7 @@ from torch import Tensor
 from companion.ground.arguments import described
 from companion.ground.fields import require_number, require_whole, shown
 
-Until = Callable[[int, Sequence[int]], bool]
+StoppingCriterion = Callable[[int, Sequence[int]], bool]
 """A stopping criterion: a function of a row's number and its new tokens so far that returns whether they end the row.
 """
 

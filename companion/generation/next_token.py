@@ -18,15 +18,15 @@ NOTHING = -1
 
 
 def draw_tokens(
-    logits: Float[Tensor, "batch vocab"], sampling: Sampling, streams: Sequence[np.random.Generator]
+    logits: Float[Tensor, "batch vocab"], sampling: Sampling, generators: Sequence[np.random.Generator]
 ) -> Int[Tensor, "batch"]:
-    """Draw one token per row, using the next random number of each row's own stream.
+    """Draw one token per row, using the next random number of each row's own generator.
 
     Greedy decoding uses no random numbers. Rows whose probabilities are not finite get `NOTHING`.
     """
     if sampling.temperature == 0:
         return most_probable(logits)
-    return pick(sampling.probabilities(logits), [stream.random() for stream in streams])
+    return pick(sampling.probabilities(logits), [generator.random() for generator in generators])
 
 
 def most_probable(logits: Float[Tensor, "batch vocab"]) -> Int[Tensor, "batch"]:

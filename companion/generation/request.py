@@ -11,7 +11,7 @@ from torch import Tensor
 
 from companion.config.model import ModelConfig
 from companion.generation.draft import Draft, Proposer, draft_of
-from companion.generation.logit_rules import Rules, Until, check_ids
+from companion.generation.logit_rules import Rules, StoppingCriterion, check_ids
 from companion.generation.sampling import Sampling
 from companion.ground.arguments import check_kind, described
 from companion.ground.fields import require_whole
@@ -20,7 +20,7 @@ from companion.transformer import Transformer
 
 Rows = Sequence[Sequence[int]]
 """Token ids, in rows of any lengths."""
-Stream = int | np.random.Generator
+RandomSource = int | np.random.Generator
 Kind = TypeVar("Kind", Sampling, Rules)
 
 
@@ -41,9 +41,9 @@ class Options(TypedDict, total=False):
     sampling: Sampling | None
     stop: Collection[int]
     rules: Rules | None
-    until: Until | None
+    until: StoppingCriterion | None
     seed: int
-    streams: Sequence[Stream] | None
+    generators: Sequence[RandomSource] | None
     compile: bool
     weights: Weights | None
     draft: Draft | Proposer | None
@@ -58,7 +58,7 @@ class Request:
     Attributes:
         prompts: token ids of each row; only `start` if it was given in place of prompts.
         max_new_tokens: maximum number of steps.
-        streams: random generators, one per prompt.
+        generators: random generators, one per prompt.
 
     Raises:
         ValueError: if an argument is invalid; the message names it, its value and what was expected.
@@ -71,8 +71,8 @@ class Request:
     sampling: Sampling
     stop: frozenset[int]
     rules: Rules
-    until: Until | None
-    streams: Sequence[np.random.Generator]
+    until: StoppingCriterion | None
+    generators: Sequence[np.random.Generator]
     compile: bool
     weights: Weights | None
     draft: Draft | None
@@ -89,9 +89,9 @@ class Request:
         sampling: Sampling | None = None,
         stop: Collection[int] = (),
         rules: Rules | None = None,
-        until: Until | None = None,
+        until: StoppingCriterion | None = None,
         seed: int = 0,
-        streams: Sequence[Stream] | None = None,
+        generators: Sequence[RandomSource] | None = None,
         compile: bool = False,
         weights: Weights | None = "fast",
         draft: Draft | Proposer | None = None,
@@ -114,7 +114,7 @@ class Request:
                 )
             self.draft.check(model, min(config.context, max(map(len, self.prompts)) + self.max_new_tokens))
         fill(sampling=_chosen("sampling", sampling, Sampling, "a Sampling, such as Sampling(temperature=0.7)"))
-        fill(streams=_generators(seed, streams, len(self.prompts)))
+        fill(generators=_generators(seed, generators, len(self.prompts)))
 
     def texts(self) -> list[Text]:
         """Return each prompt as a text to be extended."""
@@ -144,19 +144,19 @@ def _chosen(name: str, value: Kind | None, kind: Callable[[], Kind], expected: s
     return value
 
 
-def _generators(seed: int, streams: Sequence[Stream] | None, rows: int) -> list[np.random.Generator]:
+def _generators(seed: int, generators: Sequence[RandomSource] | None, rows: int) -> list[np.random.Generator]:
     """Return one random generator per row, as described in `generate`."""
     require_whole("seed", seed, 0)
-    if streams is None:
-        streams = range(rows)
-    check_kind("streams", streams, Sequence, "a list, one entry for each prompt")
-    if len(streams) != rows:
-        raise ValueError(f"streams has {len(streams)} entries: expected {rows}, one for each prompt")
-    for row, stream in enumerate(streams):
-        if not isinstance(stream, np.random.Generator):
-            require_whole(f"streams[{row}]", stream, 0)
+    if generators is None:
+        generators = range(rows)
+    check_kind("generators", generators, Sequence, "a list, one entry for each prompt")
+    if len(generators) != rows:
+        raise ValueError(f"generators has {len(generators)} entries: expected {rows}, one for each prompt")
+    for row, generator in enumerate(generators):
+        if not isinstance(generator, np.random.Generator):
+            require_whole(f"generators[{row}]", generator, 0)
     # NumPy's generators accept (seed, row) as one seed, and draw the same numbers regardless of the model's device.
-    return [s if isinstance(s, np.random.Generator) else np.random.default_rng((seed, s)) for s in streams]
+    return [s if isinstance(s, np.random.Generator) else np.random.default_rng((seed, s)) for s in generators]
 
 
 def check_model(model: object) -> None:

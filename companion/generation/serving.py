@@ -36,11 +36,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from companion.generation.block_manager import BEGINNING, Blocks, Places
-from companion.generation.logit_rules import Rules, Until
+from companion.generation.block_manager import BEGINNING, Blocks, StateSlots
+from companion.generation.logit_rules import Rules, StoppingCriterion
 from companion.generation.next_token import NOTHING, draw_tokens
 from companion.generation.prefill_decode import NotFinite, evaluating
-from companion.generation.request import Options, Request, Stream, check_model
+from companion.generation.request import Options, RandomSource, Request, check_model
 from companion.generation.sampling import Sampling
 from companion.ground.arguments import described
 from companion.ground.fields import require_whole
@@ -144,7 +144,7 @@ class Handle:
 
 
 def serve(request: Request, batch_size: int) -> list[list[int]]:
-    """Implement `complete(..., batch_size=...)`: return the new tokens for each prompt, with `batch_size` texts in the batch.
+    """Implement `complete(..., batch_size=...)`: return the new tokens for each prompt.
 
     Raises the same exceptions as `complete`.
     """
@@ -153,8 +153,8 @@ def serve(request: Request, batch_size: int) -> list[list[int]]:
     room = sum(sorted(len(prompt) + request.max_new_tokens + BLOCK for prompt in request.prompts)[-rows:])
     server = Server(request.model, rows=rows, tokens=room, budget=max(BUDGET, rows), weights=request.weights)
     handles = [
-        server._add(replace(request, prompts=[prompt], streams=[stream]))
-        for prompt, stream in zip(request.prompts, request.streams, strict=True)
+        server._add(replace(request, prompts=[prompt], generators=[generator]))
+        for prompt, generator in zip(request.prompts, request.generators, strict=True)
     ]
     return [handle.result() for handle in handles]
 
@@ -226,8 +226,8 @@ class Server:
         check_weights(model, weights)
         self.model, self.rows, self.budget = model, rows, budget
         self.shared = self.read = self.preempted = 0
-        count, self._places = tokens // block, None if config.memory is None else Places(rows)
-        sizes = {"blocks": count, "size": block, "places": 1 if self._places is None else self._places.count}
+        count, self._state_slots = tokens // block, None if config.linear_config is None else StateSlots(rows)
+        sizes = {"blocks": count, "size": block, "places": 1 if self._state_slots is None else self._state_slots.count}
         self._pool = PagedCache.pool(config, **sizes, dtype=table.dtype, device=table.device)
         self.blocks = Blocks(count, block)
         self._weights = weights
@@ -263,9 +263,9 @@ class Server:
         sampling: Sampling | None = None,
         stop: Collection[int] = (),
         rules: Rules | None = None,
-        until: Until | None = None,
+        until: StoppingCriterion | None = None,
         seed: int = 0,
-        stream: Stream = 0,
+        generator: RandomSource = 0,
     ) -> Handle:
         """Request a text, which joins at the next step that has room for it.
 
@@ -274,8 +274,7 @@ class Server:
             max_new_tokens: maximum number of new tokens. `None` means that the text may fill the context or the pool.
             sampling, stop, rules: as in `generate`.
             until: a stopping criterion that receives the text's number and its new tokens so far.
-            seed, stream: identify the random stream; the text is the same as that of row `stream` in `generate(...,
-                seed=seed)`.
+            seed, generator: determine the random numbers, as one entry of `generators` in `generate`.
 
         Raises:
             ValueError: in the same cases as `generate`, and if the text has more tokens than the whole pool. Other
@@ -286,7 +285,7 @@ class Server:
         if max_new_tokens is None and isinstance(prompt, Sequence):
             max_new_tokens = max(1, min(self.model.config.context, room) - len(prompt))
         choices: Options = {"sampling": sampling, "stop": stop, "rules": rules, "until": until, "seed": seed}
-        choices["streams"] = [stream]
+        choices["generators"] = [generator]
         request = Request(self.model, [prompt], max_new_tokens, **choices)
         steps = request.max_new_tokens
         if len(prompt) + steps > room:
@@ -322,8 +321,8 @@ class Server:
         for handle in self._running.copy():
             self._settle(handle)
         self._admit()
-        streams = [handle._request.streams[0].bit_generator for handle in self._running]
-        before = [(handle, stream.state) for handle, stream in zip(self._running, streams, strict=True)]
+        generators = [handle._request.generators[0].bit_generator for handle in self._running]
+        before = [(handle, generator.state) for handle, generator in zip(self._running, generators, strict=True)]
         try:
             with torch.inference_mode(), evaluating(self._modules):
                 going: list[tuple[Handle, Tensor]] = []
@@ -335,7 +334,7 @@ class Server:
             for handle, state in reversed(before):  # read again at the next step, with their new tokens
                 if handle.state == "running":
                     self._preempt(handle)
-                handle._request.streams[0].bit_generator.state = state
+                handle._request.generators[0].bit_generator.state = state
             raise
         written, interrupted = [], None
         for handle, token in drawn:
@@ -387,8 +386,8 @@ class Server:
         handle._held = min(len(blocks) * size, len(ids) - 1)
         handle._blocks, handle._numbers = blocks + self._taken(needed), numbers
         self.shared += handle._held
-        if self._places is not None:
-            handle._place = self._places.take()
+        if self._state_slots is not None:
+            handle._place = self._state_slots.take()
             if state is not None:
                 self._pool.copy_state(state, handle._place)
         return True
@@ -404,10 +403,10 @@ class Server:
         ids = handle._text.ids
         if self._by_length:
             return [], [], None
-        if self._places is None:
+        if self._state_slots is None:
             return *self.blocks.find(ids), None
         blocks, numbers = self.blocks.find(ids[:-1])
-        count, state = self._places.find(numbers)
+        count, state = self._state_slots.find(numbers)
         handle._border = len(blocks) * self.blocks.size if count < len(blocks) else 0
         self.blocks.leave(blocks[count:])
         return blocks[:count], numbers[:count], state
@@ -482,7 +481,7 @@ class Server:
             [handle._blocks for handle in handles],
             [chunk.start for chunk in group],
             [chunk.tokens for chunk in group],
-            () if self._places is None else [handle._place for handle in handles],
+            () if self._state_slots is None else [handle._place for handle in handles],
         )
         stream = reader.features(torch.tensor(rows, device=cache.lengths.device), cache=cache).stream
         for chunk in group:
@@ -508,8 +507,8 @@ class Server:
             handle._blocks[place] = known[0]
             handle._numbers.append(known[1])
         at_border = handle._held == handle._border == len(handle._numbers) * size
-        if self._places is not None and at_border and not self._places.known(handle._numbers[-1]):
-            self._pool.copy_state(handle._place, self._places.keep(handle._numbers[-1]))
+        if self._state_slots is not None and at_border and not self._state_slots.known(handle._numbers[-1]):
+            self._pool.copy_state(handle._place, self._state_slots.keep(handle._numbers[-1]))
 
     def _drawn(self, going: Sequence[tuple[Handle, Tensor]]) -> list[tuple[Handle, int]]:
         """Draw a token for each text that is ready, in one operation for all texts with the same sampling settings."""
@@ -523,8 +522,8 @@ class Server:
         tokens = [NOTHING] * len(going)
         for sampling in dict.fromkeys(handle._request.sampling for handle, _ in going):
             rows = [i for i, (one, _) in enumerate(going) if fit[i] and one._request.sampling == sampling]
-            streams = [going[i][0]._request.streams[0] for i in rows]
-            drawn = draw_tokens(allowed[rows], sampling, streams).tolist() if rows else []
+            generators = [going[i][0]._request.generators[0] for i in rows]
+            drawn = draw_tokens(allowed[rows], sampling, generators).tolist() if rows else []
             for row, token in zip(rows, drawn, strict=True):
                 tokens[row] = token
         return [(handle, token) for (handle, _), token, fits in zip(going, tokens, fit, strict=True) if fits]
@@ -555,8 +554,8 @@ class Server:
         """Return the blocks of a running text."""
         self._running.remove(handle)
         self.blocks.leave(handle._blocks)
-        if self._places is not None:
-            self._places.leave(handle._place)
+        if self._state_slots is not None:
+            self._state_slots.leave(handle._place)
         handle._blocks, handle._numbers, handle._held = [], [], 0
 
 

@@ -43,7 +43,7 @@ class _Row:
     ids: list[int]
     given: int
     text: Text
-    stream: np.random.Generator
+    generator: np.random.Generator
     done: bool = False
 
     @property
@@ -52,9 +52,9 @@ class _Row:
 
     def ahead(self, count: int) -> list[float]:
         """Return the next random numbers without consuming them."""
-        before = self.stream.bit_generator.state
-        numbers: list[float] = self.stream.random(count).tolist()
-        self.stream.bit_generator.state = before
+        before = self.generator.bit_generator.state
+        numbers: list[float] = self.generator.random(count).tolist()
+        self.generator.bit_generator.state = before
         return numbers
 
 
@@ -77,7 +77,7 @@ def speculate(request: Request, texts: Sequence[Text], draft: Draft) -> Iterator
     tokens are yielded when the others have caught up. `texts` are extended in place.
     """
     model, prompts, source, steps = request.model, request.prompts, request.source, request.max_new_tokens
-    rows = [_Row(list(ids), len(ids), text, s) for ids, text, s in zip(prompts, texts, request.streams, strict=True)]
+    rows = [_Row(list(ids), len(ids), text, s) for ids, text, s in zip(prompts, texts, request.generators, strict=True)]
     slots = max(map(len, prompts)) + steps  # a finished row still reads its last token with the others
     modules = list(model.modules())
     with torch.inference_mode(), evaluating(modules):
@@ -87,7 +87,7 @@ def speculate(request: Request, texts: Sequence[Text], draft: Draft) -> Iterator
     if all(row.done for row in rows):
         return
     small = draft.proposer if isinstance(draft.proposer, Transformer) else None
-    writer = writer_of(model, request.weights, steps - 1, len(prompts) * (1 + draft.ahead))
+    writer = writer_of(model, request.weights, steps - 1, len(prompts) * (1 + draft.num_draft_tokens))
     reader, drafter = _Reader(writer, cache, memory), None  # type: _Reader, _Drafter | None
     drafting = modules
     if small is not None:
@@ -96,7 +96,7 @@ def speculate(request: Request, texts: Sequence[Text], draft: Draft) -> Iterator
             _, cache, memory = prefill(small, prompts, source, slots)
         writer = writer_of(small, request.weights, steps - 1, len(prompts))
         drafter = _SmallModel(_Reader(writer, cache, memory), request)
-    elif draft.proposer == "own":
+    elif draft.proposer == "medusa":
         reader.stream, reader.last = stream, last
         drafter = _OwnHeads(reader, request)
     functions = [draft.function() for _ in rows]
@@ -129,7 +129,7 @@ def _called(propose: Propose, row: _Row, count: int, vocab: int) -> list[int]:
 def _counts(request: Request, rows: Sequence[_Row], draft: Draft) -> list[int]:
     """Return how many tokens may be proposed for each row."""
     # Proposals may reach the second-to-last token, because the pass itself adds one more.
-    counts = [0 if row.done else min(draft.ahead, request.max_new_tokens - row.written - 1) for row in rows]
+    counts = [0 if row.done else min(draft.num_draft_tokens, request.max_new_tokens - row.written - 1) for row in rows]
     scaling = request.model.config.positions.scaling
     return counts if scaling is None or not scaling.by_length else _within(rows, counts, scaling)
 
@@ -262,7 +262,7 @@ class _Drafter(ABC):
                 drawn = most_probable(allowed).tolist()
             else:
                 probabilities = sampling.probabilities(allowed)
-                drawn = pick(probabilities, [rows[r].stream.random() for r in going]).tolist()
+                drawn = pick(probabilities, [rows[r].generator.random() for r in going]).tolist()
                 for r, chance in zip(going, exactly(probabilities), strict=True):
                     chances[r].append(chance)
             for place, (r, token) in enumerate(zip(going, drawn, strict=True)):
@@ -314,8 +314,8 @@ class _OwnHeads(_Drafter):
 
     def possible(self, rows: Sequence[_Row], counts: Sequence[int]) -> list[int]:
         """Limit `counts` to the number of heads."""
-        assert self.reader.model.later is not None
-        self.states = list(self.reader.model.later(self.reader.stream))
+        assert self.reader.model.medusa is not None
+        self.states = list(self.reader.model.medusa(self.reader.stream))
         return [min(count, len(self.states)) for count in counts]
 
     def logits(
@@ -355,7 +355,7 @@ def _keep(
         if chances is None:
             accepted, last = _as_drawn(drawn[at:end], proposed)
         else:
-            numbers = row.stream.random(len(proposed) + 1).tolist()
+            numbers = row.generator.random(len(proposed) + 1).tolist()
             accepted, last = verdict(exactly(probabilities[at:end]), chances[r][: len(proposed)], proposed, numbers)
         first = row.written
         for place, token in enumerate([*proposed[:accepted], last]):
@@ -368,7 +368,7 @@ def _keep(
                 break
         added = row.written - first
         if chances is None and sampling.temperature != 0:
-            row.stream.random(added)  # now consume the random numbers that were used
+            row.generator.random(added)  # now consume the random numbers that were used
         if first:
             draft.passes += 1
             draft.proposed += added if added <= accepted else len(proposed)  # tokens after the end are not verified

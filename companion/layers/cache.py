@@ -225,7 +225,7 @@ class KVCache:
         sizes, local = config.sizes, Local.of(config, slots)
         room = [slots] * len(config.attending) if local is None else local.room
         numbers, (heads, key, value) = sum(room) * sizes.kept_numbers, sizes.kept
-        memory, linear = config.memory, config.linears
+        memory, linear = config.linear_config, config.linears
         states = 0 if memory is None else linear * state_numbers(memory, slots) * wide_dtype(dtype).itemsize
         size = batch * (numbers * dtype.itemsize + states)
         check_room(f"batch={batch} and slots={slots}", "the cache", size, device)
@@ -263,7 +263,9 @@ class KVCache:
             ValueError: If the layers differ.
         """
         memory = (
-            None if config.memory is None else (Log.of(config.memory), tuple(map(config.linear, range(config.layers))))
+            None
+            if config.linear_config is None
+            else (Log.of(config.linear_config), tuple(map(config.linear, range(config.layers))))
         )
         kept = None if self.states is None else (self.states.sizes, self.states.layers)
         if kept != memory:

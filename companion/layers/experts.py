@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-Way = Literal["auto", "loop", "grouped", "gather", "every"]
+Implementation = Literal["auto", "loop", "grouped", "gather", "every"]
 """Implementations of the experts (see `answers_of`). All of them give the same results."""
 
 
@@ -75,7 +75,7 @@ def answers_of(
     tokens: Float[Tensor, "row d_model"],
     chosen: Int[Tensor, "row top_k"],
     kept: Bool[Tensor, "*batch top_k"] | None = None,
-    way: Way = "auto",
+    way: Implementation = "auto",
 ) -> Float[Tensor, "row top_k d_model"]:
     """Compute the output of each chosen expert for each token, without the routing weights.
 
@@ -150,9 +150,9 @@ def _in_turn(networks: Networks, rows: Float[Tensor, "visit d_model"], ends: Int
     return torch.cat([*visited, torch.zeros_like(dropped)])
 
 
-def _way(networks: Networks, tokens: Tensor, chosen: Tensor, wanted: Way) -> Way:
+def _way(networks: Networks, tokens: Tensor, chosen: Tensor, wanted: Implementation) -> Implementation:
     """Choose the implementation. The tokens must already have the dtype of the matrix products."""
-    if wanted not in get_args(Way):
+    if wanted not in get_args(Implementation):
         raise ValueError(f"experts={wanted!r}: expected 'auto', 'loop', 'grouped', 'gather' or 'every'")
     (number, d_model, d_ff), visits, top_k = networks.inner.shape, chosen.numel(), chosen.shape[1]
     size = tokens.element_size()

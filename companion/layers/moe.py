@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from companion.config.model import FeedForwardConfig, MoEConfig
 from companion.ground.annotations import checked
-from companion.layers.experts import Networks, Way, answers_of, network_of, outputs
+from companion.layers.experts import Implementation, Networks, answers_of, network_of, outputs
 from companion.layers.feedforward import FeedForward, hidden
 from companion.layers.routing import RoutingStats, best_experts, within_capacity
 
@@ -40,7 +40,7 @@ class Dispatch:
         tokens: Float[Tensor, "row d_model"],
         chosen: Int[Tensor, "row top_k"],
         kept: Bool[Tensor, "*batch top_k"] | None,
-        way: Way,
+        way: Implementation,
     ) -> Float[Tensor, "row top_k d_model"]:
         """Compute the output of each chosen expert for each token, without applying the routing weights.
 
@@ -74,7 +74,7 @@ class MoE(nn.Module):
     """
 
     bias: Tensor | None
-    way: Way = "auto"
+    way: Implementation = "auto"
     dispatch = Dispatch()
 
     def __init__(self, d_model: int, expert: FeedForwardConfig, config: MoEConfig) -> None:
@@ -105,7 +105,7 @@ class MoE(nn.Module):
         x: Float[Tensor, "batch token d_model"],
         *,
         attention_mask: Bool[Tensor, "batch token"] | None = None,
-        experts: Way | None = None,
+        experts: Implementation | None = None,
     ) -> tuple[Float[Tensor, "batch token d_model"], RoutingStats]:
         """Apply the layer.
 
@@ -145,7 +145,7 @@ class MoE(nn.Module):
         __call__ = forward
 
     def _answers(
-        self, x: Float[Tensor, "batch token d_model"], routing: RoutingStats, way: Way
+        self, x: Float[Tensor, "batch token d_model"], routing: RoutingStats, way: Implementation
     ) -> Float[Tensor, "batch token top_k d_model"]:
         """Compute the outputs of the chosen experts, with the weights included if these apply to the inputs."""
         # Under autocast, the logits have the dtype of matrix products, which the experts use too.
@@ -167,7 +167,7 @@ class MoE(nn.Module):
         tokens: Float[Tensor, "row d_model"],
         chosen: Int[Tensor, "row top_k"],
         kept: Bool[Tensor, "*batch top_k"] | None,
-        way: Way = "auto",
+        way: Implementation = "auto",
     ) -> Float[Tensor, "row top_k d_model"]:
         """Call `experts.answers_of` for the experts in this process, which `chosen` indexes."""
         return answers_of(self.networks(tokens.dtype), tokens, chosen, kept, way)

@@ -172,8 +172,8 @@ class PagedCache(KVCache):
             require_whole(name, value)
         heads, key, value = config.sizes.kept
         needed = len(config.attending) * (blocks + 1) * size * config.sizes.kept_numbers * dtype.itemsize
-        if config.memory is not None:
-            needed += places * config.linears * state_numbers(config.memory, 0) * wide_dtype(dtype).itemsize
+        if config.linear_config is not None:
+            needed += places * config.linears * state_numbers(config.linear_config, 0) * wide_dtype(dtype).itemsize
         check_room(f"blocks={blocks} of size={size}", "the pool", needed, device)
 
         def store(width: int) -> tuple[Tensor, ...]:

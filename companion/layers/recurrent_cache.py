@@ -204,7 +204,7 @@ class States:
     @classmethod
     def of(cls, config: ModelConfig, lengths: Int[Tensor, "batch"], slots: int, dtype: torch.dtype) -> States | None:
         """Make the state for an empty cache; `None` if no layer is linear."""
-        sizes = config.memory
+        sizes = config.linear_config
         if sizes is None:
             return None
         log, layers, rows = Log.of(sizes), tuple(map(config.linear, range(config.layers))), len(lengths)

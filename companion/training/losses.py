@@ -316,7 +316,7 @@ def _of_a_decoder(
 ) -> Scored:
     stream, routing, _ = model.features(tokens, **inputs)
     scored = head_cross_entropy_sum(model, stream, targets, smoothing=smoothing)
-    heads = model.later if model.training else None
+    heads = model.medusa if model.training else None
     if heads is None:
         return Scored(*scored, routing)
     document, beside = inputs.get("document_ids"), stream.new_zeros((), dtype=scored[0].dtype)

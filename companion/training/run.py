@@ -27,7 +27,7 @@ from companion.ground.atomic import must_be_writable
 from companion.ground.device import find_device, find_precision, versions
 from companion.ground.display import printable
 from companion.training.distributed.launch import check_launch, command, processes_launched, start_processes
-from companion.training.distributed.parallel import Elsewhere, Lost, Parallel
+from companion.training.distributed.parallel import Parallel, PeerDied, PeerFailed
 from companion.training.run_folder import RunFolder
 from companion.training.run_loop import fit, seconds_per_update
 from companion.training.schedule import cut_warmup
@@ -103,7 +103,7 @@ class Run:
             ValueError: if the input is invalid, or if the folder contains a run with different settings, data or model.
                 Nothing is written then.
             Halted: if another process of the run is lost, or if a file could not be written.
-            Elsewhere: if another process reports the error.
+            PeerFailed: if another process reports the error.
         """
         if settings.tensorboard:
             require_tensorboard()
@@ -122,9 +122,9 @@ class Run:
                 else:
                     run._begin(held)
                 yield run
-        except Lost as error:
+        except PeerDied as error:
             if not error.speaks:
-                raise Elsewhere(1) from error
+                raise PeerFailed(1) from error
             raise Halted(f"{error}.\n{_standing(folder)} Resume with the same command:\n  {again}") from error
         except BrokenPipeError:
             raise
@@ -262,7 +262,7 @@ class Run:
             )
         except Diverged as error:
             if not self.parallel.main:
-                raise Elsewhere(1) from error
+                raise PeerFailed(1) from error
             self.draw()
             raise Halted(
                 f"{error}.\n{_standing(self.folder)} The same command would fail in the same way, because an "

@@ -423,7 +423,7 @@ class TextSettings(Settings):
         False, "add a learned sink logit to each head, which takes attention weight and has no value"
     )
     medusa_heads: CountFromZero = model_setting(
-        0, "number of multi-token-prediction heads; companion generate --draft own uses them"
+        0, "number of multi-token-prediction heads; companion generate --draft medusa uses them"
     )
     gate: Literal["head", "width"] | None = model_setting(
         None, "multiply the output of attention by sigmoids: one per head, or one per component (default: no gate)"

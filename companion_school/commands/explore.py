@@ -16,7 +16,7 @@ from companion.ground.number_limits import CountFromZero
 from companion.ground.waiting import waiting
 
 if TYPE_CHECKING:
-    from companion.commands.writer import Writer
+    from companion.commands.writer import TextGenerator
     from companion_school.explorer.server import Asked
 
 TEXT = "Once upon a time"
@@ -112,7 +112,7 @@ def _serve(made: str, asked: Asked, port: int, talk: Talk | None) -> int:
     return 0
 
 
-def _asked(folder: Path, text: str | None) -> tuple[Asked, str, Writer | None]:
+def _asked(folder: Path, text: str | None) -> tuple[Asked, str, TextGenerator | None]:
     """Load a run or a published model. Return the model, the first text and, if the model can chat, its writer."""
     import torch
 

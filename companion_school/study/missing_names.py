@@ -26,6 +26,9 @@ RENAMED = {
     "last_share": "min_lr_ratio",
     "recompute": "activation_checkpointing",
     "yardsticks": "baselines",
+    "ahead": "num_draft_tokens",
+    "at_once": "batch_size",
+    "streams": "generators",
     "companion.data.yardsticks": "companion.data.baselines",
 }
 """Names of the library that have changed, with the new ones."""

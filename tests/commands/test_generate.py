@@ -384,7 +384,7 @@ def test_a_draft_writes_the_same_text_and_says_how_much_was_accepted(home: Path,
     [
         (["--draft", "gpt2"], "--draft gpt2: expected a model with the same tokenizer"),
         (["--draft", "bert"], "--draft bert: expected a model that generates text"),
-        (["--draft", "nowhere"], "--draft nowhere: expected ngram, own, or the folder of a run or a published model"),
+        (["--draft", "nowhere"], "--draft nowhere: expected ngram, medusa, or the folder of a run or"),
         (["--draft", "ngram", "--compile"], "--draft cannot be used together with --compile"),
         (["--draft", "ngram", "--beams", "2"], "--draft cannot be used together with --beams"),
     ],

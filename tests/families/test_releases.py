@@ -53,7 +53,7 @@ def close(ours, theirs, config):
     both are 6e-5 from those of double precision, and as far from each other. The norm of what a linear-attention layer
     reads from its state does the same (2e-5).
     """
-    bound = 1e-4 if config.norm.placement == "after" or config.memory is not None else 1e-5
+    bound = 1e-4 if config.norm.placement == "after" or config.linear_config is not None else 1e-5
     torch.testing.assert_close(ours, theirs, atol=bound, rtol=1e-5)
 
 

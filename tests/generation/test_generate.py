@@ -422,15 +422,15 @@ def test_sources_belong_to_encoder_decoders_one_for_each_prompt(stack, change, m
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"streams": [0]}, "streams has 1 entries: expected 3, one for each prompt"),
-        ({"streams": [0, 1, -1]}, "streams[2]=-1: expected a whole number >= 0"),
+        ({"generators": [0]}, "generators has 1 entries: expected 3, one for each prompt"),
+        ({"generators": [0, 1, -1]}, "generators[2]=-1: expected a whole number >= 0"),
         ({"rules": Rules(never=[17])}, "never: token id 17: expected a whole number from 0 to 16"),
         ({"rules": Rules(last=17)}, "last: token id 17: expected a whole number from 0 to 16"),
         ({"rules": Rules(never=range(17))}, "these rules exclude all 17 token ids"),
         ({"rules": Rules(never=range(9), min_new_tokens=1), "stop": range(9, 17)}, "exclude all 17 token ids"),
     ],
 )
-def test_streams_and_rules_that_cannot_be_are_refused(model, change, message):
+def test_generators_and_rules_that_cannot_be_are_refused(model, change, message):
     with pytest.raises(ValueError) as caught:
         generate(model, PROMPTS, max_new_tokens=2, **change)
     assert message in str(caught.value)
@@ -470,13 +470,13 @@ def test_forbidden_tokens_leave_the_others_their_odds(model):
 
 def test_a_row_of_a_batch_can_be_drawn_again_by_the_name_of_its_stream(model):
     together = complete(model, PROMPTS, max_new_tokens=10, seed=6)
-    assert complete(model, [PROMPTS[2], PROMPTS[0]], streams=[2, 0], max_new_tokens=10, seed=6) == [
+    assert complete(model, [PROMPTS[2], PROMPTS[0]], generators=[2, 0], max_new_tokens=10, seed=6) == [
         together[2],
         together[0],
     ]
     stream = np.random.default_rng((6, 1))  # a generator continues from its current state
-    first = complete(model, [PROMPTS[1]], streams=[stream], max_new_tokens=4)[0]
-    assert first + complete(model, [PROMPTS[1] + first], streams=[stream], max_new_tokens=6)[0] == together[1]
+    first = complete(model, [PROMPTS[1]], generators=[stream], max_new_tokens=4)[0]
+    assert first + complete(model, [PROMPTS[1] + first], generators=[stream], max_new_tokens=6)[0] == together[1]
 
 
 # ---- past the context -----------------------------------------------------------------------------------------------
@@ -609,7 +609,7 @@ def test_a_source_is_read_alone_whatever_stands_beside_it(sampling):
     options = dict(start=1, max_new_tokens=10, sampling=sampling, seed=4, stop=[3])
     together = complete(model, source=SOURCES, **options)
     for row, source in enumerate(SOURCES):
-        assert complete(model, source=[source], streams=[row], **options) == [together[row]]
+        assert complete(model, source=[source], generators=[row], **options) == [together[row]]
     assert complete(model, source=SOURCES, **options) == together  # a seed always gives the same text
 
 

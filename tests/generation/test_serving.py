@@ -85,9 +85,9 @@ def served_at_random(model, server, random, requests):
         while len(handles) < requests and random.integers(3):
             prompt, asked = asked_at_random(random, model, server, beginnings)
             stream = int(random.integers(50))
-            handle = server.submit(prompt, stream=stream, **asked)
+            handle = server.submit(prompt, generator=stream, **asked)
             handles[handle.number], written[handle.number] = handle, []
-            (alone[handle.number],) = complete(model, [prompt], streams=[stream], **asked)
+            (alone[handle.number],) = complete(model, [prompt], generators=[stream], **asked)
             if len(handles) % 3 == 0:  # cancel it after some of its tokens
                 doomed[handle.number] = int(random.integers(len(alone[handle.number])))
         for number in [number for number, tokens in doomed.items() if len(written[number]) == tokens]:
@@ -112,7 +112,7 @@ def test_a_text_that_comes_and_goes_is_what_it_would_be_alone(models, layout):
     by_length = layout == "scaled by length" or layout.endswith("turned anew")
     assert (server.shared == 0) == by_length and (server.preempted == 0 or not by_length)
     assert server.blocks.used == 0 and not server.busy and server.step() == []
-    assert server._places is None or sorted(server._places._free) == list(range(5))
+    assert server._state_slots is None or sorted(server._state_slots._free) == list(range(5))
 
 
 def test_a_soak_of_requests_leaves_every_text_right_and_memory_as_it_was(models):
@@ -135,11 +135,11 @@ def test_complete_writes_some_at_a_time_what_it_writes_all_together(models):
     wanted = complete(model, prompts, **asked)
     assert complete(model, prompts, **asked, batch_size=2) == complete(model, prompts, **asked, batch_size=9) == wanted
     assert len(set(map(len, wanted))) > 1
-    two = complete(model, prompts[:2], streams=[7, 5], **asked)
-    assert complete(model, prompts[:2], streams=[7, 5], **asked, batch_size=1) == two
+    two = complete(model, prompts[:2], generators=[7, 5], **asked)
+    assert complete(model, prompts[:2], generators=[7, 5], **asked, batch_size=1) == two
     for wrong, message in (
         ({"draft": "ngram"}, "cannot be used together with draft"),
-        ({"streams": [1]}, "streams has 1 entries: expected 5"),
+        ({"generators": [1]}, "generators has 1 entries: expected 5"),
     ):
         with pytest.raises(ValueError, match=message):
             complete(model, prompts, **asked, batch_size=2, **wrong)
@@ -196,12 +196,12 @@ def test_a_state_is_kept_where_a_second_text_shows_that_texts_begin_alike(models
             server.submit(prompt, **asked).result()
     shared = server.shared
     assert server.submit(alike[4], **asked).result() == complete(model, alike[4:], **asked)[0]
-    assert server.shared == shared and len(server._places._kept) == 2
+    assert server.shared == shared and len(server._state_slots._kept) == 2
     server.submit(alike[4], **asked).result()
     with torch.no_grad():
         model.embedding.weight[3] += 1
     assert server.submit(alike[4], **asked).result() == complete(model, alike[4:], **asked)[0]
-    assert server.shared == shared + 8 and sorted(server._places._free) == [0, 1]
+    assert server.shared == shared + 8 and sorted(server._state_slots._free) == [0, 1]
 
 
 def test_other_tokens_or_other_weights_never_share(models):
@@ -233,7 +233,7 @@ def test_a_long_prompt_keeps_nobody_waiting(models):
 def test_where_the_pool_is_full_whoever_came_last_is_read_again_later(models):
     model, asked = models["latents"], {"max_new_tokens": 14, "sampling": Sampling(1.3)}
     server = Server(model, rows=3, tokens=24, block=2)
-    handles = [server.submit([number, 1, 2], stream=number, **asked) for number in range(3)]
+    handles = [server.submit([number, 1, 2], generator=number, **asked) for number in range(3)]
     states = []
     while server.busy:
         server.step()
@@ -241,7 +241,7 @@ def test_where_the_pool_is_full_whoever_came_last_is_read_again_later(models):
     assert states[0] == "rrr" and "rrw" in states and "ddr" in states  # running, waiting, done
     assert server.preempted >= 1 and server.shared > 0  # blocks that still exist are not read again
     for number, handle in enumerate(handles):
-        assert handle.tokens == complete(model, [[number, 1, 2]], streams=[number], **asked)[0]
+        assert handle.tokens == complete(model, [[number, 1, 2]], generators=[number], **asked)[0]
 
 
 def test_steps_read_the_weights_in_the_form_asked_for():
@@ -271,7 +271,7 @@ def test_what_does_not_fit_is_refused_and_nothing_changes(models):
         ([], {}, "is empty: expected at least one token"),
         ([7], {}, "token id 7: expected a whole number from 0 to 6"),
         ([1], {"max_new_tokens": 0}, "max_new_tokens=0"),
-        ([1], {"stream": -1}, "streams"),
+        ([1], {"generator": -1}, "generators"),
         ([1], {"stop": [9]}, "stop: token id 9"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -320,9 +320,9 @@ def test_a_text_that_fails_ends_alone():
     with torch.no_grad():
         model.embedding.weight[6] = float("nan")  # token 6 makes all logits NaN
     asked = {"max_new_tokens": 12, "sampling": Sampling(0.8), "rules": Rules(never=[6])}
-    (alone,) = complete(model, [[1, 2]], streams=[5], **asked)
+    (alone,) = complete(model, [[1, 2]], generators=[5], **asked)
     server = Server(model, rows=4, tokens=48, block=4)
-    good = server.submit([1, 2], stream=5, **asked)
+    good = server.submit([1, 2], generator=5, **asked)
     server.step()
     bad = server.submit([3, 6, 6, 6, 6], **asked)
     none = server.submit([3], max_new_tokens=3, rules=Rules(never=[0, 1, 2, 4, 5, 6], no_repeat=1))
@@ -336,7 +336,7 @@ def test_a_text_that_fails_ends_alone():
     ):
         with pytest.raises(kind, match=message):
             handle.result()
-    late = server.submit([1, 2], stream=5, **asked)  # it gets the blocks that the failed text has released
+    late = server.submit([1, 2], generator=5, **asked)  # it gets the blocks that the failed text has released
     assert good.result() == late.result() == alone and server.blocks.used == 0
 
 
@@ -359,7 +359,7 @@ def test_an_until_without_a_truth_value_ends_its_own_text_alone(models, name):
     asked = {"max_new_tokens": 9, "sampling": Sampling(0.9), "seed": 2}
     alone = complete(model, [[1, 2], [3], [4, 5, 6]], **asked)
     server = Server(model, rows=4, tokens=80, block=4)
-    handles = [server.submit(prompt, stream=row, **asked) for row, prompt in enumerate([[1, 2], [3], [4, 5, 6]])]
+    handles = [server.submit(prompt, generator=row, **asked) for row, prompt in enumerate([[1, 2], [3], [4, 5, 6]])]
     odd = server.submit([2], until=until)
     while server.busy:
         server.step()
@@ -391,7 +391,7 @@ def test_a_step_that_is_interrupted_is_made_anew(models, layout, monkeypatch):
     alone = complete(model, prompts, **asked)
     server = Server(model, rows=4, tokens=64, block=4, budget=8)
     until = now_and_then(lambda number, new: False, 0.05)
-    handles = [server.submit(one, stream=row, until=until, **asked) for row, one in enumerate(prompts)]
+    handles = [server.submit(one, generator=row, until=until, **asked) for row, one in enumerate(prompts)]
     monkeypatch.setattr(serving, "draw_tokens", now_and_then(serving.draw_tokens))
     monkeypatch.setattr(server, "_pass", now_and_then(server._pass))
     block = model.decoder.blocks[1]
@@ -404,4 +404,4 @@ def test_a_step_that_is_interrupted_is_made_anew(models, layout, monkeypatch):
             interruptions += 1
     assert [handle.tokens for handle in handles] == alone and interruptions > 5
     assert server.blocks.used == 0 and {handle.state for handle in handles} == {"done"}
-    assert server._places is None or sorted(server._places._free) == list(range(4))
+    assert server._state_slots is None or sorted(server._state_slots._free) == list(range(4))

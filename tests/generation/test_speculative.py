@@ -136,7 +136,7 @@ TEXTS = 1800
 
 def unusual(sampling, ahead, own=False):
     model, small = drawn(SMALL.with_(medusa_heads=2 * own), seed=1), drawn(SMALL.with_(layers=1), seed=5)
-    draft = Draft("own" if own else small, ahead)
+    draft = Draft("medusa" if own else small, ahead)
     texts = complete(model, [[1, 2]] * TEXTS, max_new_tokens=3, sampling=sampling, draft=draft, seed=11)
     return chi_squared(expected_counts(model, [1, 2], sampling, 3, TEXTS), texts), draft.rate
 
@@ -229,7 +229,7 @@ def test_a_row_does_not_depend_on_the_others(models):
     prompts, asked = [[1, 2, 3, 4, 5, 6], [3], [2, 5]], {"max_new_tokens": 17, "sampling": Sampling(1.1), "seed": 4}
     together = complete(model, prompts, draft=Draft(small, 5), **asked)
     for row, prompt in enumerate(prompts):
-        assert complete(model, [prompt], draft=Draft(small, 5), streams=[row], **asked) == [together[row]]
+        assert complete(model, [prompt], draft=Draft(small, 5), generators=[row], **asked) == [together[row]]
 
 
 def test_a_prepared_copy_may_write_and_propose():
@@ -243,7 +243,7 @@ def test_a_prepared_copy_may_write_and_propose():
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"draft": "bigram"}, "draft='bigram': expected 'ngram', 'own', a Transformer or a function"),
+        ({"draft": "bigram"}, "draft='bigram': expected 'ngram', 'medusa', a Transformer or a function"),
         ({"draft": 3}, "draft=3: expected 'ngram'"),
         ({"draft": drawn(CONFIG.with_(vocab=8))}, "draft has vocab=8: expected 7, with the same ids"),
         ({"draft": drawn(CONFIG.with_(context=11))}, "draft has context=11: expected at least 12, so that its cache"),
@@ -258,7 +258,7 @@ def test_bad_input_is_refused_before_anything_runs(asked, message):
 
 @pytest.mark.parametrize("ahead", [0, 65, 2.0])
 def test_so_many_tokens_cannot_be_proposed(ahead):
-    with pytest.raises(ValueError, match="ahead="):
+    with pytest.raises(ValueError, match="num_draft_tokens="):
         Draft("ngram", ahead)
 
 

@@ -271,7 +271,7 @@ MISUSES = {
     "a float id in a prompt": (lambda: write([[1.5]]), "prompts[0]: token id 1.5"),
     "no model": (lambda: complete("gpt2", [[1]]), "model='gpt2': expected a Transformer"),
     "no model at length": (lambda: generate_long(3, [[1]], max_new_tokens=2), "model=3: expected a Transformer"),
-    "streams=5": (lambda: write(streams=5), "streams=5: expected a list"),
+    "generators=5": (lambda: write(generators=5), "generators=5: expected a list"),
     "half a step": (lambda: write(max_new_tokens=2.5), "max_new_tokens=2.5"),
     "compile='no'": (lambda: write(compile="no"), "compile='no': expected True or False"),
     "greedy on NaN": (lambda: write(kind="nan", sampling=Sampling(0)), "logits of row 0 at step 0: expected finite"),

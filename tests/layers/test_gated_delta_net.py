@@ -306,7 +306,8 @@ def test_what_makes_no_sense_is_refused_by_name():
     with pytest.raises(ValueError, match="cache stores None for linear layers: expected"):
         model(tokens, cache=KVCache.create(CONFIG.with_(attention=AttentionConfig(3)), 1, 4))
     with pytest.raises(
-        ValueError, match="^ahead=17: expected at most 16, the number of tokens that a cache with linear layers"
+        ValueError,
+        match="^num_draft_tokens=17: expected at most 16, the number of tokens that a cache with linear layers",
     ):
         Draft("ngram", 17).check(model, 10)
     with pytest.raises(ValueError, match="^mask=.*no pairs of tokens"):

@@ -41,7 +41,7 @@ def test_the_loss_of_each_head_is_that_of_the_token_so_many_places_away():
     targets = torch.tensor([[2, 3, 4, 5, 6], [0, 1, IGNORE, 1, IGNORE]])
     scored = next_token_loss(model, tokens, targets, later=0.5)
     stream, expected = model.features(tokens).stream, 0.0
-    for away, move in enumerate(model.later.moves, 1):
+    for away, move in enumerate(model.medusa.moves, 1):
         log = model.head(stream + F.silu(move(stream))).log_softmax(-1)
         for row in range(2):
             for place in range(5 - away):
@@ -78,7 +78,7 @@ def test_what_they_learned_is_accepted_and_kept(tmp_path):
     for _ in range(60):
         trainer.update()
     save_model(tmp_path / "kept", model)
-    model, draft, asked = load_model(tmp_path / "kept"), Draft("own", 4), {"max_new_tokens": 13}
+    model, draft, asked = load_model(tmp_path / "kept"), Draft("medusa", 4), {"max_new_tokens": 13}
     texts = complete(model, [[1, 2, 3], [2]], sampling=Sampling(0.0), draft=draft, **asked)
     assert texts == [[(first + i) % 7 for i in range(13)] for first in (4, 3)]
     assert draft.rate == 1 and draft.per_pass == 3
@@ -99,13 +99,13 @@ def test_the_text_is_the_models_own_and_heads_guess_from_what_its_last_token_com
 
     monkeypatch.setattr(_OwnHeads, "possible", looked_at)
     with torch.no_grad():
-        for move in model.later.moves:
+        for move in model.medusa.moves:
             move.weight *= 0.1  # close enough to the next token's logits for some drafts to be right
     for case in range(4):
         asked = {"max_new_tokens": 12 + case, "sampling": Sampling(0.0), "stop": {case} if case % 2 else ()}
         if rules := case > 1:
             asked["rules"] = Rules(never=[3], min_new_tokens=4, repetition_penalty=1.4)
-        prompts, draft = [[1, 2, 3, 4, 5], [case], [6, 2]], Draft("own", 1 + case)
+        prompts, draft = [[1, 2, 3, 4, 5], [case], [6, 2]], Draft("medusa", 1 + case)
         alone = list(generate(model, prompts, **asked))
         assert list(generate(model, prompts, draft=draft, **asked)) == alone
         accepted, proposed = accepted + draft.accepted, proposed + draft.proposed
@@ -125,7 +125,7 @@ def test_they_are_counted_where_they_take_part():
         (scored.nats + (0 if scored.beside is None else scored.beside)).backward()
 
     heads = counted_flops(train)
-    model.later = None
+    model.medusa = None
     assert heads - counted_flops(train) == train_flops(CONFIG, 9, batch=3) - train_flops(plain, 9, batch=3)
 
 
@@ -135,7 +135,7 @@ def test_they_are_counted_where_they_take_part():
         (lambda: CONFIG.with_(medusa_heads=-1), "medusa_heads=-1: expected a whole number >= 0"),
         (lambda: CONFIG.with_(stack="encoder_decoder"), "medusa_heads=2: expected 0; only a decoder has such heads"),
         (
-            lambda: generate(drawn(CONFIG.with_(medusa_heads=0)), [[1]], draft="own"),
+            lambda: generate(drawn(CONFIG.with_(medusa_heads=0)), [[1]], draft="medusa"),
             "expected a model with medusa_heads",
         ),
     ],

@@ -99,7 +99,7 @@ LEFT_OUT = {
 
 def said(config: ModelConfig, table: Mapping[str, Policy]) -> dict[str, Any]:
     """Return the config.json fields for a configuration, as far as a family's table can express it."""
-    config = config.with_(attention=replace(config.attention, linear=config.memory))  # fill in every size
+    config = config.with_(attention=replace(config.attention, linear=config.linear_config))  # fill in every size
     fields: dict[str, Any] = {}
     for name, policy in table.items():
         if policy.kind == "used" and name not in LEFT_OUT:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # configurations and presets work without torch
     from torch import Tensor
 
     from companion.files.published.checkpoint_folder import Fields
-    from companion.files.published.state_dict import Places
+    from companion.files.published.state_dict import StateDictMapper
     from companion.transformer import Transformer
 
 
@@ -54,7 +54,7 @@ class Family:
     kind: str
     own: Mapping[str, Policy]
     config: Callable[[Fields, Mapping[str, Tensor]], ModelConfig]
-    place: Callable[[Places, ModelConfig], None]
+    place: Callable[[StateDictMapper, ModelConfig], None]
     rename: Callable[[str], str] = _same
     writes: bool = True
     architecture: str = ""
@@ -112,7 +112,7 @@ class Family:
     ) -> Transformer:
         from companion.files.models import assemble, check_dtype_of
         from companion.files.published.checkpoint_folder import Fields, check_unquantized, load_published, other_heads
-        from companion.files.published.state_dict import Places
+        from companion.files.published.state_dict import StateDictMapper
 
         fields = Fields(folder, self.kind, self.table)
         fields.check()  # before gigabytes are read
@@ -132,10 +132,10 @@ class Family:
             given[new] = tensor if dtype is None or not tensor.is_floating_point() else tensor.to(dtype)
         config = fields.finish(lambda: self.config(fields, given))
         there = {name: tensor.to("meta") for name, tensor in given.items()}
-        places = Places(given, folder)
+        mapper = StateDictMapper(given, folder)
         try:
-            self.place(places, config)
-            model = assemble(config, places.finish(), folder, dtype)
+            self.place(mapper, config)
+            model = assemble(config, mapper.finish(), folder, dtype)
         except ValueError as error:
             from companion.files.published.mismatch import explained
 
@@ -144,7 +144,7 @@ class Family:
                     f"{folder}: {heads[0]} is the head of a classifier instead of lm_head.weight; expected a "
                     "model that continues texts"
                 ) from None
-            raise explained(str(error), self, fields, config, there, places, called) from None
+            raise explained(str(error), self, fields, config, there, mapper, called) from None
         if heads and not headers:
             warnings.warn(f"{folder}: {heads_left_out(heads)}", stacklevel=5)
         model.published_kind = self.kind

@@ -17,7 +17,7 @@ from torch import Tensor
 from companion.config.model import ModelConfig
 from companion.files.models import CONFIG, bare_model
 from companion.files.published.checkpoint_folder import Fields
-from companion.files.published.state_dict import Places, WayBack
+from companion.files.published.state_dict import StateDictExporter, StateDictMapper
 
 Shapes = Mapping[str, tuple[int, ...]]
 LARGEST, MOST = 20_000, 5000
@@ -37,7 +37,7 @@ class Layout(Protocol):
     @property
     def config(self) -> Callable[[Fields, Mapping[str, Tensor]], ModelConfig]: ...
     @property
-    def place(self) -> Callable[[Places, ModelConfig], Any]: ...
+    def place(self) -> Callable[[StateDictMapper, ModelConfig], Any]: ...
     @property
     def spelled(self) -> Callable[[str], str]: ...
 
@@ -48,7 +48,7 @@ def explained(
     fields: Fields,
     config: ModelConfig,
     there: Mapping[str, Tensor],
-    places: Places,
+    mapper: StateDictMapper,
     called: Mapping[str, str],
 ) -> ValueError:
     """Return an error that explains why tensors could not be loaded into a model.
@@ -58,8 +58,8 @@ def explained(
         family: The family of the folder.
         fields: The fields of its config.json.
         config: The configuration built from them.
-        there: The tensors on the device "meta", keyed by the names that `places` received.
-        places: The tensors that were moved, and those that were missing.
+        there: The tensors on the device "meta", keyed by the names that `mapper` received.
+        mapper: The tensors that were moved, and those that were missing.
         called: For each tensor in `there`, its name in the file.
     """
     others = _Others(family, fields, there)
@@ -69,10 +69,10 @@ def explained(
     wrong = [name for name in got if wanted and name in wanted and _sizes(got[name]) != _sizes(wanted[name])]
     if wanted and wrong:
         told = [(called[name], *others.mismatch(name, got[name], wanted)) for name in wrong]
-        return ValueError(f"{places.folder}: the configuration does not match the weights: {_listed(told)}")
+        return ValueError(f"{mapper.folder}: the configuration does not match the weights: {_listed(told)}")
     is_spelled = any(name != other for name, other in called.items())
-    spelled = {name: family.spelled(name) for name in places.missing} if is_spelled else {}
-    names = {new: called.get(old, old) for new, old in places.source.items()} | {**called, **spelled}
+    spelled = {name: family.spelled(name) for name in mapper.missing} if is_spelled else {}
+    names = {new: called.get(old, old) for new, old in mapper.source.items()} | {**called, **spelled}
     written = re.sub(r"[\w.]+\.[\w.]+\w", lambda found: names.get(found[0], found[0]), error)
     if counts:
         which = "the first of these" if "; " in error else "it"
@@ -173,7 +173,7 @@ def _shapes(family: Layout, config: ModelConfig) -> Shapes | None:
     if config.layers * (1 if config.moe is None else config.moe.experts) > LARGEST:
         return None
     try:
-        back = WayBack(bare_model(config).state_dict(), Path())
+        back = StateDictExporter(bare_model(config).state_dict(), Path())
         family.place(back, config)
         return {name: tuple(tensor.shape) for name, tensor in back.finish().items()}
     except (ValueError, TypeError, LookupError, RuntimeError):

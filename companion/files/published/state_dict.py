@@ -13,7 +13,7 @@ from companion.files.models import raise_faults
 from companion.files.published.mxfp4 import dequantized
 
 
-class Places:
+class StateDictMapper:
     """Published tensors that are moved to our names, each exactly once.
 
     Args:
@@ -248,8 +248,8 @@ def _longer_axes(shape: Sequence[int]) -> list[int]:
     return [size for size in shape if size != 1]
 
 
-class WayBack(Places):
-    """The inverse of `Places`, which lets a family's `place` function move our tensors to published names.
+class StateDictExporter(StateDictMapper):
+    """The inverse of `StateDictMapper`, which lets a family's `place` function move our tensors to published names.
 
     Args:
         ours: The tensors, keyed by our names. Each tensor is taken exactly once.

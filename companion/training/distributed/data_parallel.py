@@ -38,8 +38,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from companion.layers.block import Block
 from companion.layers.moe import NAMES, MoE
-from companion.training.distributed.expert_parallel import Exchanged, Spread, keep_the_compiler_out
-from companion.training.distributed.parallel import Elsewhere, Made, Parallel, compile_blocks, exit_code
+from companion.training.distributed.expert_parallel import AllToAllDispatch, GatheredDispatch, keep_the_compiler_out
+from companion.training.distributed.parallel import Made, Parallel, PeerFailed, compile_blocks, exit_code
 from companion.training.losses import Scored
 
 
@@ -101,7 +101,7 @@ class Processes(Parallel):
         if not self.main:
             told = self.broadcast(None)
             if "code" in told:
-                raise Elsewhere(told["code"])
+                raise PeerFailed(told["code"])
             return told["value"]
         try:
             value = make()
@@ -123,7 +123,7 @@ class Processes(Parallel):
         first = int(codes.nonzero()[0])
         what = self._tell(str(failure), first)
         if not self.main:
-            raise Elsewhere(int(codes[first]))
+            raise PeerFailed(int(codes[first]))
         if failure is not None:
             raise failure
         raise (ValueError if codes[first] == 2 else OSError)(f"process {first} of {self.world}: {what}")
@@ -185,11 +185,11 @@ class Processes(Parallel):
         number = moe.config.experts
         if self.experts is None:
             if moe.config.capacity is not None:
-                moe.dispatch = Spread(self.rows_of_all, self.own_rows)
+                moe.dispatch = GatheredDispatch(self.rows_of_all, self.own_rows)
         elif number % self.experts:
             raise ValueError(f"--expert-parallel {self.experts}: expected a divisor of the {number} experts of a layer")
         else:
-            moe.dispatch = Exchanged(self.rows_of_all, self.own_rows, self.peers)
+            moe.dispatch = AllToAllDispatch(self.rows_of_all, self.own_rows, self.peers)
             for name in (*NAMES, *(f"{name}_bias" for name in NAMES)):
                 if (whole := getattr(moe, name)) is not None:
                     mine = nn.Parameter(self._slice(whole.detach()).to(self.device))

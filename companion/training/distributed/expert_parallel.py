@@ -14,12 +14,12 @@ import torch.distributed as dist
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from companion.layers.experts import Reordered, Way, by_expert
+from companion.layers.experts import Implementation, Reordered, by_expert
 from companion.layers.moe import Dispatch, MoE
 from companion.layers.routing import RoutingStats
 
 
-class Spread(Dispatch):
+class GatheredDispatch(Dispatch):
     """Token dispatcher for data parallelism: every process has all experts, and their capacity is shared by all tokens.
 
     Args:
@@ -40,13 +40,13 @@ class Spread(Dispatch):
         return self.own_rows(super().within_capacity(everywhere, capacity))
 
 
-class Exchanged(Spread):
+class AllToAllDispatch(GatheredDispatch):
     """Token dispatcher for expert parallelism.
 
     Each process of a group has some of the experts, and tokens are sent to their experts.
 
     Args:
-        rows_of_all, own_rows: as in `Spread`.
+        rows_of_all, own_rows: as in `GatheredDispatch`.
         group: the processes that divide the experts of a layer equally among them, in the order of their ranks.
     """
 
@@ -62,7 +62,7 @@ class Exchanged(Spread):
         tokens: Float[Tensor, "row d_model"],
         chosen: Int[Tensor, "row top_k"],
         kept: Bool[Tensor, "*batch top_k"] | None,
-        way: Way,
+        way: Implementation,
     ) -> Float[Tensor, "row top_k d_model"]:
         group, number = self.group, moe.config.experts
         expert, order, inverse = by_expert(chosen, kept, number)
@@ -88,7 +88,7 @@ def keep_the_compiler_out() -> None:
     Used as a decorator, `torch.compiler.disable` would load the compiler, which takes two seconds, in everything that
     imports this file, including training in one process and text generation.
     """
-    for kind, name in ((Spread, "within_capacity"), (Exchanged, "answers")):
+    for kind, name in ((GatheredDispatch, "within_capacity"), (AllToAllDispatch, "answers")):
         setattr(kind, name, torch.compiler.disable(getattr(kind, name)))
 
 

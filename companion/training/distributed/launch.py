@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from companion.ground.fields import shown
 from companion.training.distributed.data_parallel import Processes
-from companion.training.distributed.parallel import Elsewhere, Lost, Parallel, exit_code
+from companion.training.distributed.parallel import Parallel, PeerDied, PeerFailed, exit_code
 
 TIMEOUT = timedelta(hours=1)
 """How long a process waits for the others. This is longer than any evaluation or checkpoint takes, because the others
@@ -34,7 +34,7 @@ def launched() -> bool:
     return {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
 
 
-class Alone(ValueError):
+class LaunchError(ValueError):
     """Raised when this process cannot reach the other processes of its run.
 
     Every process reports this error itself, because it cannot know whether another process does.
@@ -60,24 +60,24 @@ def check_launch() -> None:
     for name, least in least_of.items():
         value = os.environ.get(name, usual.get(name, ""))
         if not (value.isascii() and value.isdigit()) or not least <= int(value[:9]):
-            raise Alone(
+            raise LaunchError(
                 f"{name}={shown(value)} in the environment: expected a whole number >= {least}, as torchrun sets it"
             )
         if len(value.lstrip("0")) > 6:
-            raise Alone(f"{name}={shown(value)} in the environment: expected at most 999999")
+            raise LaunchError(f"{name}={shown(value)} in the environment: expected at most 999999")
         numbers[name] = int(value)
     if numbers["RANK"] >= numbers["WORLD_SIZE"]:
-        raise Alone(
+        raise LaunchError(
             f"RANK={numbers['RANK']} in the environment: expected a rank below WORLD_SIZE={numbers['WORLD_SIZE']}"
         )
     address, port = os.environ["MASTER_ADDR"], numbers["MASTER_PORT"]
     if port > 65535:
-        raise Alone(f"MASTER_PORT={port} in the environment: expected at most 65535")
+        raise LaunchError(f"MASTER_PORT={port} in the environment: expected at most 65535")
     try:
         socket.getaddrinfo(address, port)
     except (OSError, UnicodeError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        raise Alone(
+        raise LaunchError(
             f"MASTER_ADDR={shown(address)} in the environment: expected the machine of the first process, found "
             f"none with this name ({why})"
         ) from None
@@ -95,7 +95,7 @@ def _reach(address: str, port: int) -> None:
         except OSError as error:
             why = (error.strerror or str(error)).lower()
             time.sleep(0.2)
-    raise Alone(
+    raise LaunchError(
         f"MASTER_ADDR={shown(address)}, MASTER_PORT={port} in the environment: could not reach the first process "
         f"within {PATIENCE.total_seconds():.0f} seconds ({why})"
     )
@@ -114,7 +114,7 @@ def command(arguments: Sequence[str], processes: int | None = None) -> str:
 def only_main_speaks() -> Iterator[None]:
     """Silence every process except the main one.
 
-    Standard output is discarded, and errors that the main process also reports (bad input, Ctrl-C) become `Elsewhere`.
+    Standard output is discarded, and errors that the main process also reports (bad input, Ctrl-C) become `PeerFailed`.
     """
     if not launched() or os.environ["RANK"].strip("0") == "":
         yield
@@ -122,12 +122,12 @@ def only_main_speaks() -> Iterator[None]:
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
         try:
             yield
-        except Alone:
+        except LaunchError:
             raise
         except ValueError as error:
-            raise Elsewhere(exit_code(error)) from error
+            raise PeerFailed(exit_code(error)) from error
         except KeyboardInterrupt as error:
-            raise Elsewhere(130) from error
+            raise PeerFailed(130) from error
 
 
 @contextmanager
@@ -144,7 +144,7 @@ def start_processes(
 
     Raises:
         ValueError: if flags do not match the number of processes, or if there are fewer GPUs than processes.
-        Lost: if another process is lost. This error replaces the one that a collective in the `with` block raises.
+        PeerDied: if another process is lost. This error replaces the one that a collective in the `with` block raises.
     """
     if not launched():
         if shard or expert_parallel is not None:
@@ -176,7 +176,7 @@ def start_processes(
             raise
         # Threads that wait for the lost process would keep this process from exiting.
         atexit.register(_leave, 1)
-        raise Lost(_is_first(store)) from error
+        raise PeerDied(_is_first(store)) from error
     finally:
         if not lost and dist.is_initialized():
             dist.destroy_process_group()
@@ -195,7 +195,7 @@ def _meet() -> tuple[dist.Store, int, int]:
         store.wait([f"companion/{other}" for other in range(size)])
     except (RuntimeError, OSError) as error:
         why = " ".join(str(error).split())[:200]
-        raise Alone(
+        raise LaunchError(
             f"WORLD_SIZE={world} in the environment: expected this many processes within "
             f"{PATIENCE.total_seconds():.0f} seconds; some are missing ({why})"
         ) from None

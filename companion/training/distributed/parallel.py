@@ -18,7 +18,7 @@ from companion.training.losses import Batch, Scored
 Made = TypeVar("Made")
 
 
-class Lost(RuntimeError):
+class PeerDied(RuntimeError):
     """Raised when another process of this run has ended and this process therefore cannot continue.
 
     Attributes:
@@ -30,7 +30,7 @@ class Lost(RuntimeError):
         self.speaks = speaks
 
 
-class Elsewhere(RuntimeError):
+class PeerFailed(RuntimeError):
     """Raised when another process of this run has failed and reports why.
 
     This process only has to exit with the same `code`.
@@ -93,7 +93,7 @@ class Parallel:
 
         The result must be JSON-serializable or `None`.
 
-        An exception is raised in the main process, and the others raise `Elsewhere`, so that no process waits for a
+        An exception is raised in the main process, and the others raise `PeerFailed`, so that no process waits for a
         failed one.
         """
         return make()
@@ -102,7 +102,7 @@ class Parallel:
         """Call `make()`, which must not contain a collective, in each process, and return that process's result.
 
         If any process raises `ValueError` or `OSError`, the main process raises the same error with the number of that
-        process, and the others raise `Elsewhere`.
+        process, and the others raise `PeerFailed`.
         """
         return make()
 
