@@ -132,9 +132,9 @@ def run(flags: Namespace) -> int:
         must_be_writable(place, "--out", str(out))
     wall = _wall(flags, folder, seed_file)
     task, name, handed = _what_and_who(flags, folder, seed_file, secret)
-    first = first_results(out, [one.student for one in handed], again=flags.regrade)
+    first = first_results(out, [one.student for one in handed], flags.assignment or task.name, again=flags.regrade)
     try_to_write(out, "--out")  # fail now rather than after grading the last student
-    _tell_what_was_found(folder, handed)
+    _tell_what_was_found(folder, handed, is_project=bool(task.stages))
     own = _own_numbers(task, handed, secret, out)
     graded = _graded(flags, task, handed, secret, limits, wall, own)
     results = Results(name, str(task.course or ""), tuple(record_of(one) for one in graded))
@@ -191,17 +191,17 @@ def _what_and_who(flags: Namespace, folder: Path, seed_file: Path, secret: bytes
     return task, name, handed_in(folder, name, project=bool(task.stages), times=times, zone=zone)
 
 
-def _tell_what_was_found(folder: Path, handed: Sequence[Handed]) -> None:
+def _tell_what_was_found(folder: Path, handed: Sequence[Handed], *, is_project: bool) -> None:
     """Report which files are skipped, and which file is graded if a student submitted several."""
-    from companion_school.course.grading.submissions import CHOICE, left_out, plain
+    from companion_school.course.grading.submissions import CHOICE, CHOICE_OF_FOLDER, left_out, plain
 
     for file in left_out(folder):
         print(f"left out: {file} is neither a notebook, a Python file nor a zip", file=sys.stderr)
     several = [one for one in handed if one.others]
     if several:
-        print(CHOICE, file=sys.stderr)
+        print(CHOICE_OF_FOLDER if is_project else CHOICE, file=sys.stderr)
     for one in several:
-        files = ", ".join(plain(file.name) for file in one.files) if len(one.files) == 1 else "its folder"
+        files = f"{plain(one.files[0].parent.name)}/" if is_project else plain(one.files[0].name)
         print(f"{one.student}: {files} is graded; left out: {', '.join(one.others)}", file=sys.stderr)
 
 

@@ -105,7 +105,7 @@ def collect(flags: Namespace) -> int:
 
 def mark(flags: Namespace) -> int:
     from companion_school.course.grading.marks_csv import must_be_untouched, publish
-    from companion_school.course.grading.results import load
+    from companion_school.course.grading.results import FILE, load
     from companion_school.course.grading.what_to_grade import add_own_items
     from companion_school.course.written.marking import put_marks
 
@@ -114,11 +114,10 @@ def mark(flags: Namespace) -> int:
     out = Path(flags.into)
     must_be_writable(out, "--into", flags.into)
     must_be_untouched(out)
-    results = load(out)
-    if results.course:
-        add_own_items(Path(results.course), results.assignment)
+    if (out / FILE).is_file() and (graded := load(out)).course:
+        add_own_items(Path(graded.course), graded.assignment)
     marked = put_marks(Path(flags.sheet), out) if flags.sheet is not None else 0
-    settled, faults = publish(results, out)
+    settled, faults = publish(load(out), out)
     waiting = sum(len(one.waits) for one in settled)
     read = f"{count(marked, 'mark')} of written answers read; " if flags.sheet is not None else ""
     still = f"; {count(waiting, 'text')} still to mark" if waiting else ""

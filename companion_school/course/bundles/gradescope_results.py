@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from companion.ground.atomic import write_atomic
+from companion.ground.display import count
 from companion.ground.fields import why
 from companion_school.checking.call import Result
 from companion_school.checking.examine import Verdict
@@ -27,7 +28,7 @@ from companion_school.course.grading.lateness import Late, Lateness
 from companion_school.course.grading.received import moment
 from companion_school.course.grading.results import TRIED, Results, record_of, settle
 from companion_school.course.grading.sandbox.wall import choose as choose_wall
-from companion_school.course.grading.submissions import CHOICE, handed_by
+from companion_school.course.grading.submissions import CHOICE, CHOICE_OF_FOLDER, handed_by
 from companion_school.course.grading.what_to_grade import choose
 from companion_school.course.hidden_seeds import read_secret
 from companion_school.course.written.rubrics import add_items
@@ -90,10 +91,11 @@ def results(student: Graded, late: Late | None = None) -> dict[str, Any]:
     record, late = record_of(student), late or Late()
     [settled] = settle(Results("", "", (record,)), {}, [])
     no_score = student.submission not in TRIED
+    choice = CHOICE_OF_FOLDER if any(mark.section for mark in student.marks) else CHOICE
     said = [
         f"{NO_SCORE} {record.fault}." if no_score else record.fault,
         late.told,
-        f"Graded: {record.file}. Not graded: {', '.join(record.others)}. {CHOICE}" if record.others else "",
+        f"Graded: {record.file}. Not graded: {', '.join(record.others)}. {choice}" if record.others else "",
     ]
     penalty = round(settled.earned * late.share, 4)
     return {
@@ -114,7 +116,7 @@ def results(student: Graded, late: Late | None = None) -> dict[str, Any]:
 
 def _for_a_person(text: Text) -> dict[str, Any]:
     """Return a test entry that says whether a written answer was found. It has no score, because a person marks it."""
-    found = f"found, {len(text.text.split())} words; a person marks it" if text.text else "there is no text"
+    found = f"found, {count(len(text.text.split()), 'word')}; a person marks it" if text.text else "there is no text"
     name = f"{text.item.id} {text.item.title}"
     return {"name": name, "name_format": "text", "output": found, "output_format": "text", "visibility": "visible"}
 

@@ -273,7 +273,7 @@ def read_texts(files: Sequence[tuple[str, bytes]], wanted: Sequence[str]) -> dic
     """
     found = dict.fromkeys(wanted, "")
     for name, data in files:
-        cells = [] if name.endswith(".py") else _cells(name, data)
+        cells = [] if name.lower().endswith(".py") else _cells(name, data)
         begins = _places(cells, wanted)
         taken: set[int] = set()
         texts = dict.fromkeys(wanted, "")
@@ -357,7 +357,7 @@ def read_runs(files: Sequence[tuple[str, bytes]], wanted: Sequence[str]) -> dict
     """
     found: dict[str, list[tuple[str, str]]] = {line: [] for line in wanted}
     for name, data in files:
-        cells = [] if name.endswith(".py") else _cells(name, data)
+        cells = [] if name.lower().endswith(".py") else _cells(name, data)
         begins = _places(cells, wanted)
         for at, line in begins.items():
             first = next(
@@ -426,7 +426,7 @@ def cells_of(name: str, data: bytes) -> list[str]:
     Raises:
         Unreadable: If the contents are not a notebook or not UTF-8 text.
     """
-    if name.endswith(".py"):
+    if name.lower().endswith(".py"):
         return _PERCENT.split(_decoded(name, data))
     return [cell.source for cell in _cells(name, data) if cell.kind == "code"]
 

@@ -358,7 +358,7 @@ def _already(key: AnswerKey, run: Run) -> str:
         for at in range(several)
         if all(far_off(value[at], wanted[at], tolerance) is None for value, wanted, tolerance in pairs)
     ]
-    return f"result {' and '.join(map(str, fine))} of {several}" if fine else ""
+    return f"{'results' if len(fine) > 1 else 'result'} {' and '.join(map(str, fine))} (of {several})" if fine else ""
 
 
 def _padded(verdicts: Sequence[Verdict], groups: int) -> list[Verdict]:

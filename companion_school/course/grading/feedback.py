@@ -14,7 +14,7 @@ from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup, escape
 
 from companion_school.course.grading.results import EXTRA, Line, Settled
-from companion_school.course.grading.submissions import CHOICE, platform_name
+from companion_school.course.grading.submissions import CHOICE, CHOICE_OF_FOLDER, platform_name
 from companion_school.course.grading.tables import number, points
 from companion_school.course.release.own_numbers import is_own
 from companion_school.course.release.questions import LINK, is_question
@@ -42,7 +42,8 @@ def page(settled: Settled, assignment: str) -> str:
     is_blind = "_assignsubmission_" in record.place and " " not in record.student
     of_platform = re.sub(r"_(\d+)$", r" \1" if is_blind else "", record.student)
     name = of_platform if platform_name(record.place) else record.student
-    return _template().render(one=settled, record=record, name=name, assignment=assignment, choice=CHOICE, extra=EXTRA)
+    choice = CHOICE_OF_FOLDER if any(item.section for item in record.items) else CHOICE
+    return _template().render(one=settled, record=record, name=name, assignment=assignment, choice=choice, extra=EXTRA)
 
 
 @cache
@@ -71,7 +72,7 @@ def _verdict(line: Line) -> str:
     if is_question(line.item.id):
         return "Wrong: this is not one of the choices." if any(faults) else "Wrong: this is not the right answer."
     if is_own(line.item.id):
-        return "Wrong: with your numbers, another result is right."
+        return "Wrong: this is not the right result for your numbers."
     is_right_but = faults and faults[0].startswith(("the result is right", "right at first"))
     return _RIGHT_BUT if is_right_but else _WORDS["wrong"]
 

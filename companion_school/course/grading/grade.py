@@ -71,17 +71,18 @@ def grade(
             part.exercise()
 
     def make(worker: Worker, one: Handed) -> Graded:
+        asked = [*chosen, *own(one.student)]
         try:
             if stages:
                 return project.grade_one(worker, one, stages, keys)
-            return grade_one(worker, one, [*chosen, *own(one.student)], keys, written, robust, runs)
+            return grade_one(worker, one, asked, keys, written, robust, runs)
         except OSError:  # no process can be started, so grading would fail for every student
             raise
         except Exception as error:  # an unforeseen error must not stop the grading of the whole class
             fault = f"the grader failed ({type(error).__name__}: {error}); grade it again with --regrade"
             if stages:
                 return project.nothing(one, stages, FAILED, fault, worker.wall.warning)
-            return _nothing(one, chosen, written, robust, FAILED, fault, worker.wall.warning)
+            return _nothing(one, asked, written, robust, FAILED, fault, worker.wall.warning)
 
     behind, most = wall or choose(), limits or Limits()
     return _in_threads(min(jobs, len(handed)), lambda: Worker(most, behind), handed, make, done)

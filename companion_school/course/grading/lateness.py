@@ -48,12 +48,26 @@ class Late:
     Attributes:
         share: Fraction of the points that is deducted, from 0 to 1.
         days: Number of late days used for the submission.
-        told: A sentence for the student; empty if the submission is on time.
+        came: When the work was submitted, in words without a full stop; empty if it is on time.
+        counts: False if there are no points from which anything could be deducted.
     """
 
     share: float = 0.0
     days: int = 0
-    told: str = ""
+    came: str = ""
+    counts: bool = True
+
+    @property
+    def told(self) -> str:
+        """A sentence for the student; empty if the submission is on time."""
+        used = f"{count(self.days, 'late day')} {'was' if self.days == 1 else 'were'} used, and " if self.days else ""
+        cost = f"{number(100 * self.share)}% of its points are deducted" if self.share else "no points are deducted"
+        return (f"{self.came}; {used}{cost}." if self.counts else f"{self.came}.") if self.came else ""
+
+    @property
+    def uncounted(self) -> Late:
+        """The same submission without a penalty, and without using any late days."""
+        return Late(came=self.came, counts=False)
 
 
 @dataclass(frozen=True)
@@ -91,15 +105,19 @@ class Lateness:
     extensions: Sequence[Extension] = field(default=())
 
     def __post_init__(self) -> None:
-        moment(self.due, "due")
+        _must_have_time(self.due, "due")
         _terms(self.late)
         _seconds(self.grace, "grace")
 
     @property
     def told(self) -> str:
         """The due date and the penalty in words, without a full stop."""
-        grace = f" after a grace period of {self.grace}" if self.grace else ""
-        return f"Due {self.due}; late work loses {self.late}{grace}"
+        rate, unit, most = _terms(self.late)
+        grace = f", with a grace period of {self.grace}" if self.grace else ""
+        begun = next(name for name, seconds in _SECONDS.items() if seconds == unit)
+        cap = f", at most {number(100 * most)}%" if most < 1 else ""
+        cost = f"{number(100 * rate)}% for each {begun} begun{cap}" if rate else "no points"
+        return f"Due {self.due}{grace}; late work loses {cost}"
 
     @property
     def zone(self) -> str:
@@ -124,10 +142,14 @@ class Lateness:
         if late <= _seconds(terms.grace, "grace"):
             return Late()
         left = max(0, int(terms.late_days or 0) - spent)
-        days = min(left, math.ceil(late / _SECONDS["day"]))
         rate, unit, most = _terms(self.late)
-        share = min(most, rate * max(0, math.ceil((late - days * _SECONDS["day"]) / unit)))
-        return Late(share, days, _told(time, ends, late, days, share))
+
+        def share(days: int) -> float:
+            return min(most, rate * max(0, math.ceil((late - days * _SECONDS["day"]) / unit)))
+
+        # Late days that would not lower the penalty are kept.
+        days = min(range(min(left, math.ceil(late / _SECONDS["day"])) + 1), key=lambda days: (share(days), days))
+        return Late(share(days), days, _came(time, ends, late))
 
     def due_of(self, student: str, assignment: str) -> str:
         """Return when a student's work is due, including any extension."""
@@ -150,20 +172,28 @@ def due_line(name: str, rule: Lateness | None) -> str:
     return f"{rule.told} (`{name}.toml`; individual extensions: `{EXTENSIONS}`)."
 
 
-def _told(time: str, ends: datetime, late: float, days: int, share: float) -> str:
-    came = moment(time, "time").astimezone(ends.tzinfo).strftime("%Y-%m-%d %H:%M")
-    due = ends.strftime("%Y-%m-%d %H:%M")
-    used = f"{count(days, 'late day')} {'was' if days == 1 else 'were'} used, and " if days else ""
-    cost = f"{number(100 * share)}% of its points are deducted" if share else "no points are deducted"
-    zone = ends.isoformat()[-6:]
-    return f"It was submitted on {came}, {_span(late)} after the deadline of {due} (UTC{zone}); {used}{cost}."
+def _came(time: str, ends: datetime, late: float) -> str:
+    came, zone = moment(time, "time").astimezone(ends.tzinfo), ends.isoformat()[-6:]
+    return f"Your work was submitted on {_clock(came)}, {_span(late)} after the deadline of {_clock(ends)} (UTC{zone})"
+
+
+def _clock(time: datetime) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S").removesuffix(":00")
 
 
 def _span(seconds: float) -> str:
     """Return a duration in words, using its two largest units, such as "1 day and 3 hours"."""
-    minutes = math.ceil(seconds / 60)
-    parts = [(minutes // 1440, "day"), (minutes % 1440 // 60, "hour"), (minutes % 60, "minute")]
+    whole = math.ceil(seconds)
+    days, hours, minutes = whole // 86400, whole % 86400 // 3600, whole % 3600 // 60
+    parts = [(days, "day"), (hours, "hour"), (minutes, "minute"), (whole % 60, "second")]
     return " and ".join([count(many, unit) for many, unit in parts if many][:2])
+
+
+def _must_have_time(due: str, what: str) -> None:
+    """Raise `ValueError` for a due date without a time of day, which would mean the beginning of that day."""
+    moment(due, what)
+    if re.fullmatch(r"\d{4}-?\d\d-?\d\d", due.strip()):
+        raise ValueError(f"{what} must have a time of day, as in 2026-11-30T23:59+01:00, got {shown(due)}")
 
 
 def _terms(rule: str) -> tuple[float, int, float]:
@@ -240,7 +270,7 @@ def read_extensions(file: Path) -> tuple[Extension, ...]:
             raise ValueError(f"{file}: expected the columns {', '.join(COLUMNS)}, got {', '.join(sorted(unknown))}")
         cells = {name: unquoted(row.get(name, "")).strip() for name in COLUMNS}
         if cells["due"]:
-            moment(cells["due"], f"{where}, due")
+            _must_have_time(cells["due"], f"{where}, due")
         _seconds(cells["grace"], f"{where}, grace")
         if cells["late_days"] and not re.fullmatch(r"\d{1,3}", cells["late_days"]):
             raise ValueError(f"{where}, late_days must be a whole number of days, got {cells['late_days']!r}")

@@ -27,6 +27,7 @@ from companion_school.course.grading.results import (
     Record,
     Results,
     Settled,
+    idle_rows,
     load,
     read_overrides,
     settle,
@@ -75,7 +76,8 @@ def _row(one: Settled, assignment: str, rule: Lateness | None) -> Row:
         "changed_by_hand": quoted("; ".join(f"{each.item} {number(each.points)} by {each.author}" for each in changes)),
     }
     for line in one.lines:
-        groups = "; ".join(f"{each.name}: {number(each.points)} of {number(each.most)}" for each in line.item.groups)
+        each_of = [f"{each.name}: {number(each.points)} of {number(each.most)}" for each in line.item.groups]
+        groups = "; ".join(each_of if one.has_items else ())
         points = number(line.points) if one.has_items and not line.waits else ""
         cells = (line.outcome, points, line.item.robust, groups)
         row |= dict(zip(_columns(line.item), cells, strict=False))
@@ -164,13 +166,13 @@ def publish(results: Results, out: Path) -> tuple[list[Settled], list[str]]:
     rule = read_rule(Path(results.course), results.assignment) if results.course else None
     given = read_sheet(out / MARKS, texts=False) if (out / MARKS).is_file() else {}
     ids = {student: id for student, id in names_known(out).items() if id not in ("", KEEP)}
-    overrides = read_overrides(out / OVERRIDES, results, ids)
+    overrides = read_overrides(out / OVERRIDES, results, ids, given)
     settled = settle(results, given, overrides, rule, _spent(out, results.assignment, ids), ids)
     made = table(settled, results.assignment, rule)
     write_atomic(out / FILE, store(replace(results, table=_digest(made))))
     write_atomic(out / "marks.csv", made)
     write_atomic(out / "class.csv", statistics(settled))
-    faults = _without_effect(rule, results, ids)
+    faults = [*_unequal(settled), *idle_rows(out / OVERRIDES, results), *_without_effect(rule, results, ids)]
     for one in settled:
         try:
             write_atomic(out / "feedback" / page_name(one.record.student), page(one, results.assignment))
@@ -193,12 +195,24 @@ def _digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
+def _unequal(settled: Sequence[Settled]) -> list[str]:
+    """Say so if students were graded on different items, or with different extra points for robust answers."""
+    usual = Counter(one.most for one in settled).most_common(1)[0][0] if settled else 0.0
+    others = [f"{one.record.student} {number(one.most)}" for one in settled if one.most != usual]
+    if not others:
+        return []
+    some = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
+    what = f"max_score is {number(usual)} for most students, but not for all ({some})"
+    return [f"{what}; grade the others again with the same exercises and the same --robust"]
+
+
 def _without_effect(rule: Lateness | None, results: Results, ids: Mapping[str, str]) -> list[str]:
     """Describe extensions for roster ids that cannot be matched with a platform's names."""
-    if rule is None or ids or not any(platform_name(record.place) for record in results.records):
+    students = {record.student for record in results.records}
+    if rule is None or not any(platform_name(one.place) and one.student not in ids for one in results.records):
         return []
     rows = {one.student for one in rule.extensions if one.assignment in ("", results.assignment)}
-    missing = sorted(rows - {"", *(record.student for record in results.records)})
+    missing = sorted(rows - {"", *students, *(ids[student] for student in students if student in ids)})
     if not missing:
         return []
     what = f"{EXTENSIONS}: no effect on {', '.join(missing)}, because the platform's names are not matched yet"
@@ -231,12 +245,13 @@ def page_name(student: str) -> str:
 # Regrading
 
 
-def first_results(out: Path, students: Sequence[str], *, again: bool) -> Results | None:
+def first_results(out: Path, students: Sequence[str], assignment: str, *, again: bool) -> Results | None:
     """Load the earlier results that `--regrade` keeps.
 
     Args:
         out: Output folder.
         students: Students being graded now.
+        assignment: Problem set being graded now; empty if it has no name.
         again: True for `--regrade`, which keeps the results of other students.
 
     Returns:
@@ -252,6 +267,10 @@ def first_results(out: Path, students: Sequence[str], *, again: bool) -> Results
             raise ValueError(f"--regrade: expected the first marks in {out / 'marks.csv'}, found none")
         return None
     first = load(out)
+    if assignment and first.assignment != assignment:
+        raise ValueError(
+            f"--out {out}: it contains the marks of {first.assignment}; expected a new folder for {assignment}"
+        )
     lost = sorted({record.student for record in first.records} - {*students})
     if lost and not again:
         some = ", ".join(lost[:3]) + (", ..." if len(lost) > 3 else "")
@@ -279,7 +298,8 @@ def merged(first: Results, new: Results) -> tuple[Results, list[str]]:
         line for record in new.records if (line := _difference(known.get(record.student), record, new.assignment))
     ]
     everybody = known | {record.student: record for record in new.records}
-    return replace(new, records=tuple(everybody[id] for id in sorted(everybody))), changes
+    records = tuple(everybody[id] for id in sorted(everybody))
+    return replace(new, assignment=first.assignment, course=new.course or first.course, records=records), changes
 
 
 def _number_of(record: Record) -> str | None:

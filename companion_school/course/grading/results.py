@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -397,16 +397,20 @@ def settle(
         if rule is not None:
             late = rule.of(known_as, results.assignment, record.time, (spent or {}).get(known_as, 0))
         changes = tuple(one for one in mine if one.item in (EXTRA, TOTAL))
-        settled.append(Settled(record, tuple(lines), changes, late, known_as))
+        one = Settled(record, tuple(lines), changes, late, known_as)
+        settled.append(one if one.is_earned and not one.total else replace(one, late=late.uncounted))
     return settled
 
 
-def read_overrides(file: Path, results: Results, ids: Mapping[str, str] | None = None) -> list[Override]:
+def read_overrides(
+    file: Path, results: Results, ids: Mapping[str, str] | None = None, given: Mapping[Key, Given] | None = None
+) -> list[Override]:
     """Read the manual changes from overrides.csv, or return none if the file does not exist.
 
     A row that names a mistake (as worded in class.csv) instead of a student applies to all students whose wrong answer
     to the item makes that mistake. A row for a single student takes precedence. It names the student as in the results
-    or by the roster id in `ids`. A bonus (`EXTRA`) may raise a score above the maximum.
+    or by the roster id in `ids`. A bonus (`EXTRA`) may raise a score above the maximum. A score may not become negative
+    even with all points for the written answers that are still to mark; `given` contains the marks of the others.
 
     Raises:
         ValueError: If a row names a student or an item that is not in the results, has no reason or author, is
@@ -429,11 +433,24 @@ def read_overrides(file: Path, results: Results, ids: Mapping[str, str] | None =
                 raise ValueError(f"{where}: {student} already has a row for {item}")
             found[student, item] = one
     changes = list((of_mistakes | own).values())
-    for settled in settle(results, {}, changes):
-        if settled.earned < 0:
+    for settled in settle(results, given or {}, changes):
+        if settled.earned + sum(line.item.most for line in settled.lines if line.waits) < 0:
             what = f"{settled.record.student} would have {number(settled.earned)} of {number(settled.most)} points"
             raise ValueError(f"{file}: with these rows {what}")
     return changes
+
+
+def idle_rows(file: Path, results: Results) -> list[str]:
+    """Describe the rows of overrides.csv that name a mistake which no wrong answer makes."""
+    found = []
+    for line, row in enumerate(read_table(file) if file.is_file() else [], 2):
+        item, mistake = (unquoted(row.get(name, "")).strip() for name in ("item", "mistake"))
+        if mistake and not row.get("student_id", "").strip() and not _who_made(results, item, mistake):
+            found.append(
+                f"{file}, line {line}: no effect, because no wrong answer to {item} makes the mistake {mistake!r}; "
+                "class.csv lists the mistakes"
+            )
+    return found
 
 
 def _who_made(results: Results, id: str, mistake: str) -> list[str]:

@@ -35,6 +35,9 @@ CHOICE = (
     "one uploaded last, by the platform's number, then by the time of its commit or file (to the minute), then by the "
     "number in its name."
 )
+CHOICE_OF_FOLDER = (
+    "If there are several folders with files of the project, the one with the most recently changed file is graded."
+)
 _SEVERAL = "several problem sets: "
 _COPY = re.compile(r"[ _-]*(?:\((\d{1,6})\)|copy(?:[ _-]?(\d{1,6}))?|-(\d{1,3}))$", re.IGNORECASE)
 _NBGRADER = ("source", "release", "submitted", "autograded", "feedback", "exchange", "marks")
@@ -191,7 +194,7 @@ def _inner(folder: Path) -> Path:
     """Return an nbgrader course's folder `submitted`, or the given folder if `submitted` could be a student."""
     if not (folder / "submitted").is_dir():
         return folder
-    others = {path.name for path in folder.iterdir() if path.is_dir() or path.suffix in (*KINDS, ".zip")}
+    others = {path.name for path in folder.iterdir() if path.is_dir() or path.suffix.lower() in (*KINDS, ".zip")}
     others = {name for name in others if not name.startswith((".", "__"))}
     return folder / "submitted" if others <= {*_NBGRADER} or "nbgrader_config.py" in others else folder
 
@@ -200,6 +203,10 @@ def plain(name: str) -> str:
     """Escape characters in a file name that cannot be printed safely, and bytes that are not valid UTF-8."""
     text = os.fsencode(name).decode("utf-8", "backslashreplace")
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+
+
+def _is_of_kind(path: Path) -> bool:
+    return path.suffix.lower() in KINDS
 
 
 def _is_seen(path: Path) -> bool:
@@ -272,11 +279,11 @@ def _files_of(path: Path, assignment: str | None) -> list[Path]:
     if len(archives) > _MOST_ZIPS:
         raise ValueError(f"it holds {len(archives)} zip files; expected at most {_MOST_ZIPS}")
     for archive in archives:
-        files += [file for file in _deep(unpack(archive, scratch(), KINDS)) if file.suffix in KINDS]
-    if any(file.suffix in KINDS for file in files):
+        files += [file for file in _deep(unpack(archive, scratch(), KINDS)) if _is_of_kind(file)]
+    if any(map(_is_of_kind, files)):
         return files
     folders = [one for one in inside if one.is_dir() and _is_seen(one) and not one.is_symlink()]
-    holding = [one for one in folders if any(file.suffix in KINDS for file in _deep(one))]
+    holding = [one for one in folders if any(map(_is_of_kind, _deep(one)))]
     if len(holding) > 1 and not any(file.name in _STAGE_FILES for one in holding for file in _deep(one)):
         raise ValueError(f"{_SEVERAL}holds {', '.join(plain(one.name) for one in holding[:5])}")
     return files + [file for one in holding for file in _deep(one)]
@@ -302,7 +309,7 @@ def _notebook(
     found: Sequence[tuple[Path, Platform]], assignment: str | None, home: Path
 ) -> tuple[list[Path], list[str]]:
     """Return a list with the one file to grade, and the names of the other candidates."""
-    of_kind = {kind: [(file, said) for file, said in found if file.suffix == kind] for kind in KINDS}
+    of_kind = {kind: [(file, said) for file, said in found if file.suffix.lower() == kind] for kind in KINDS}
     rivals = of_kind[".ipynb"] or of_kind[".py"]  # Python files beside a notebook are modules, not candidates
     if not rivals:
         others = [plain(file.name) for file, _ in found if file.is_file() and file.name != "timestamp.txt"]
@@ -345,7 +352,8 @@ def _project_files(found: Sequence[tuple[Path, Platform]]) -> tuple[list[Path], 
 
     If there are several, the folder with the most recently changed project file is used.
     """
-    usable = [(file, said) for file, said in found if file.suffix == ".py" and stat.S_ISREG(file.lstat().st_mode)]
+    of_kind = [(file, said) for file, said in found if file.suffix.lower() == ".py"]
+    usable = [(file, said) for file, said in of_kind if stat.S_ISREG(file.lstat().st_mode)]
     files = [file for file, _ in usable] + _under_own_names(usable)
     homes = {file.parent for file in files if file.name in _STAGE_FILES}
     if not homes:

@@ -144,7 +144,7 @@ def lead(one):
 def test_the_page_says_what_a_wrong_answer_gets_right():
     gradients = find_exercise("2.4")
     found = marked(gradients, gradients.solution.replace("return dz @ k / scale, dz.T", "return dz @ k, 2 * dz.T"))
-    assert found.outcome == "wrong" and lead(found) == "What is right already: result 3 of 3."
+    assert found.outcome == "wrong" and lead(found) == "What is right already: result 3 (of 3)."
     found = marked(find_exercise("2.5"), find_exercise("2.5").solution.replace("keys - queries", "0"))
     assert found.outcome == "wrong" and "kinds of public cases (" in lead(found)
 

@@ -189,10 +189,10 @@ def test_pages_go_back_under_the_names_that_the_platform_gave(tmp_path):
 def test_a_second_release_with_the_same_seed_leaves_the_first_rule_alone(tmp_path):
     asked = ["--exercises", "2.5", "--seed-file", str(tmp_path / "seed"), "--late", "10% a day"]
     (tmp_path / "seed").write_text("a secret that only these tests know")
-    for folder, due in (("one", "2026-11-30"), ("two", "2027-11-30")):
+    for folder, due in (("one", "2026-11-30T23:59"), ("two", "2027-11-30T23:59")):
         assert main(["course", "release", "week2", *asked, "--due", due, "--out", str(tmp_path / folder)]) == 0
-    assert 'due = "2026-11-30"' in (tmp_path / "one" / "week2.toml").read_text()
-    assert 'due = "2027-11-30"' in (tmp_path / "two" / "week2.toml").read_text()
+    assert 'due = "2026-11-30T23:59"' in (tmp_path / "one" / "week2.toml").read_text()
+    assert 'due = "2027-11-30T23:59"' in (tmp_path / "two" / "week2.toml").read_text()
 
 
 MINE = """
@@ -219,6 +219,12 @@ def test_an_instructors_own_written_items_go_into_a_set(tmp_path, capsys, monkey
     assert main(["grade", str(tmp_path / "in"), *flags, "--out", str(tmp_path / "m")]) == 0
     [row] = csv.DictReader(io.StringIO((tmp_path / "m" / "marks.csv").read_text()))
     assert (row["3.mine"], row["max_score"]) == ("to mark", "2")
+    sheet = tmp_path / "sheet.csv"
+    assert main(["course", "collect", str(tmp_path / "in"), *flags[:2], "--to", str(sheet)]) == 0
+    sheet.write_text(sheet.read_text().replace("Because.,,", "Because.,2,"))
+    rubrics._OWN.clear()  # as in a new process
+    assert main(["course", "mark", str(sheet), "--into", str(tmp_path / "m")]) == 0
+    assert "2 of 2 points: A reason." in (tmp_path / "m" / "feedback" / "ada.html").read_text()
     (tmp_path / "mine.toml").write_text(MINE.replace("points = 0", "points = 1"))
     assert main(["course", "release", "other", *own, "--out", str(tmp_path / "course")]) == 2
     assert "3.mine: the points of its levels must decrease to 0, got [2, 1]" in capsys.readouterr().err

@@ -66,7 +66,7 @@ def test_pages_say_when_the_work_is_due_what_it_needs_and_who_gets_a_sheet(tmp_p
     monkeypatch.chdir(tmp_path)
     Path("roster.csv").write_text("id\nada\n")
     due = ["--due", "2026-11-30T23:59+01:00", "--late", "10% a day", "--grace", "1 hour", "--out", "c"]
-    told = "Due 2026-11-30T23:59+01:00; late work loses 10% a day after a grace period of 1 hour"
+    told = "Due 2026-11-30T23:59+01:00, with a grace period of 1 hour; late work loses 10% for each day begun"
     assert main(["course", "release", "set", "--numbers", "5.turn", "--roster", "roster.csv", *due]) == 0
     page, said = Path("c/set.md").read_text("utf-8"), capsys.readouterr().out
     assert told in page and "give each student their own sheet from `set_sheets/`" in page and "not `companion`" in page
