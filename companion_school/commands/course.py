@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -436,7 +437,7 @@ def _write_bundles(
 def _export(flags: Namespace) -> int:
     from companion_school.course.grading import lms
     from companion_school.course.grading.gradebook import collect, names_known, to_csv
-    from companion_school.course.grading.results import load
+    from companion_school.course.grading.results import FILE, load
 
     folder = Path(flags.folder)
     if flags.pages is not None:
@@ -449,6 +450,8 @@ def _export(flags: Namespace) -> int:
         raise ValueError(f"--to {to}: expected a file with a name other than marks.csv")
     must_be_writable(to.parent, "--to", str(to))
     rows = collect(folder, None if flags.roster is None else Path(flags.roster))
+    for place in sorted(file.parent for file in folder.rglob(FILE) if (file.parent / "marks.csv").is_file()):
+        _warn_if_outdated(place)
     sets = sorted({row["assignment"] for row in rows})
     told = count(len({row["student_id"] for row in rows}), "student")
     if flags.into is None:
@@ -464,6 +467,22 @@ def _export(flags: Namespace) -> int:
         told = f"{count(filled_in, 'grade')} filled in, of {told}"
     print(f"{to}: {told}, {count(len(sets), 'problem set')} ({', '.join(sets)})")
     return 0
+
+
+def _warn_if_outdated(marks: Path) -> None:
+    """Warn if the marks in this folder lack changes or extensions, which only `companion course mark` adds to them."""
+    from companion_school.course.grading.marks_csv import is_outdated
+    from companion_school.course.grading.results import load
+    from companion_school.course.grading.what_to_grade import add_own_items
+
+    try:
+        if (results := load(marks)).course:
+            add_own_items(Path(results.course), results.assignment)
+        if is_outdated(marks):
+            what = f"{marks / 'marks.csv'} lacks changes, extensions or late days that apply by now"
+            print(f"warning: {what}; run companion course mark --into {marks}, and export again", file=sys.stderr)
+    except ValueError as error:
+        print(f"warning: {error}", file=sys.stderr)
 
 
 def _alike(flags: Namespace) -> int:

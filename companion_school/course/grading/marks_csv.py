@@ -158,16 +158,7 @@ def publish(results: Results, out: Path) -> tuple[list[Settled], list[str]]:
             hand.
     """
     must_be_untouched(out)
-    if results.course and not Path(results.course).is_dir():
-        raise ValueError(
-            f"{out / FILE}: the deadline and the extensions are in {results.course}, which does not exist; if it "
-            'has moved, change the line "course" of the file'
-        )
-    rule = read_rule(Path(results.course), results.assignment) if results.course else None
-    given = read_sheet(out / MARKS, texts=False) if (out / MARKS).is_file() else {}
-    ids = {student: id for student, id in names_known(out).items() if id not in ("", KEEP)}
-    overrides = read_overrides(out / OVERRIDES, results, ids, given)
-    settled = settle(results, given, overrides, rule, _spent(out, results.assignment, ids), ids)
+    settled, rule, ids = _settled(results, out)
     made = table(settled, results.assignment, rule)
     write_atomic(out / FILE, store(replace(results, table=_digest(made))))
     write_atomic(out / "marks.csv", made)
@@ -179,6 +170,27 @@ def publish(results: Results, out: Path) -> tuple[list[Settled], list[str]]:
         except OSError as error:
             faults.append(str(error))
     return settled, faults
+
+
+def is_outdated(out: Path) -> bool:
+    """Return True if marks.csv lacks changes, extensions or matched names that were added after it was written."""
+    results = load(out)
+    settled, rule, _ = _settled(results, out)
+    return _digest(table(settled, results.assignment, rule)) != results.table
+
+
+def _settled(results: Results, out: Path) -> tuple[list[Settled], Lateness | None, dict[str, str]]:
+    """Return the students' marks, the rule for late work, and the students' roster ids."""
+    if results.course and not Path(results.course).is_dir():
+        raise ValueError(
+            f"{out / FILE}: the deadline and the extensions are in {results.course}, which does not exist; if it "
+            'has moved, change the line "course" of the file'
+        )
+    rule = read_rule(Path(results.course), results.assignment) if results.course else None
+    given = read_sheet(out / MARKS, texts=False) if (out / MARKS).is_file() else {}
+    ids = {student: id for student, id in names_known(out).items() if id not in ("", KEEP)}
+    overrides = read_overrides(out / OVERRIDES, results, ids, given)
+    return settle(results, given, overrides, rule, _spent(out, results.assignment, ids), ids), rule, ids
 
 
 def must_be_untouched(out: Path) -> None:

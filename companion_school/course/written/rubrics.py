@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -123,10 +124,20 @@ def _items_in(text: str) -> dict[str, Written]:
     """Parse items from TOML text. Invalid text raises various exceptions, which `add_items` catches."""
     made = {}
     for id, entry in tomllib.loads(text).items():
+        _must_have(id, entry, ("title", "minutes", "prompt", "model", "levels"), ("code", "looks_for"))
+        for level in entry["levels"]:
+            _must_have(f"a level of {id}", level, ("points", "text"))
         levels = tuple(Level(**level) for level in entry.pop("levels"))
         texts: dict[str, Any] = {name: str(entry.pop(name, "")).strip() for name in ("prompt", "code", "model")}
         made[id] = Written(id=id, looks_for=tuple(entry.pop("looks_for", ())), levels=levels, **texts, **entry)
     return made
+
+
+def _must_have(what: str, entry: Mapping[str, Any], needed: Sequence[str], also: Sequence[str] = ()) -> None:
+    if missing := [name for name in needed if name not in entry]:
+        raise ValueError(f"{what} has no {missing[0]}")
+    if unknown := [name for name in entry if name not in (*needed, *also)]:
+        raise ValueError(f"{what} has an unknown entry {unknown[0]}; expected only {', '.join((*needed, *also))}")
 
 
 def find_written(id: str) -> Written:
@@ -149,9 +160,9 @@ def rubric(item: Written) -> str:
 
 def marking_page(item: Written) -> str:
     """Return the marker's page for an item in Markdown: prompt, rubric, hints and model answer."""
-    looks = "\n".join(f"- {line}" for line in item.looks_for)
+    looks = "\n".join(["**Look for**", "", *(f"- {line}" for line in item.looks_for), "", ""]) if item.looks_for else ""
     return (
         f"## {item.id} {item.title}\n\n*{count(item.points, 'point')}, about {count(item.minutes, 'minute')}.*\n\n"
         f"{item.prompt}\n\n**Rubric.** Give the highest level that the answer reaches, and a reason.\n\n"
-        f"{rubric(item)}\n\n**Look for**\n\n{looks}\n\n**An answer of the highest level**\n\n{item.model}\n"
+        f"{rubric(item)}\n\n{looks}**An answer of the highest level**\n\n{item.model}\n"
     )

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from companion.commands.main import main
 from companion_school.course.grading.feedback import page
 from companion_school.course.grading.lateness import Lateness, as_toml, read_rule
 from companion_school.course.grading.marks_csv import first_results, merged, publish
@@ -106,6 +107,19 @@ def test_points_taken_off_may_come_from_a_written_answer(course):
     assert one.score == 1.0
     with pytest.raises(ValueError, match="ada would have -1 of 6 points"):
         settled(course, ada, overrides=off, written=f"ada,14.curves,{TEXT.text_id},1,\n")
+
+
+def test_an_export_says_that_marks_lack_what_has_changed_since(course, capsys):
+    dana = record("Dana D_2", exercise(), time=LATE, place="Dana D_2_assignsubmission_file")
+    settled(course, dana, extensions="dana,week2,2026-12-07T23:59+01:00,,,ill\n")
+    (course / "roster.csv").write_text("id,first_name,last_name\ndana,Dana,D\n")
+    command = ["course", "export", str(course / "marks"), "--roster", str(course / "roster.csv")]
+    assert main(command) == 0  # this matches her name
+    assert f"run companion course mark --into {course / 'marks' / 'week2'}, and export" in capsys.readouterr().err
+    assert main(["course", "mark", "--into", str(course / "marks" / "week2")]) == 0
+    assert main(command) == 0 and capsys.readouterr().err == ""
+    [row] = csv.DictReader((course / "marks" / "grades.csv").open())
+    assert (row["student_id"], row["score"]) == ("dana", "2")
 
 
 def test_a_mistake_that_no_answer_makes_is_told(course):

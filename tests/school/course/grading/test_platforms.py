@@ -228,6 +228,9 @@ def test_an_instructors_own_written_items_go_into_a_set(tmp_path, capsys, monkey
     (tmp_path / "mine.toml").write_text(MINE.replace("points = 0", "points = 1"))
     assert main(["course", "release", "other", *own, "--out", str(tmp_path / "course")]) == 2
     assert "3.mine: the points of its levels must decrease to 0, got [2, 1]" in capsys.readouterr().err
+    (tmp_path / "mine.toml").write_text(MINE.replace("points = 2, text", "points = 2, txt"))
+    assert main(["course", "release", "other", *own, "--out", str(tmp_path / "course")]) == 2
+    assert "(a level of 3.mine has no text)" in capsys.readouterr().err
 
 
 def test_gradescope_shows_a_late_student_no_points_before_marks_are_published():
