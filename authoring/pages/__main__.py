@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m authoring.pages",
         description="Write the generated pages in notebooks/ (glossary, map, claims and others).",
     )
-    parser.add_argument("--check", action="store_true", help="write nothing, only report which page is stale")
+    parser.add_argument("--check", action="store_true", help="write nothing; only report which pages are stale")
     options = parser.parse_args(arguments)
     try:
         lessons = built_lessons()

@@ -64,7 +64,7 @@ def parser() -> Parser:
             "windows of --context tokens. The first token of a document is scored only if the tokenizer puts a "
             "token before it.\n\n"
             "A number-words run is measured by the share of names that it translates without a mistake (exact match), "
-            "in total and by number of digits, with Wilson's 95 % confidence interval.\n\n"
+            "in total and by number of digits, with a 95 % Wilson confidence interval.\n\n"
             "A tuned run is measured by the share of held-out problems that it answers correctly. If it was tuned on "
             "a file of conversations, the measure is the mean loss of held-out answers in nats per token; for "
             "preferences, it is the share of pairs whose better answer gained more probability."

@@ -56,6 +56,6 @@ def read_config(name: str) -> ModelConfig:
     except OSError as error:
         raise ValueError(f"--config {plain(name)}: cannot be read ({error.strerror})") from None
     except UnicodeError as error:
-        raise ValueError(f"--config {path}: expected a JSON file, got one that is not text ({why(error)})") from None
+        raise ValueError(f"--config {path}: expected a JSON file, got a file that is not text ({why(error)})") from None
     except ValueError as error:
         raise ValueError(f"--config {path}: {error}") from None

@@ -95,7 +95,7 @@ def family_of(folder: Path) -> Family | None:
 
 
 def family_in(config: Mapping[str, Any], path: Path) -> Family | None:
-    """Return the family that the fields of a config.json name, or `None` if they are a configuration of companion.
+    """Return the family that a config.json describes, or `None` if it is a configuration of this package.
 
     Raises:
         ValueError: If there is no such family, or the fields come from a different kind of file.

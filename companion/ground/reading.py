@@ -26,7 +26,7 @@ def read_file(path: str | Path) -> bytes:
 
 
 def text_of(data: bytes) -> str:
-    """Decode a UTF-8 file, leaving line ends unchanged and dropping the byte order mark that some editors write.
+    """Decode a UTF-8 file, leaving line endings unchanged and dropping the byte order mark that some editors write.
 
     Raises:
         UnicodeError: If the file is not text. For UTF-16 and UTF-32, which Windows programs write, the message names

@@ -149,7 +149,7 @@ def _checked(targets: Tensor, rows: Tensor, smoothing: float, vocab: int | None)
         )
     scored = targets != IGNORE
     if vocab is not None and rows.is_cpu and len(wrong := targets[scored & ((targets < 0) | (targets >= vocab))]):
-        raise ValueError(f"targets: Target {int(wrong[0])} is out of bounds.; {_ids_of(vocab)}")
+        raise ValueError(f"targets: the target {int(wrong[0])} is out of bounds; {_ids_of(vocab)}")
     return scored
 
 

@@ -34,7 +34,7 @@ class Paired:
 
     @classmethod
     def of(cls, first: Iterable[bool], second: Iterable[bool]) -> Paired:
-        """Count two models' answers to the same questions in the same order; each answer is given as right or wrong.
+        """Count the answers of two models to the same questions, listed in the same order as right or wrong.
 
         Raises:
             ValueError: If the models have different numbers of answers, or no answers.

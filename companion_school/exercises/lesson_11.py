@@ -296,7 +296,7 @@ def dispatch(x, logits, inner, outer, k):
     ### BEGIN SOLUTION
     experts = len(inner)
     if not 1 <= k <= experts:
-        raise ValueError(f"k={k}: expected a number from 1 to the {experts} experts")
+        raise ValueError(f"k={k}: expected a number from 1 to {experts}, the number of experts")
     best, chosen = logits.topk(k, dim=-1)
     shares, out = best.softmax(dim=-1), torch.zeros_like(x)
     for e in range(experts):

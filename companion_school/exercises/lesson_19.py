@@ -203,7 +203,7 @@ def rounded_bytes(rows, columns, bits, group, scale_bits=16, zero_bits=0):
     ### BEGIN SOLUTION
     if min(rows, columns, bits, group) < 1 or min(scale_bits, zero_bits) < 0:
         raise ValueError(
-            f"{rows} x {columns}, bits={bits}, group={group}: expected at least 1 of each, and at least 0 bits for scales and zeros"
+            f"{rows} x {columns}, bits={bits}, group={group}: expected these to be at least 1, and the bits for scales and zeros at least 0"
         )
     groups = -(-columns // group)
     total = rows * (columns * bits + groups * (scale_bits + zero_bits))

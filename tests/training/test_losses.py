@@ -255,7 +255,7 @@ def test_through_the_head_wrong_targets_and_smoothing_are_refused(monkeypatch) -
     monkeypatch.setattr(losses, "ON_CPU", losses.Limits(0, 26, 26))
     model, stream, right = small(tied=True), torch.randn(1, 3, 8), torch.tensor([[1, 2, 3]])
     for targets, smoothing, message in (
-        (torch.tensor([[1, 13, IGNORE]]), 0.0, "^targets: Target 13 is out of bounds.; expected ids from 0 to 12"),
+        (torch.tensor([[1, 13, IGNORE]]), 0.0, "^targets: the target 13 is out of bounds; expected ids from 0 to 12"),
         (right, 1.0, "smoothing=1.0: expected a fraction"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -167,7 +167,7 @@ def seats(texts: Sequence[tuple[float, int, int]], *, together: int = 8, chunk: 
     """
     if not 2 <= len(texts) <= 12 or min(together, chunk) < 1:
         raise ValueError(
-            f"expected 2 to 12 texts, with together and chunk at least 1; got {len(texts)}, {together}, {chunk}"
+            f"expected 2 to 12 texts, together >= 1 and chunk >= 1; got {len(texts)} texts, {together=} and {chunk=}"
         )
     arrivals = [text[0] for text in texts]
     if arrivals != sorted(arrivals) or arrivals[0] < 0 or not all(1 <= n <= 64 for text in texts for n in text[1:]):
