@@ -68,8 +68,7 @@ def parser() -> Parser:
     parser.add_argument(
         "--gguf",
         type=Literal["F32", "F16", "BF16", "Q8_0"] | None,
-        help="write a GGUF file with matrices of this type; Q8_0 uses one byte per element and one scale per 32 "
-        "elements",
+        help="write a GGUF file with matrices of this type; Q8_0 uses one byte per element and a scale per 32 of them",
     )
     parser.add_dtype()
     return parser

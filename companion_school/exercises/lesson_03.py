@@ -793,7 +793,7 @@ def _(q, k, v):
         "one": "w_q has heads times d_k rows, so it cannot be cut to a single row",
     },
     hints=(
-        "`nn.Linear` stores its matrix transposed. Which *rows* of `w_q` belong to head i? Which rows of `w_v`, whose heads have another width?",
+        "`nn.Linear` stores its matrix transposed. Which *rows* of `w_q` belong to head i? Which rows of `w_v`, whose heads have a different width?",
         "A head's rows are neighbours: `w_q.split(d_k)` cuts `w_q` into one block per head, with d_k = number of rows / heads.",
         "In `w_o` a head owns *columns*: `w_o.split(d_v, dim=1)`. Join the blocks of the heads to keep, in their order, with `torch.cat`.",
     ),

@@ -249,8 +249,8 @@ def _(text):
 def minhash(member, rank):
     """`member` (text, shingle) is a boolean tensor that says which shingles a text has. `rank` (order, shingle) is an integer tensor with the
     rank of each shingle in each order. Return `(signature, similarity)`. The signature (text, order) holds the smallest rank of each text's
-    shingles in each order, as integers. The similarity (text, text) holds, for each pair of texts, the share of the orders where their
-    signatures are equal, in double precision.
+    shingles in each order, as integers. The double-precision similarity (text, text) holds, for each pair of texts, the share of
+    orders in which their signatures are equal.
 
     ```python
     >>> minhash(torch.tensor([[True, True, False], [False, True, True]]), torch.tensor([[0, 1, 2], [2, 0, 1]]))

@@ -22,8 +22,8 @@ PRECISION = (
     "An answer is *right* if it computes the correct result to six digits for every input that the lesson discusses.\n"
     "A right answer earns all the points. It also earns a star if it is *robust*: the result has the dtype of the\n"
     "input and does not share memory with it, a NaN in the input is not hidden, and invalid input raises an error.\n"
-    f"You can leave the star ({STAR}) for later, because the check reports one problem at a time and begins with what\n"
-    "is not yet right."
+    f"You can leave the star ({STAR}) for later, because the check reports one problem at a time, and wrong results\n"
+    "come before problems that cost only the star."
 )
 """Explanation of the two marks, shown in every exercise notebook."""
 KERNEL = {
