@@ -57,8 +57,7 @@ def parser() -> Parser:
     parser.add_argument("--config", metavar="FILE", help="JSON file with a ModelConfig to include")
     parser.add_argument("--devices", type=Count, default=8, help="number of devices to train on")
     parser.add_argument(
-        "--chip",
-        help="chip, such as h100 or a100-80gb (default: show times for an h100, and memory for chips of every size)",
+        "--chip", help="chip, such as h100 or a100-80gb (default: an h100 for times, and every size of memory)"
     )
     parser.add_argument(
         "--share", type=PartOfOne, default=0.4, help="share of the chip's peak FLOPs that training reaches"
@@ -73,10 +72,7 @@ def parser() -> Parser:
         "in training)",
     )
     parser.add_argument(
-        "--batch",
-        type=Count,
-        default=1,
-        help="rows per micro-batch on each device in training, and number of sequences served at once",
+        "--batch", type=Count, default=1, help="rows per micro-batch on each device, and sequences served at once"
     )
     parser.add_argument("--usable", type=PartOfOne, default=0.9, help="share of a device's memory that may be filled")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")

@@ -86,12 +86,8 @@ def parameters(config: ModelConfig) -> Parameters:
         "masked": config.vocab + (d_model + ends.dense_bias) * d_model + norm,
     }[ends.head]
     later = config.medusa_heads * dense
-    layers, linear = encoder + decoder, config.linears
-    memory = (
-        (0, 0)
-        if config.linear_config is None
-        else (linear_weights(config) + linear_vectors(config), config.linear_config.d_v)
-    )
+    layers, linear, small = encoder + decoder, config.linears, config.linear_config
+    memory = (0, 0) if small is None else (linear_weights(config) + linear_vectors(config), small.d_v)
     mixtures = (encoder > 0) * config.mixtures + (decoder > 0) * config.mixtures  # layers with experts
     chosen = 0 if moe is None else routed(config) // moe.experts * moe.top_k
     parts = {
