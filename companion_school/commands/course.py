@@ -470,7 +470,7 @@ def _export(flags: Namespace) -> int:
 
 
 def _warn_if_outdated(marks: Path) -> None:
-    """Warn if the marks in this folder lack changes or extensions, which only `companion course mark` adds to them."""
+    """Warn if these marks do not contain the latest changes or extensions, which only `companion course mark` adds."""
     from companion_school.course.grading.marks_csv import is_outdated
     from companion_school.course.grading.results import load
     from companion_school.course.grading.what_to_grade import add_own_items
@@ -479,7 +479,7 @@ def _warn_if_outdated(marks: Path) -> None:
         if (results := load(marks)).course:
             add_own_items(Path(results.course), results.assignment)
         if is_outdated(marks):
-            what = f"{marks / 'marks.csv'} lacks changes, extensions or late days that apply by now"
+            what = f"{marks / 'marks.csv'} does not contain the latest changes, extensions, names or late days"
             print(f"warning: {what}; run companion course mark --into {marks}, and export again", file=sys.stderr)
     except ValueError as error:
         print(f"warning: {error}", file=sys.stderr)
