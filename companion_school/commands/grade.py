@@ -117,7 +117,7 @@ def _add_how(parser: Parser) -> None:
 
 def run(flags: Namespace) -> int:
     from companion_school.course.grading.marks_csv import first_results, merged, publish
-    from companion_school.course.grading.results import Results, record_of
+    from companion_school.course.grading.results import OVERRIDES, Results, idle_rows, record_of
     from companion_school.course.grading.sandbox.parent import Limits
     from companion_school.course.hidden_seeds import read_secret
 
@@ -144,6 +144,8 @@ def run(flags: Namespace) -> int:
     settled, faults = publish(results, out)
     now = [one for one in settled if one.record.student in {each.student for each in handed}]
     _tell(now, changes if first is not None else None, task, name)
+    for note in idle_rows(out / OVERRIDES, results):
+        print(note)
     if flags.race is not None:
         _race(handed, flags, out, wall)
     return _written(out, faults)
@@ -186,6 +188,10 @@ def _what_and_who(flags: Namespace, folder: Path, seed_file: Path, secret: bytes
         raise ValueError(f"--race {flags.race:g}: expected a project, as in --build 2-7,11")
     name = flags.assignment or task.name or folder.resolve().stem
     rule = read_rule(task.course, name) if task.course else None
+    if task.course and name != task.name and read_rule(task.course, task.name):
+        raise ValueError(
+            f"--assignment {name}: the due date and the extensions belong to {task.name}, so its marks need that name"
+        )
     times = read_times(Path(flags.times)) if flags.times else {}
     zone = rule.zone if rule else "UTC"
     return task, name, handed_in(folder, name, project=bool(task.stages), times=times, zone=zone)

@@ -27,7 +27,6 @@ from companion_school.course.grading.results import (
     Record,
     Results,
     Settled,
-    idle_rows,
     load,
     read_overrides,
     settle,
@@ -163,7 +162,7 @@ def publish(results: Results, out: Path) -> tuple[list[Settled], list[str]]:
     write_atomic(out / FILE, store(replace(results, table=_digest(made))))
     write_atomic(out / "marks.csv", made)
     write_atomic(out / "class.csv", statistics(settled))
-    faults = [*_unequal(settled), *idle_rows(out / OVERRIDES, results), *_without_effect(rule, results, ids)]
+    faults = [*_unequal(settled), *_without_effect(rule, results, ids)]
     for one in settled:
         try:
             write_atomic(out / "feedback" / page_name(one.record.student), page(one, results.assignment))
@@ -330,6 +329,8 @@ def _difference(before: Record | None, now: Record, assignment: str) -> str | No
         for item in now.items
         if item.outcome != outcomes.get(item.id)
     ]
+    if before.time and not now.time:
+        told.append(f"the submission time was {before.time}, and is unknown now; --times can give it")
     if _scored(old) == _scored(new) and not told:
         return None
     return f"{now.student}: {_scored(old)} -> {_scored(new)}" + (f" ({', '.join(told)})" if told else "")

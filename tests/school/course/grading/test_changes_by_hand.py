@@ -1,6 +1,7 @@
 """Changes by hand, late work and repeated grading: every number and sentence on the pages has to fit."""
 
 import csv
+import json
 import re
 
 import pytest
@@ -12,10 +13,12 @@ from companion_school.course.grading.marks_csv import first_results, merged, pub
 from companion_school.course.grading.results import Group, Item, Record, Results
 from companion_school.course.grading.submissions import handed_in
 from companion_school.course.written.sheet import text_id
+from companion_school.exercises.catalogue import exercises
 
 DUE = {"due": "2026-11-30T23:59+01:00", "late": "10% a day, at most 50%"}
 LATE = "2026-12-02 12:00:00+01:00"
 TEXT = Item("14.curves", "Two curves", "to mark", 0.0, 4.0, written=True, text_id=text_id("words"))
+NAME = exercises()["2.5"].name
 HEAD = "student_id,item,points,reason,author,mistake\n"
 
 
@@ -122,12 +125,14 @@ def test_an_export_says_that_marks_lack_what_has_changed_since(course, capsys):
     assert (row["student_id"], row["score"]) == ("dana", "2")
 
 
-def test_a_mistake_that_no_answer_makes_is_told(course):
+def test_a_mistake_that_no_answer_makes_is_told(course, capsys):
     wrong, row = record("ada", exercise(0.0, "wrong", mistake="the mask is missing")), ",2.5,1,nearly,Emmy,"
-    [one], faults = settled(course, wrong, overrides=f"{row}the mask is missing\n")
-    assert one.score == 1.0 and faults == []
-    [one], [fault] = settled(course, wrong, overrides=f"{row}the mask is mising\n")
-    assert one.score == 0.0 and "overrides.csv, line 2: no effect, because no wrong answer to 2.5" in fault
+    command = ["course", "mark", "--into", str(course / "marks" / "week2")]
+    [one], _ = settled(course, wrong, overrides=f"{row}the mask is missing\n")
+    assert one.score == 1.0 and main(command) == 0 and "no effect" not in capsys.readouterr().out
+    [one], _ = settled(course, wrong, overrides=f"{row}the mask is mising\n")
+    assert one.score == 0.0 and main(command) == 0
+    assert "overrides.csv, line 2: no effect, because no wrong answer to 2.5" in capsys.readouterr().out
 
 
 def test_a_page_does_not_call_a_person_the_grader(course):
@@ -159,6 +164,25 @@ def test_marks_of_another_set_are_not_replaced(course):
     first = first_results(out, ["ada"], "", again=True)
     found, _ = merged(first, Results("second", "", (record("ada", exercise(0.0, "wrong")),)))
     assert (found.assignment, found.course) == ("week2", str(course / "course"))
+
+
+def test_a_time_that_is_lost_in_a_regrade_is_told():
+    first = Results("week2", "", (record("ada", exercise(), time=LATE),))
+    _, [change] = merged(first, Results("week2", "", (record("ada", exercise()),)))
+    assert f"the submission time was {LATE}, and is unknown now" in change
+    assert merged(first, first)[1] == []
+
+
+def test_a_set_with_a_due_date_keeps_its_name_in_the_marks(course, capsys):
+    (course / "in").mkdir()
+    (course / "in" / "ada.ipynb").write_text('{"cells": []}')
+    book = {"cells": [{"cell_type": "code", "source": "def turn(x):\n    return x", "metadata": {}}]}
+    (course / "course" / "release" / "week2").mkdir(parents=True)
+    (course / "course" / "release" / "week2" / "week2.ipynb").write_text(json.dumps(book).replace("turn", NAME))
+    (course / "seed").write_text("a secret that only these tests know")
+    flags = ["--pset", str(course / "course/release/week2"), "--seed-file", str(course / "seed"), "--assignment", "one"]
+    assert main(["grade", str(course / "in"), *flags, "--out", str(course / "new")]) == 2
+    assert "--assignment one: the due date and the extensions belong to week2" in capsys.readouterr().err
 
 
 def test_different_maxima_in_one_set_are_told(course):
