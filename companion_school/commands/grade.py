@@ -116,8 +116,8 @@ def _add_how(parser: Parser) -> None:
 
 
 def run(flags: Namespace) -> int:
-    from companion_school.course.grading.marks_csv import first_results, merged, publish
-    from companion_school.course.grading.results import OVERRIDES, Results, idle_rows, record_of
+    from companion_school.course.grading.marks_csv import first_results, idle_rows, merged, publish
+    from companion_school.course.grading.results import Results, record_of
     from companion_school.course.grading.sandbox.parent import Limits
     from companion_school.course.hidden_seeds import read_secret
 
@@ -144,7 +144,7 @@ def run(flags: Namespace) -> int:
     settled, faults = publish(results, out)
     now = [one for one in settled if one.record.student in {each.student for each in handed}]
     _tell(now, changes if first is not None else None, task, name)
-    for note in idle_rows(out / OVERRIDES, results):
+    for note in idle_rows(out):
         print(note)
     if flags.race is not None:
         _race(handed, flags, out, wall)

@@ -104,8 +104,8 @@ def collect(flags: Namespace) -> int:
 
 
 def mark(flags: Namespace) -> int:
-    from companion_school.course.grading.marks_csv import must_be_untouched, publish
-    from companion_school.course.grading.results import FILE, OVERRIDES, idle_rows, load
+    from companion_school.course.grading.marks_csv import idle_rows, must_be_untouched, publish
+    from companion_school.course.grading.results import FILE, load
     from companion_school.course.grading.what_to_grade import add_own_items
     from companion_school.course.written.marking import put_marks
 
@@ -117,14 +117,13 @@ def mark(flags: Namespace) -> int:
     if (out / FILE).is_file() and (graded := load(out)).course:
         add_own_items(Path(graded.course), graded.assignment)
     marked = put_marks(Path(flags.sheet), out) if flags.sheet is not None else 0
-    results = load(out)
-    settled, faults = publish(results, out)
+    settled, faults = publish(load(out), out)
     waiting = sum(len(one.waits) for one in settled)
     read = f"{count(marked, 'mark')} of written answers read; " if flags.sheet is not None else ""
     still = f"; {count(waiting, 'text')} still to mark" if waiting else ""
     changed = sum(len(one.changes) + sum(line.override is not None for line in one.lines) for one in settled)
     by_hand = f"; {count(changed, 'change')} by hand" if changed else ""
     print(f"{out / 'marks.csv'}: {read}{count(len(settled), 'student')}{by_hand}{still}")
-    for fault in (*idle_rows(out / OVERRIDES, results), *faults):
+    for fault in (*idle_rows(out), *faults):
         print(fault)
     return 1 if faults else 0

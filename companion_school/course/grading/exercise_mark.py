@@ -236,7 +236,7 @@ def begin(
     if answer.program is None and answer.broken is not None:
         return without_running(Result.CRASHED, f"the cell that defines {exercise.name} cannot be read: {answer.broken}")
     if answer.program is None:
-        return without_running(Result.MISSING, f"no cell defines a function {exercise.name}")
+        return without_running(Result.MISSING, f"there is no function {exercise.name}")
     if found.used is None:
         return without_running(Result.CRASHED, "its cells are valid Python one by one, but not together")
     if found.used:

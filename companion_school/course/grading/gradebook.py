@@ -168,8 +168,8 @@ def ids_of(folder: Path, students: Iterable[str], people: Mapping[str, Row]) -> 
     if missing := [student for student, id in known.items() if not id]:
         some = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
         raise ValueError(
-            f"{file}: {some}: in the marks but not on the roster; write each one's roster id into the column "
-            f"roster_id, or {KEEP} for students who are not on the roster, and try again"
+            f"{file}: {some}: expected exactly one person of this name on the roster; write each one's roster id into "
+            f"the column roster_id, or {KEEP} for students who are not on the roster, and try again"
         )
     return {student: student if id == KEEP else id for student, id in known.items()}
 

@@ -27,6 +27,7 @@ from companion_school.course.grading.results import (
     Record,
     Results,
     Settled,
+    idle_overrides,
     load,
     read_overrides,
     settle,
@@ -228,6 +229,26 @@ def _without_effect(rule: Lateness | None, results: Results, ids: Mapping[str, s
         return []
     what = f"{EXTENSIONS}: no effect on {', '.join(missing)}, because the platform's names are not matched yet"
     return [f"{what}; run companion course export with --roster, and then companion course mark --into"]
+
+
+def idle_rows(out: Path) -> list[str]:
+    """Describe rows of overrides.csv and extensions.csv without any effect, which may contain a typing error."""
+    results = load(out)
+    rule = read_rule(Path(results.course), results.assignment) if results.course else None
+    ids, students = names_known(out), {record.student for record in results.records}
+    roster = Path(results.course) / "roster.csv"
+    # Without a roster, or before a platform's names are matched, a student may simply have handed in nothing.
+    has_names = roster.is_file() and not any(
+        platform_name(one.place) and not ids.get(one.student) for one in results.records
+    )
+    people = {*students, *ids.values(), *(row.get("id", "") for row in (read_table(roster) if has_names else ()))}
+    found = idle_overrides(out / OVERRIDES, results)
+    for row in rule.extensions if rule else ():
+        if row.assignment and not (Path(results.course) / f"{row.assignment}.toml").is_file():
+            found.append(f"{EXTENSIONS}: no effect for {row.assignment}, because there is no {row.assignment}.toml")
+        elif has_names and row.student not in ("", *people) and row.assignment in ("", results.assignment):
+            found.append(f"{EXTENSIONS}: no effect for {row.student}, who is neither in these marks nor in roster.csv")
+    return [*dict.fromkeys(found)]
 
 
 def _spent(out: Path, assignment: str, ids: Mapping[str, str]) -> dict[str, int]:

@@ -440,7 +440,7 @@ def read_overrides(
     return changes
 
 
-def idle_rows(file: Path, results: Results) -> list[str]:
+def idle_overrides(file: Path, results: Results) -> list[str]:
     """Describe the rows of overrides.csv that name a mistake which no wrong answer makes."""
     found = []
     for line, row in enumerate(read_table(file) if file.is_file() else [], 2):

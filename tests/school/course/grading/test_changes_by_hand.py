@@ -155,6 +155,19 @@ def test_an_extension_without_effect_is_told_even_if_other_names_are_matched(cou
     assert settled(course, bo, dana, extensions=f"{longer}gus,week2,2026-12-07T23:59+01:00,,,ill\n")[1] == []
 
 
+def test_a_name_in_extensions_that_nobody_has_is_told(course, capsys):
+    due = "2026-12-07T23:59+01:00,,,ill\n"
+    settled(
+        course, record("ada", exercise()), extensions=f"adaa,week2,{due}ben,week2,{due}ada,wek2,{due}ada,week2,{due}"
+    )
+    (course / "course" / "roster.csv").write_text("id\nada\nben\n")
+    assert main(["course", "mark", "--into", str(course / "marks" / "week2")]) == 0
+    said = capsys.readouterr().out
+    assert "extensions.csv: no effect for adaa, who is neither in these marks nor in roster.csv\n" in said
+    assert "extensions.csv: no effect for wek2, because there is no wek2.toml\n" in said
+    assert said.count("no effect") == 2
+
+
 def test_marks_of_another_set_are_not_replaced(course):
     settled(course, record("ada", exercise()))
     out = course / "marks" / "week2"
