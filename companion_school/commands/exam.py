@@ -29,7 +29,7 @@ def parser() -> Parser:
     )
     made.add_argument("name", metavar="NAME", help="name of the exam (letters, digits, - and _)")
     made.add_argument("--lessons", default="all", metavar="LESSONS", help="lessons, such as 0-4 or 2,3,5-7")
-    made.add_argument("--each", type=Count, default=4, help="number of questions per lesson")
+    made.add_argument("--each", type=Count, default=4, help="number of questions per lesson, from 1 to 4")
     made.add_argument("--versions", type=Count, default=1, help="number of versions of the paper")
     made.add_argument("--out", metavar="FOLDER", help="output folder (created if missing)")
     made.add_argument("--seed-file", metavar="SECRET", help="file with your secret seed")
@@ -44,6 +44,8 @@ def run(flags: Namespace) -> int:
     for flag, given in (("--out", flags.out), ("--seed-file", flags.seed_file)):
         if given is None:
             raise ValueError(f"{flag}: required; for example --seed-file course/secret.seed --out course/")
+    if flags.each > 4:
+        raise ValueError(f"--each {flags.each}: expected at most 4, because each lesson has four questions")
     if flags.versions > len(paper.VERSIONS):
         raise ValueError(f"--versions {flags.versions}: expected at most {len(paper.VERSIONS)}")
     name, out = checked_name(flags.name), Path(flags.out)

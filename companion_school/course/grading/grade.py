@@ -157,7 +157,7 @@ def grade_one(
         state, fault = EMPTY, "the notebook holds no code"
     elif chosen and not any(answer.defined for answer in found.values()):
         state = OTHER
-        fault = "it defines none of this problem set's functions; is it the notebook of another one?"
+        fault = "the notebook defines none of this problem set's functions; does it belong to another problem set?"
     # Run all public cases before any hidden case.
     # Feedback on public cases quotes what the code wrote, so the code must not have seen any hidden case by then.
     begun = [begin(worker, one, found[one.name], keys, handed.student, robust) for one in chosen]

@@ -275,6 +275,8 @@ def test_the_key_is_not_in_what_students_get_and_not_made_without_the_seed(tmp_p
     out = ["--lessons", "0-4", "--each", "2", "--versions", "2", "--out", str(tmp_path / "course")]
     assert main(["course", "exam", "midterm", *out]) == 2
     assert "--seed-file" in capsys.readouterr().err and not (tmp_path / "course").exists()
+    assert main(["course", "exam", "midterm", *out, "--each", "5", "--seed-file", str(seed)]) == 2
+    assert "--each 5: expected at most 4" in capsys.readouterr().err and not (tmp_path / "course").exists()
     assert main(["course", "exam", "midterm", *out, "--seed-file", str(seed)]) == 0
     given = sorted((tmp_path / "course" / "release").rglob("*.*"))
     assert [file.name for file in given] == ["midterm_A.html", "midterm_A.md", "midterm_B.html", "midterm_B.md"]
