@@ -102,7 +102,7 @@ def cross_entropy_sum(
     try:
         total = F.cross_entropy(z.flatten(0, 1), targets.flatten(), ignore_index=IGNORE, reduction="sum")
     except IndexError as error:  # the CPU checks this; a GPU aborts the process
-        raise ValueError(f"targets: {error}; {_ids_of(logits.shape[-1])}") from None
+        raise ValueError(f"targets: {str(error).rstrip('.')}; {_ids_of(logits.shape[-1])}") from None
     if smoothing:
         even = -(z.log_softmax(-1).mean(-1) * scored).sum()
         total = (1 - smoothing) * total + smoothing * even
@@ -149,7 +149,7 @@ def _checked(targets: Tensor, rows: Tensor, smoothing: float, vocab: int | None)
         )
     scored = targets != IGNORE
     if vocab is not None and rows.is_cpu and len(wrong := targets[scored & ((targets < 0) | (targets >= vocab))]):
-        raise ValueError(f"targets: the target {int(wrong[0])} is out of bounds; {_ids_of(vocab)}")
+        raise ValueError(f"targets: Target {int(wrong[0])} is out of bounds; {_ids_of(vocab)}")
     return scored
 
 

@@ -261,7 +261,7 @@ def test_weights_that_are_not_numbers_or_of_two_dtypes(home, capsys) -> None:
     [
         (
             "smollm2-135m",
-            ["A decoder of 3 layers", "6 heads of 4, which share 2", "is_llama_config  ", "neutral (by hand)"],
+            ["A decoder of 3 layers", "6 heads of 4, which share 2", "is_llama_config  ", "ignored (by hand)"],
         ),
         (
             "qwen2.5-0.5b",

@@ -1,6 +1,6 @@
 """Find answers in a class that are equal or nearly equal, apart from the names that the students chose.
 
-Answers to exercises and files of a project are compared in the same way, with each other and with the course's own
+Exercise answers and project files are compared in the same way, with each other and with the course's own
 answers. Similarity proves nothing. Very short answers are left out, because short exercises have only a few correct
 answers. Answers equal to the stub are left out too.
 """
