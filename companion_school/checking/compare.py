@@ -160,7 +160,7 @@ def _tensor_difference(
     if _close(found, expected, allowed):
         if not exact_zero or not expected.is_floating_point():
             return None
-        # A sum of numbers of magnitude 1 may be 0 or a rounding error, depending on their order; ignore those below eps.
+        # A sum of numbers of magnitude 1 may be 0 or a rounding error, depending on the order, so ignore any below eps.
         lost = (found == 0) & (expected.abs() > torch.finfo(expected.dtype).eps)
         if gone and lost.any():
             return f"expected {expected[lost].detach().abs().max().item():.1e}, got exactly 0 in its place"
