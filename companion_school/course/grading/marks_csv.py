@@ -252,13 +252,20 @@ def idle_rows(out: Path) -> list[str]:
 
 
 def _spent(out: Path, assignment: str, ids: Mapping[str, str]) -> dict[str, int]:
-    """Count the late days used for the sets in sibling folders of `out`, by roster id or else by student."""
-    spent: Counter[str] = Counter()
+    """Count the late days used for the sets in sibling folders of `out`, by roster id or else by student.
+
+    If there are several folders with marks of the same set, such as a backup, its late days are counted only once.
+    """
+    of_sets: dict[tuple[str, str], int] = {}
     for file in sorted(out.absolute().parent.glob("*/marks.csv")):
         for row in read_table(file) if file.parent != out.absolute() else ():
             if row.get("assignment") != assignment and row.get("late_days", "").isdecimal():
                 student = unquoted(row["student_id"])
-                spent[ids.get(student) or student] += int(row["late_days"])
+                key = ids.get(student) or student, row["assignment"]
+                of_sets[key] = max(of_sets.get(key, 0), int(row["late_days"]))
+    spent: Counter[str] = Counter()
+    for (student, _), days in of_sets.items():
+        spent[student] += days
     return dict(spent)
 
 

@@ -77,6 +77,17 @@ def test_late_days_that_would_not_lower_the_penalty_are_kept(course):
     assert found == {1: (0.0, 1), 2: (0.0, 2), 5: (0.3, 2), 6: (0.4, 2), 30: (0.5, 0)}
 
 
+def test_a_backup_of_marks_does_not_count_late_days_twice(course):
+    head = "assignment,student_id,late_days\n"
+    for folder, row in (("week1", "week1,ada,1\n"), ("week1_old", "week1,ada,1\n"), ("week0", "week0,ada,1\n")):
+        (course / "marks" / folder).mkdir()
+        (course / "marks" / folder / "marks.csv").write_text(head + row)
+    [one], _ = settled(course, record("ada", exercise(), time=LATE), extensions="ada,,,,4,\n")
+    assert one.late.days == 2 and one.score == 2.0
+    [one], _ = settled(course, record("ada", exercise(), time=LATE), extensions="ada,,,,3,\n")
+    assert one.late.days == 1 and one.score == 1.8
+
+
 def test_a_few_seconds_are_said_in_seconds():
     late = Lateness(**DUE).of("ada", "week2", "2026-11-30T22:59:30+00:00")
     assert (
