@@ -179,7 +179,7 @@ def _examine_kind(key: AnswerKey, call: Call, offered: Sequence[Any] = ()) -> Ve
             return Verdict(Result.WRONG, case.shows, fault=f"expected a finite number, got {outcome.value}")
         other_kind = difference(_kind_or_none(outcome.value), key.expected(index).value)
         if other_kind:
-            return Verdict(Result.WRONG, case.shows, fault=f"not even the kind of the result is right: {other_kind}")
+            return Verdict(Result.WRONG, case.shows, fault=f"the result is not of the right kind: {other_kind}")
     return Verdict(Result.RIGHT)
 
 
