@@ -104,8 +104,11 @@ def clone_all(table: Path, to: Path) -> Iterator[tuple[str, str]]:
     found: dict[str, str] = {}
     for line, row in enumerate(rows, 2):
         student, address = unquoted(row["student_id"]).strip(), row["repository"].strip()
-        if not re.fullmatch(r"[\w@+][\w@.+ -]*", student) or student in found:
-            raise ValueError(f"{table}, line {line}, student_id must be unique and not empty, got {student!r}")
+        if student in found:
+            raise ValueError(f"{table}, line {line}, student_id: {student!r} occurs twice")
+        if not re.fullmatch(r"[\w@+][\w@.+ -]*", student):
+            expected = "must consist of letters, digits, spaces and @ . + - _, and begin with a letter or digit"
+            raise ValueError(f"{table}, line {line}, student_id {expected}, got {student!r}")
         if not _ADDRESS.fullmatch(address):
             raise ValueError(f"{table}, line {line}, repository must be an address to clone, got {address!r}")
         found[student] = address

@@ -122,9 +122,15 @@ def test_a_class_is_cloned_by_a_list_and_brought_up_to_date(tmp_path, capsys):
         (tmp_path / "list.csv").write_text(f"student_id,repository\nada,{bad}\n")
         with pytest.raises(ValueError, match=said):
             [*clone_all(tmp_path / "list.csv", tmp_path / "in")]
-    (tmp_path / "list.csv").write_text("student_id,repository\n../ada,file:///x\n")
-    with pytest.raises(ValueError, match="student_id must be unique"):
-        [*clone_all(tmp_path / "list.csv", tmp_path / "in")]
+    for names, said in (
+        ("../ada", "line 2, student_id must consist of"),
+        ("o'neil", "must"),
+        ("ada ada", "occurs twice"),
+    ):
+        rows = "".join(f"{name},file:///x\n" for name in names.split())
+        (tmp_path / "list.csv").write_text(f"student_id,repository\n{rows}")
+        with pytest.raises(ValueError, match=said):
+            [*clone_all(tmp_path / "list.csv", tmp_path / "in")]
 
 
 GERMAN = (
