@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,8 +18,8 @@ from companion_school.checking.exercise import STAR
 from companion_school.course.grading.exercise_mark import OUTCOMES
 from companion_school.course.grading.feedback import page
 from companion_school.course.grading.gradebook import COLUMNS, KEEP, names_known
-from companion_school.course.grading.lateness import EXTENSIONS, Lateness, read_rule
-from companion_school.course.grading.received import CALLED_LATE
+from companion_school.course.grading.lateness import EXTENSIONS, Lateness, read_rule, read_settings
+from companion_school.course.grading.received import CALLED_LATE, moment
 from companion_school.course.grading.results import (
     FILE,
     OVERRIDES,
@@ -190,7 +191,7 @@ def _settled(results: Results, out: Path) -> tuple[list[Settled], Lateness | Non
     given = read_sheet(out / MARKS, texts=False) if (out / MARKS).is_file() else {}
     ids = {student: id for student, id in names_known(out).items() if id not in ("", KEEP)}
     overrides = read_overrides(out / OVERRIDES, results, ids, given)
-    return settle(results, given, overrides, rule, _spent(out, results.assignment, ids), ids), rule, ids
+    return settle(results, given, overrides, rule, _spent(out, results, ids), ids), rule, ids
 
 
 def must_be_untouched(out: Path) -> None:
@@ -251,15 +252,17 @@ def idle_rows(out: Path) -> list[str]:
     return [*dict.fromkeys(found)]
 
 
-def _spent(out: Path, assignment: str, ids: Mapping[str, str]) -> dict[str, int]:
-    """Count the late days used for the sets in sibling folders of `out`, by roster id or else by student.
+def _spent(out: Path, results: Results, ids: Mapping[str, str]) -> dict[str, int]:
+    """Count the late days used for earlier sets, in sibling folders of `out`, by roster id or else by student.
 
-    If there are several folders with marks of the same set, such as a backup, its late days are counted only once.
+    Sets are in the order of their due dates, so the order in which their marks are written does not matter. If there
+    are several folders with marks of the same set, such as a backup, its late days are counted only once.
     """
     of_sets: dict[tuple[str, str], int] = {}
+    mine = _order(results, results.assignment)
     for file in sorted(out.absolute().parent.glob("*/marks.csv")):
         for row in read_table(file) if file.parent != out.absolute() else ():
-            if row.get("assignment") != assignment and row.get("late_days", "").isdecimal():
+            if row.get("late_days", "").isdecimal() and _order(results, row["assignment"]) < mine:
                 student = unquoted(row["student_id"])
                 key = ids.get(student) or student, row["assignment"]
                 of_sets[key] = max(of_sets.get(key, 0), int(row["late_days"]))
@@ -267,6 +270,12 @@ def _spent(out: Path, assignment: str, ids: Mapping[str, str]) -> dict[str, int]
     for (student, _), days in of_sets.items():
         spent[student] += days
     return dict(spent)
+
+
+def _order(results: Results, assignment: str) -> tuple[float, str]:
+    """Return a sort key for the problem sets of a course: the due date, if there is one, and then the name."""
+    due = read_settings(Path(results.course) / f"{assignment}.toml").get("due") if results.course else None
+    return moment(due, "due").timestamp() if due else -math.inf, assignment
 
 
 def page_name(student: str) -> str:

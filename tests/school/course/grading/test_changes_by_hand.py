@@ -88,6 +88,20 @@ def test_a_backup_of_marks_does_not_count_late_days_twice(course):
     assert one.late.days == 1 and one.score == 1.8
 
 
+def test_late_days_go_to_the_set_that_is_due_first_in_whatever_order_marks_are_written(course):
+    (course / "course" / "week1.toml").write_text(as_toml(DUE | {"due": "2026-11-16T23:59+01:00"}))
+    (course / "course" / "extensions.csv").write_text("student_id,late_days\n,1\n")
+    times = {"week1": "2026-11-17 12:00:00+01:00", "week2": "2026-12-01 12:00:00+01:00"}
+    sets = {
+        name: Results(name, str(course / "course"), (record("ada", exercise(), time=times[name]),)) for name in times
+    }
+    for name in ("week2", "week1", "week2", "week1", "week2"):
+        [one], _ = publish(sets[name], course / "marks" / name)
+    assert (one.score, one.late.days) == (1.8, 0)
+    [one], _ = publish(sets["week1"], course / "marks" / "week1")
+    assert (one.score, one.late.days) == (2.0, 1)
+
+
 def test_a_few_seconds_are_said_in_seconds():
     late = Lateness(**DUE).of("ada", "week2", "2026-11-30T22:59:30+00:00")
     assert (
