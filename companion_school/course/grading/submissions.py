@@ -360,7 +360,7 @@ def _project_files(found: Sequence[tuple[Path, Platform]]) -> tuple[list[Path], 
         near = [plain(file.name) for file in files if file.name.lower() in _STAGE_FILES]
         hint = f", only {', '.join(plain(file.name) for file in files[:3])}" if files else ""
         hint = f"; {near[0]} has a different name from the file that was handed out" if near else hint
-        raise ValueError(f"it contains none of the project's files, such as attention.py{hint}")
+        raise ValueError(f"the submission contains none of the project's files, such as attention.py{hint}")
     latest = {
         home: max(file.stat().st_mtime for file in files if file.parent == home and file.name in _STAGE_FILES)
         for home in homes
