@@ -315,6 +315,8 @@ def test_an_error_of_the_grader_costs_nobody_else_a_mark(tmp_path, monkeypatch):
     assert [one.score for one in settled] == [2, None]
     page = (tmp_path / "marks" / "feedback" / "ben.html").read_text()
     assert "nothing could be graded" in page and "The grader failed (SystemError:" in page
+    own = grading.grade(handed_in(tmp_path), [CHOSEN], b"a secret of sixteen", own=lambda _: [exercises()["2.3"]])
+    assert [mark.exercise.id for mark in own[1].marks] == ["2.5", "2.3"], "ben's maximum includes his own numbers"
 
 
 def test_pages_and_lists_say_what_is_so(tmp_path):
