@@ -271,8 +271,7 @@ def scaled(config: ModelConfig, table: Mapping[str, Policy], *, parameters: bool
         return None
     values["rope_theta"] = order.base
     if any(
-        policy.kind == "used" and policy.note.startswith("positions.partial_rotary_factor")
-        for policy in table.values()
+        policy.kind == "used" and policy.note.startswith("positions.partial_rotary_factor") for policy in table.values()
     ):
         values[_SHARE] = order.partial_rotary_factor
     if not by_kind:
