@@ -259,11 +259,12 @@ def read_extensions(file: Path) -> tuple[Extension, ...]:
     """Read the rows of extensions.csv, or return none if the file does not exist.
 
     Raises:
-        ValueError: If a column is unknown or a cell is malformed.
+        ValueError: If a column is unknown, a cell is malformed, or two rows set the same term for the same student and
+            problem set.
     """
     if not file.is_file():
         return ()
-    found = []
+    found, lines = [], dict[tuple[str, ...], int]()
     for line, row in enumerate(read_table(file), 2):
         where = f"{file}, line {line}"
         if unknown := set(row) - {*COLUMNS}:
@@ -274,6 +275,10 @@ def read_extensions(file: Path) -> tuple[Extension, ...]:
         _seconds(cells["grace"], f"{where}, grace")
         if cells["late_days"] and not re.fullmatch(r"\d{1,3}", cells["late_days"]):
             raise ValueError(f"{where}, late_days must be a whole number of days, got {cells['late_days']!r}")
+        for term in ("due", "grace", "late_days"):
+            if cells[term] and lines.setdefault((cells["student_id"], cells["assignment"], term), line) != line:
+                before = lines[cells["student_id"], cells["assignment"], term]
+                raise ValueError(f"{where}, {term}: line {before} already sets it for this student and problem set")
         found.append(Extension(cells.pop("student_id"), **cells))
     return tuple(found)
 

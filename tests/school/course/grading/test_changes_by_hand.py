@@ -243,3 +243,19 @@ def test_a_project_has_its_own_rule_for_several_folders(course):
     said = page(one, "build")
     assert "not graded: old/. If there are several folders with files of the project" in said
     assert "notebooks" not in said
+
+
+def test_two_rows_that_set_the_same_term_are_refused_and_terms_may_be_in_several_rows(course):
+    rows = "ada,week2,2026-12-01T12:00,,,ill\nada,week2,,,2,\n"
+    [one], _ = settled(course, record("ada", exercise(), time=LATE), extensions=rows)
+    assert one.late.days == 1
+    with pytest.raises(ValueError, match="line 4, due: line 2 already sets it for this student and problem set"):
+        settled(course, record("ada", exercise(), time=LATE), extensions=f"{rows}ada,week2,2026-12-05T12:00,,,again\n")
+
+
+def test_a_bonus_beside_a_total_is_not_said_to_count(course):
+    [one], _ = settled(
+        course, record("ada", exercise()), overrides="ada,total,1,on paper,Emmy,\nada,extra,1,nice,Emmy,\n"
+    )
+    assert one.score == 1.0
+    assert "Emmy added 1 point: nice (replaced by the total that was set by hand)" in page(one, "week2")
