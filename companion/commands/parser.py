@@ -157,7 +157,11 @@ class Parser(ArgumentParser):
         self.exit(2)
 
     def inner(self, commands: Iterable[str]) -> Parser:
-        """Return the parser of a command, given by its name, or of a nested command, given by several names."""
+        """Return the parser of a command, given by its name, or of a nested command, given by several names.
+
+        The search stops at the first name that is not a command, and the result is the parser found so far: this parser
+        itself if the first name is unknown, or if there are no names.
+        """
         parser = self
         for command in commands:
             known = parser._subcommands_action

@@ -92,10 +92,15 @@ def kept(config: ModelConfig, tokens: int) -> Kept:
     """Measure how many bytes training on rows of `tokens` tokens saves for the backward pass.
 
     The measurement uses fake tensors, models of one and two layers, and batches of one and two rows. The size is linear
-    in the numbers of layers and rows, so these four cases are enough. If there are several kinds of layers in a
-    repeating pattern, the models have one and two repetitions, and a layer's share is the mean. Dropout, whose masks
-    would add a byte per element, is switched off. Attention uses the fused kernel, which saves no scores, unless the
-    scores have a softcap.
+    in the numbers of layers and rows, so these four cases are enough. If windows or positions follow a repeating
+    pattern, the models have one and two repetitions, and a layer's share is the mean. Layers with and without experts
+    are measured separately. The pattern of linear layers is not taken into account: every layer counts like the first
+    layers of the pattern. Dropout, whose masks would add a byte per element, is switched off. Attention uses the fused
+    kernel, which saves no scores, unless the scores have a softcap. In an encoder-decoder, the source and the target
+    both have `tokens` tokens.
+
+    Raises:
+        ValueError: if `tokens` is not a whole number of at least 1.
     """
     require_whole("tokens", tokens, 1)
     if 0 < config.mixtures < config.layers:  # each kind of layer saves the same amount, whatever the other kinds are

@@ -332,9 +332,14 @@ def account_table(config: ModelConfig, width: int = WIDTH) -> str:
 def decoding_data(config: ModelConfig, chip: Chip) -> dict[str, Any]:
     """Return the maximum decoding speed of one row on a chip, in tokens per second, as a dictionary.
 
-    The memory bandwidth sets this limit, which is given for an empty and for a full context. The result also contains
-    the number of chips that can hold the weights and the cache (`None` for a machine whose memory is not known). In the
-    int8 column, the weights take one byte each, and the cache two bytes per element.
+    The memory bandwidth sets this limit. It is computed for each of the weight formats in `COLUMNS`: fp32, bf16 and
+    int8. The cache is fp32 with fp32 weights, and otherwise bf16.
+
+    Returns:
+        `chip`: the chip's name. `bytes_a_second`: its memory bandwidth. `tokens_a_second`: the limits by format, in
+        `empty_context` for the first token and in `full_context` for the last one that fits. `chips`: by format, the
+        number of chips that can hold the weights and the cache of one full context, or only `None` for a machine whose
+        memory is not known.
 
     Raises:
         ValueError: if the model is not a decoder.

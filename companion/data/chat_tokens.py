@@ -91,9 +91,14 @@ class Dialect:
         return self.encode(self.template.write(messages))
 
     def answer(self, ids: Iterable[int]) -> str:
-        """Return the text of an answer's ids, without the token that ends it.
+        """Return the text of an answer's ids, without special tokens and without whitespace at its beginning and end.
 
-        Ids outside the tokenizer's vocabulary, which a model with a larger embedding table may generate, add nothing.
+        Special tokens are those that the tokenizer marks as special, such as the one that ends an answer. Text after
+        that token is not cut off. Ids beyond the tokenizer's vocabulary, which a model with a larger embedding table
+        may generate, add nothing.
+
+        Raises:
+            ValueError: if an id is negative.
         """
         return self.tokenizer.decode(id for id in ids if id < self.tokenizer.vocab).strip()
 

@@ -148,12 +148,16 @@ def read_corpus(paths: Sequence[str | Path], *, keep_repeats: bool = False) -> C
     Folders are read recursively, skipping hidden entries; globs may contain `**`.
 
     Files must be UTF-8. Files are read in the order of `paths`, sorted by name within a folder or glob. No file is read
-    twice. A file that is named or matched by a glob must be text. Files in a folder that are not text are left out and
-    listed in `notes`. Repeated paragraphs are removed (see `deduplicate`) unless `keep_repeats` is true.
+    twice. A file that is named or matched by a glob must be text. Files in a folder that are not text (invalid UTF-8 or
+    a NUL byte) are left out and counted in `notes`. Empty files are skipped.
+
+    Repeated paragraphs are removed (see `deduplicate`) unless `keep_repeats` is true. The texts in `NAMED_TEXTS` come
+    without their repeated paragraphs in any case.
 
     Raises:
-        ValueError: if a path does not exist, a glob matches nothing, a file is not text (invalid UTF-8 or a NUL byte),
-            or there is no text at all.
+        ValueError: if `paths` is empty, a path does not exist, a glob matches nothing, a file that is named or matched
+            by a glob is not text, a file cannot be read, a text in `NAMED_TEXTS` is missing or damaged, or there is
+            no text at all.
     """
     if not paths:
         raise ValueError("data: expected at least one file, folder or glob, got none")

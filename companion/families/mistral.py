@@ -68,14 +68,20 @@ def place(
     shared: str = "shared_experts",
     linear: Callable[[StateDictMapper, ModelConfig, int], None] | None = None,
 ) -> None:
-    """Map all tensors of a model with experts, including its layers without experts.
+    """Map all tensors of a model that is published under LLaMA's names, with experts in some or all of its layers.
+
+    A tensor that is missing is not reported here, but by `mapper.finish`.
 
     Args:
-        mapper: The published tensors, to be mapped to ours.
+        mapper: The published tensors, to be mapped to ours, or a `StateDictExporter` for the opposite direction.
         config: The configuration of the model.
-        names: Our names for the three matrices of an expert, and the published ones.
+        names: The published names of the three matrices of an expert, keyed by ours.
         shared: Published name of the shared expert, if there is one.
-        linear: Function that maps a linear-attention layer except for its norms.
+        linear: Function that maps a linear-attention layer except for its norms; it gets the mapper, the configuration
+            and the index of the layer. Without this function, every layer is mapped as attention.
+
+    Raises:
+        ValueError: If there are more experts than tensors, or a tensor's shape does not fit.
     """
     if config.moe is not None and not any(".experts.gate_up_proj" in name for name in mapper.given):
         mapper.must_be_more_than("experts", config.moe.experts)  # check this before a list of that many names is built

@@ -54,7 +54,15 @@ class Blocks:
         return taken
 
     def leave(self, blocks: Sequence[int]) -> None:
-        """Remove one user from each block of a text. The blocks are given in order; the last one is reused first."""
+        """Remove one user from each block of a text, and free the blocks that have no other user.
+
+        Blocks with registered contents are reused only after all blocks that are free already. Other blocks are reused
+        before them.
+
+        Args:
+            blocks: the blocks in the order of the text. Of those with registered contents, the last one is reused
+                first, so that the beginning of the text can be found longest.
+        """
         for block in reversed(blocks):
             self._users[block] -= 1
             if not self._users[block]:

@@ -98,7 +98,11 @@ class Draft:
             )
 
     def function(self) -> Propose:
-        """Return the function that proposes tokens for one text (unused if a model or its heads propose them)."""
+        """Return the function that proposes tokens for one text.
+
+        With `"ngram"`, this is a new `Lookup` for each call. A function that was passed as the proposer is returned
+        itself, so all texts share it. If a model or its heads propose the tokens, the result is not used.
+        """
         return Lookup() if isinstance(self.proposer, (str, Transformer)) else self.proposer
 
     @property

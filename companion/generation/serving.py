@@ -274,11 +274,15 @@ class Server:
             max_new_tokens: maximum number of new tokens. `None` means that the text may fill the context or the pool.
             sampling, stop, rules: as in `generate`.
             until: a stopping criterion that receives the text's number and its new tokens so far.
-            seed, generator: determine the random numbers, as one entry of `generators` in `generate`.
+            seed, generator: `seed` and one entry of `generators`, as in `generate`. If `generator` is a number, the
+                random numbers depend only on these two.
+
+        Returns:
+            The handle of the text, which yields its tokens and can cancel it.
 
         Raises:
-            ValueError: in the same cases as `generate`, and if the text has more tokens than the whole pool. Other
-                texts are not affected.
+            ValueError: in the same cases as `generate`, and if the prompt and `max_new_tokens` do not fit the whole
+                pool, which needs no room for the last token. Other texts are not affected.
         """
         # The last token is written but never read.
         room = self.blocks.count * self.blocks.size + 1

@@ -42,9 +42,22 @@ class Dispatch:
         kept: Bool[Tensor, "*batch top_k"] | None,
         way: Implementation,
     ) -> Float[Tensor, "row top_k d_model"]:
-        """Compute the output of each chosen expert for each token, without applying the routing weights.
+        """Compute the output of each chosen expert for each row, without multiplying it by the routing weight.
 
-        The output is undefined for a visit that was dropped.
+        Args:
+            moe: The layer.
+            tokens: Expert inputs, (row, d_model). There is one row per token, in all texts of the batch. With
+                `weighted="input"`, there is instead one row per visit, already multiplied by its routing weight, and
+                top_k is 1.
+            chosen: Indices among all experts of the layer, (row, top_k).
+            kept: Which visits take place; `None` means all.
+            way: The implementation (see `experts.answers_of`).
+
+        Returns:
+            Expert outputs, (row, top_k, d_model), undefined for visits that were dropped.
+
+        Raises:
+            ValueError: If the implementation does not support the call.
         """
         return moe.answers(tokens, chosen, kept, way)
 

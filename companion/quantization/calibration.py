@@ -194,20 +194,22 @@ def windows_of(ids: Int[Tensor, "token"], context: int) -> Int[Tensor, "batch wi
 def calibrate(model: Transformer, tokens: Int[Tensor, "batch token"], **inputs: Any) -> Calibrated:
     """Choose int4 levels with a calibration text.
 
-    From now on, `weights="int4"` uses these levels in this process, until a weight changes.
+    From now on, `weights="int4"` uses these levels in this process. A layer whose weight changes afterwards is rounded
+    to the nearest levels again.
 
-    All layers are rounded in one pass, and each layer sees the outputs of the already rounded layers before it. All
-    windows are read at once, so memory is needed for the widest layer's inputs (4 bytes times batch, token and d_ff)
-    and for H.
+    All layers that `four_bit_layers` returns are rounded in one pass, and each of them sees the outputs of the already
+    rounded layers before it. All windows are read at once, so memory is needed for the widest layer's inputs (4 bytes
+    times batch, token and d_ff) and for their second moments H.
 
     Args:
-        tokens: windows of a text like those that the model will write, containing a few tens of thousands of tokens in
-            total. With fewer tokens than a layer has inputs, H is singular, and the chosen levels overfit these
-            windows.
+        tokens: ids of windows of a text like those that the model will write, containing a few tens of thousands of
+            tokens in total. With fewer tokens than a layer has inputs, H is singular, and the chosen levels overfit
+            these windows.
         inputs: additional arguments of `Transformer.features`, such as the `source` of an encoder-decoder.
 
     Raises:
-        ValueError: if there are no tokens, if `check_weights` rejects int4 for this model, or if the model rejects the
+        ValueError: if there are no tokens, if `check_weights` rejects int4 for this model, if no layer has an input
+            width that is a multiple of the group size, if a layer's inputs are not finite, or if the model rejects the
             arguments.
     """
     check_weights(model, "int4")

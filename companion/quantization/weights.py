@@ -145,7 +145,13 @@ def prepared(model: Transformer, weights: Weights, *, together: bool = True) -> 
 
 
 def check_weights(model: Transformer, weights: str | None) -> None:
-    """Raise the same `ValueError` as `prepared`, without computing anything."""
+    """Raise the same `ValueError` as `prepared`, without converting any weights; `None` is always accepted.
+
+    One small product shows whether this processor supports the format.
+
+    Raises:
+        ValueError: if the format is unknown or not supported by this processor, or if the model is an encoder.
+    """
     if weights is None:
         return
     if weights not in get_args(Weights):

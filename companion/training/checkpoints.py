@@ -148,7 +148,10 @@ class Checkpoints:
         return final
 
     def newest_whole(self) -> tuple[Saved | None, list[str]]:
-        """Return the last complete checkpoint (or `None`), and the faults of each later checkpoint.
+        """Load the last complete checkpoint (`None` if there are no checkpoints).
+
+        Returns:
+            The checkpoint, and one message for each later checkpoint, newest first, that names what is damaged.
 
         Raises:
             ValueError: if there are checkpoints and all of them are damaged.

@@ -68,7 +68,7 @@ def preference_loss(
 def group_advantages(
     rewards: Float[Tensor, "group answer"], *, deviation: bool = True
 ) -> Float[Tensor, "group answer"]:
-    """Compare each answer's reward with the rewards of the other answers to the same question.
+    """Compare each answer's reward with the mean reward of all answers to the same question.
 
     The advantage is (Shao et al. 2024, DeepSeekMath, section 4.1.2; lesson 20, equation 20.10)
 
@@ -80,8 +80,8 @@ def group_advantages(
 
     Args:
         rewards: one reward per answer.
-        deviation: whether to divide by the standard deviation. Otherwise, the weight of a question depends on the
-            spread of its rewards (Liu et al. 2025, Dr. GRPO, section 3.1).
+        deviation: whether to divide by the standard deviation. Dividing gives a question more weight the less its
+            rewards vary, so Liu et al. 2025 (Dr. GRPO, section 3.1) leave the division out.
 
     Raises:
         ValueError: if a group has fewer than two answers.

@@ -187,7 +187,9 @@ class StateDictMapper:
         """Return the tensors, keyed by our names.
 
         Raises:
-            ValueError: If tensors are missing or left over. The message lists them.
+            ValueError: If the file lacks a tensor that was to be moved, or if it has tensors that were neither moved
+                nor dropped. The message lists the first of them by their published names. If the file has a missing
+                tensor under a longer or shorter name, the message names only this tensor and explains the difference.
         """
         if cause := self._elsewhere():
             raise ValueError(f"{self.folder}: {cause}")
@@ -285,7 +287,7 @@ class StateDictExporter(StateDictMapper):
         """Do nothing, because nothing is written in MXFP4."""
 
     def experts(self, old: str, *new: str) -> None:
-        """Join the `new` tensors, each (expert, in, out), into one tensor (expert, out, in)."""
+        """Concatenate the `new` tensors, each (expert, in, out), along `out` into `old`, (expert, out, in)."""
         self.back[old] = _cat([self._taken(name) for name in new], -1).transpose(1, 2)
 
     def stack(self, old: Sequence[str], new: str) -> None:
