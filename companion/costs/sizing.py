@@ -94,23 +94,23 @@ def kept(config: ModelConfig, tokens: int) -> Kept:
     The measurement uses fake tensors, models of one and two layers, and batches of one and two rows. The size is linear
     in the numbers of layers and rows, so these four cases are enough. If windows or positions follow a repeating
     pattern, the models have one and two repetitions, and a layer's share is the mean. Layers with and without experts
-    are measured separately. The pattern of linear layers is not taken into account: every layer counts like the first
-    layers of the pattern. Dropout, whose masks would add a byte per element, is switched off. Attention uses the fused
-    kernel, which saves no scores, unless the scores have a softcap. In an encoder-decoder, the source and the target
-    both have `tokens` tokens.
+    are measured separately, and so are linear layers and those with softmax attention. Dropout, whose masks would add
+    a byte per element, is switched off. Attention uses the fused kernel, which saves no scores, unless the scores have
+    a softcap. In an encoder-decoder, the source and the target both have `tokens` tokens.
 
     Raises:
         ValueError: if `tokens` is not a whole number of at least 1.
     """
     require_whole("tokens", tokens, 1)
-    if 0 < config.mixtures < config.layers:  # each kind of layer saves the same amount, whatever the other kinds are
-        with_, without = (kept(kind, tokens) for kind in _kinds(config))
-        share = Fraction(config.mixtures, config.layers)
-
-        def mean(name: str) -> int:
-            return round(share * getattr(with_, name) + (1 - share) * getattr(without, name))
-
-        return replace(with_, layer=mean("layer"), layer_copies=mean("layer_copies"))
+    for count, split in ((config.mixtures, _kinds), (config.linears, _with_and_without_linear_layers)):
+        if 0 < count < config.layers:  # each kind of layer saves the same amount, whatever the other kinds are
+            with_, without = (kept(kind, tokens) for kind in split(config))
+            share = Fraction(count, config.layers)
+            sizes = {
+                name: round(share * getattr(with_, name) + (1 - share) * getattr(without, name))
+                for name in ("layer", "layer_copies")
+            }
+            return replace(with_, **sizes)
     plain, window = config.with_(dropout=0.0), config.attention.window
     kinds = math.lcm(len(config.positions.pattern), 1 if window is None else len(window.pattern))
     found = {(n, b): _saved(plain.with_(layers=n * kinds), tokens, b) for n in (1, 2) for b in (1, 2)}
@@ -367,3 +367,12 @@ def _kinds(config: ModelConfig) -> list[ModelConfig]:
     everywhere = replace(config.moe, pattern=(True,), plain_d_ff=None)
     plain = replace(config.feed_forward, d_ff=plain_d_ff(config))
     return [config.with_(moe=everywhere), config.with_(moe=None, feed_forward=plain)]
+
+
+def _with_and_without_linear_layers(config: ModelConfig) -> list[ModelConfig]:
+    """Split a model with linear attention in some of its layers into two: one in which all are linear, and one in which
+    none are."""
+    linear = config.attention.linear
+    assert linear is not None
+    kinds = (replace(linear, pattern=(True,)), None)
+    return [config.with_(attention=replace(config.attention, linear=kind)) for kind in kinds]

@@ -8,6 +8,7 @@ from companion import (
     AttentionConfig,
     EmbeddingConfig,
     FeedForwardConfig,
+    LinearConfig,
     ModelConfig,
     MoEConfig,
     NormConfig,
@@ -55,6 +56,9 @@ KINDS = {
     "experts": SMALL.with_(moe=MoEConfig(4, 2), embedding=EmbeddingConfig(tied=False)),
     "experts in some layers": SMALL.with_(
         layers=5, moe=MoEConfig(4, 2, pattern=(False, False, True), shared=1, shared_d_ff=48, plain_d_ff=192)
+    ),
+    "linear attention in some layers": SMALL.with_(
+        layers=6, attention=AttentionConfig(4, kv_heads=2, linear=LinearConfig((True, True, True, False), d_head=8))
     ),
     "bert": SMALL.with_(
         stack="encoder",
