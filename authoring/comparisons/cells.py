@@ -29,7 +29,7 @@ def names_of(lesson: str, *cells: str, **given: Any) -> dict[str, Any]:
     code = {cell.metadata["name"]: cell.source for cell in read_source(path).cells if "name" in cell.metadata}
     missing = [cell for cell in cells if cell not in code]
     if missing:
-        raise ValueError(f"cells: {path.name} has none named {missing[0]!r}; expected one of {', '.join(code)}")
+        raise ValueError(f"cells: {path.name} has no cell named {missing[0]!r}; expected one of {', '.join(code)}")
     names: dict[str, Any] = dict(given)
     with contextlib.redirect_stdout(io.StringIO()):
         for cell in cells:

@@ -107,7 +107,7 @@ def exchanged_roles() -> dict[str, tuple[float, float]]:
         RuntimeError: MiniLM is not on this machine.
     """
     if (opened := real_model("minilm")) is None:
-        raise RuntimeError("MiniLM is not on this machine; run: companion get minilm")
+        raise RuntimeError("MiniLM is not on this machine; `companion get minilm` downloads it")
     model, tokenizer = opened
     found = {}
     for texts in ROLES:

@@ -76,8 +76,9 @@ def decisions(claim: str, lessons: Sequence[Lesson]) -> list[Decision]:
         meant = [one for one in there if one.says == named or (begin != named and one.says.startswith(begin))]
         if len({one.says for one in meant}) != 1:
             raise LessonError(
-                f"tests/claims.toml: {claim}: {named!r}: expected one assertion of a cell of {entry.get('cell')} that "
-                f"says `:claims: {claim}`, found {len(meant)}; there are {[one.says for one in there]}"
+                f"tests/claims.toml: {claim}: {named!r}: expected exactly one assertion in the cells of "
+                f"{entry.get('cell')} that says `:claims: {claim}`, found {len(meant)}; "
+                f"there are {[one.says for one in there]}"
             )
         found.append(meant[0])
     return found

@@ -62,7 +62,7 @@ class Assets:
             ValueError: If the code only works as a module.
         """
         if found := _OUTSIDE_A_MODULE.search(code):
-            raise ValueError(f"a script on a page opened from a folder cannot {found[0].strip()!r}")
+            raise ValueError(f"a script on a page that is opened from a folder cannot use {found[0].strip()!r}")
         text = f'(async () => {{ "use strict";\n{code.strip()}\n}})();\n'
         name = f"{SCRIPTS}/{_digest(text.encode())}.js"
         self.files[name] = text.encode()

@@ -283,7 +283,7 @@ def read_board(file: Path) -> list[Result]:
     except FileNotFoundError:
         return []
     except (OSError, ValueError, TypeError):
-        raise ValueError(f"{file}: expected the results of your races; move it away to start over") from None
+        raise ValueError(f"{file}: expected the results of your races; move the file elsewhere to start over") from None
 
 
 def board(runs: Sequence[Result], marks: Sequence[Baseline], new: Sequence[Result] = ()) -> str:

@@ -51,7 +51,8 @@ def _nats(model: Any, ids: torch.Tensor, context: int, vocab: int) -> float:
         logits = model(window[:, :-1])
         if not isinstance(logits, torch.Tensor) or logits.shape[:2] != window[:, 1:].shape or logits.shape[2] < vocab:
             told = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
-            raise ValueError(f"race: expected logits (1, token, {vocab}) of {window.shape[1] - 1} tokens, got {told}")
+            expected = f"(1, token, {vocab}) for {window.shape[1] - 1} tokens"
+            raise ValueError(f"race: expected logits of shape {expected}, got {told}")
         # The score is valid only if the logits do not depend on later tokens, which is checked below.
         logs = logits.double().log_softmax(-1).gather(-1, window[:, 1:, None])
         nats -= logs.sum().item()

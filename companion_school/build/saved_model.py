@@ -89,7 +89,7 @@ def _check_logits(folder: Path, model: Any, ids: Sequence[int]) -> None:
         read = load_pretrained(folder)
     except ValueError as error:
         raise ValueError(
-            f"the model cannot be saved: the files that your save wrote do not form a model: {error}"
+            f"the model cannot be saved, because the files that your save function wrote are not a valid model: {error}"
         ) from None
     device = next(model.parameters()).device
     with torch.no_grad():

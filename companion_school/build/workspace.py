@@ -233,9 +233,9 @@ def _text(file: Path) -> str:
     try:
         data = file.read_bytes()
     except OSError as error:
-        raise ValueError(f"{file}: it cannot be read ({error.strerror})") from None
+        raise ValueError(f"{file}: cannot be read ({error.strerror})") from None
     if len(data) > _LARGEST:
-        raise ValueError(f"{file}: expected Python of at most 1 MiB, got {len(data):,} bytes")
+        raise ValueError(f"{file}: expected a Python file of at most 1 MiB, got {len(data):,} bytes")
     try:
         return text_of(data)
     except UnicodeError as error:

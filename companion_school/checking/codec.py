@@ -48,7 +48,7 @@ def _saved(tensors: dict[str, torch.Tensor]) -> bytes:
         begin = len(data)
         data += tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
         if tensor.dtype not in _DTYPES:
-            raise TypeError(f"a tensor of {tensor.dtype} is not a valid value in an exercise")
+            raise TypeError(f"a tensor of dtype {tensor.dtype} is not a valid value in an exercise")
         shape, places = list(tensor.shape), [begin, len(data)]
         header[name] = {"dtype": _DTYPES[tensor.dtype], "shape": shape, "data_offsets": places}
     text = json.dumps(header).encode()
@@ -178,7 +178,7 @@ def outcome_of(value: Any) -> Outcome:
         gradients = None if value["gradients"] is None else tuple(value["gradients"])
         result = None if value["result"] is None else Result(value["result"])
         if result in (Result.RIGHT, Result.WRONG):  # only an examination can decide between right and wrong
-            raise ValueError(f"a call cannot end as {result.value}")
+            raise ValueError(f"the result of a call cannot be {result.value!r}")
         changed = tuple(int(i) for i in value["changed"])
         spoiled = bool(value.get("spoiled", False))  # keys of earlier releases lack it
         shared = tuple(int(i) for i in value.get("shared", ()))

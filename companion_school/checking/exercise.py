@@ -432,15 +432,17 @@ def _check_facts(id: str, task: str, hints: Sequence[str], difficulty: int, poin
 def _check_groups(id: str, groups: Sequence[Group], points: int) -> None:
     total = sum(group.points for group in groups)
     if total != points or any(group.points < 1 for group in groups):
-        raise ValueError(f"exercise {id}: groups: expected at least one point each and {points} in total, got {total}")
+        raise ValueError(
+            f"exercise {id}: groups: expected at least one point per group and {points} in total, got {total}"
+        )
     if len(groups) < 2 or len({group.name for group in groups}) < len(groups):
-        raise ValueError(f"exercise {id}: groups: expected at least two with different names")
+        raise ValueError(f"exercise {id}: groups: expected at least two groups with different names")
     named = [shows for group in groups for shows in group.shows]
     if len(set(named)) != len(named):
         raise ValueError(f"exercise {id}: groups: expected each property in exactly one group")
     if not groups[0].shows or sum(not group.shows for group in groups) != 1:
         raise ValueError(
-            f"exercise {id}: groups: expected one group without properties, for all other cases, but not as the first"
+            f"exercise {id}: groups: expected one group without properties, for all other cases, and not as the first"
         )
 
 

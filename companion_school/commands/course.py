@@ -307,7 +307,7 @@ def _release(flags: Namespace) -> int:
     pset = None if stages else ProblemSet.of(name, *asked)
     release.check_free(pset, out) if pset else project.check_free(name, out)
     if rule.exists():
-        raise ValueError(f"--out {out}: {rule.name} already exists there; move it away or choose another name")
+        raise ValueError(f"--out {out}: {rule.name} already exists there; move it elsewhere or choose another name")
     bundles = _bundles(pset, flags)
     file, is_new = _secret_file(flags, out)
     secret = read_secret(file)
@@ -447,7 +447,7 @@ def _export(flags: Namespace) -> int:
         return 0
     to = folder / "grades.csv" if flags.to is None else Path(flags.to)
     if to.is_dir() or to.name == "marks.csv":
-        raise ValueError(f"--to {to}: expected a file with a name other than marks.csv")
+        raise ValueError(f"--to {to}: expected a file name other than marks.csv")
     must_be_writable(to.parent, "--to", str(to))
     rows = collect(folder, None if flags.roster is None else Path(flags.roster))
     for place in sorted(file.parent for file in folder.rglob(FILE) if (file.parent / "marks.csv").is_file()):
@@ -574,7 +574,7 @@ def _notebooks(flags: Namespace) -> int:
     folder = Path(flags.folder)
     exclude(flags, "check", "solved")
     if not folder.is_dir():
-        raise ValueError(f"{folder}: expected the folder of the lessons, found no folder")
+        raise ValueError(f"{folder}: expected the folder of the lessons, found no such folder")
     if flags.solved is not None:
         with waiting("writing the notebooks"):
             written = write_solved(folder, Path(flags.solved))

@@ -92,7 +92,9 @@ def _write(flags: Namespace, made: str) -> int:
     from companion.ground.atomic import write_atomic
 
     if flags.port is not None:
-        raise ValueError(f"--port {flags.port}: only for a page that Python serves, but this page is written to a file")
+        raise ValueError(
+            f"--port {flags.port}: only allowed for a page that Python serves, but this page is written to a file"
+        )
     out = flags.out or "explorer.html"
     write_atomic(Path(out), made)
     print(f"{out}: {len(made.encode()) / 1e6:.1f} MB; open it in a browser")

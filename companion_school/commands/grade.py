@@ -190,7 +190,7 @@ def _what_and_who(flags: Namespace, folder: Path, seed_file: Path, secret: bytes
     rule = read_rule(task.course, name) if task.course else None
     if task.course and name != task.name and read_rule(task.course, task.name):
         raise ValueError(
-            f"--assignment {name}: the due date and the extensions belong to {task.name}, so its marks need that name"
+            f"--assignment {name}: the due date and the extensions belong to {task.name}, so the marks need that name"
         )
     times = read_times(Path(flags.times)) if flags.times else {}
     zone = rule.zone if rule else "UTC"

@@ -46,7 +46,7 @@ def run(flags: Namespace) -> int:
     for lesson in flags.lessons:
         if not lesson.isdecimal() or len(lesson) > 2 or int(lesson) not in known:
             there = ", ".join(f"{number:02}" for number in known) or "none yet"
-            raise ValueError(f"LESSON {plain(lesson)}: expected a lesson with questions: {there}")
+            raise ValueError(f"LESSON {plain(lesson)}: expected one of the lessons with questions ({there})")
         wanted.add(int(lesson))
     chosen = [question for question in course.values() if question.lesson in (wanted or known)]
     if flags.list:

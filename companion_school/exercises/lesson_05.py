@@ -446,7 +446,7 @@ def _(weight, heads):
     # make the pairs a separate axis, and swap it with the axis of their two components
     rows, d_model = weight.shape
     if rows % (2 * heads):
-        raise ValueError(f"{rows} rows do not give pairs for {heads} heads")
+        raise ValueError(f"{rows} rows cannot be split into pairs for {heads} heads")
     return weight.reshape(heads, -1, 2, d_model).transpose(1, 2).reshape(rows, d_model).clone()
 
 
@@ -1226,7 +1226,7 @@ def _(q, distance, base):
     # the score is linear in the key, so the best key is the gradient, rescaled to the norm of q
     d = len(q)
     if d % 2 == 1:
-        raise ValueError(f"{d} components do not form pairs")
+        raise ValueError(f"{d} components cannot be split into pairs")
 
     def rotated(y, m):
         pairs = [(y[j], y[j + d // 2], m * base ** (-2 * j / d)) for j in range(d // 2)]

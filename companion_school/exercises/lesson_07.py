@@ -239,7 +239,7 @@ def _(vocab, context, d_model, layers, d_ff, shared):
 def _(vocab, context, d_model, layers, d_ff, shared):
     # build the encoder on the meta device, which stores no data
     if min(vocab, context, d_model, layers, d_ff) < 1:
-        raise ValueError("expected sizes of at least 1")
+        raise ValueError("expected every size to be at least 1")
     nn = torch.nn
     with torch.device("meta"):
         parts = [nn.Embedding(vocab, d_model), nn.Embedding(context, d_model), nn.LayerNorm(d_model)]
@@ -251,7 +251,7 @@ def _(vocab, context, d_model, layers, d_ff, shared):
 def _(vocab, context, d_model, layers, d_ff, shared):
     # list the shapes of all parameters
     if any(size < 1 for size in (vocab, context, d_model, layers, d_ff)):
-        raise ValueError(f"{vocab=}, {context=}, {d_model=}, {layers=}, {d_ff=}: expected at least 1")
+        raise ValueError(f"{vocab=}, {context=}, {d_model=}, {layers=}, {d_ff=}: expected each to be at least 1")
     layer = [(d_model, d_model), (d_model,)] * 4 + [(d_model, d_ff), (d_ff,), (d_ff, d_model), (d_model,)]
     layer += [(d_model,)] * 4
     shapes = [(vocab, d_model), (context, d_model), (d_model,), (d_model,)] + layer * (layers if not shared else 1)
@@ -847,7 +847,7 @@ def _(X, p, heads, real):
     # use einsum, with a separate head axis in the weights
     batch, token, width = X.shape
     if width % heads:
-        raise ValueError(f"{heads} heads for a width of {width}")
+        raise ValueError(f"a width of {width} cannot be split into {heads} heads")
     norm = torch.nn.functional.layer_norm
     z = norm(X, [width], p["gain_1"], p["bias_1"])
     q, k, v = (

@@ -395,7 +395,7 @@ def _(y, x, W_q, W_k, W_v, real):
 def _(y, x, W_q, W_k, W_v, real):
     # process one slot at a time, over the real tokens only
     if real.ndim != 1 or len(real) != len(x) or real.sum() == 0:
-        raise ValueError("real: expected one entry for each source token, one of them True")
+        raise ValueError("real: expected one entry for each source token, at least one of them True")
     kept = real.nonzero()[:, 0]
     rows = []
     for slot in y:

@@ -307,7 +307,7 @@ def loss_gradient(logits, targets, e):
     ### BEGIN SOLUTION
     counts = targets != -100
     if not 0 <= e < 1:
-        raise ValueError(f"e={e}: expected at least 0 and below 1")
+        raise ValueError(f"e={e}: expected 0 <= e < 1")
     if not counts.any():
         raise ValueError("targets: expected at least one that counts, got only padding")
     vocab = logits.shape[-1]
@@ -346,7 +346,7 @@ def _(draw):
 
 def _refuse(targets, e):
     if not 0 <= e < 1 or (targets == -100).all():
-        raise ValueError("expected a share of at least 0 and below 1, and a target that is not padding")
+        raise ValueError("expected 0 <= e < 1, and a target that is not padding")
 
 
 def _smoothed(targets, e, vocab):
@@ -529,7 +529,7 @@ def first_mistakes(forced, written, targets):
     for row, (a, b) in enumerate(zip(slots, firsts(written), strict=True)):
         if a != b:
             raise ValueError(
-                f"row {row}: first mistake in slot {a} teacher-forced, {b} free-running; expected the same"
+                f"row {row}: expected the same first mistake, got slot {a} teacher-forced and {b} free-running"
             )
     return slots
     ### END SOLUTION
@@ -678,7 +678,9 @@ def _(forced, written, targets):
             if y == -100:
                 continue
             if (f == y) != (w == y):
-                raise ValueError(f"row {row}, slot {i}: {f} teacher-forced, {w} free-running, target {y}")
+                raise ValueError(
+                    f"row {row}, slot {i}: only one of {f} (teacher-forced) and {w} (free-running) equals the target {y}"
+                )
             if f != y:
                 slot = i
                 break

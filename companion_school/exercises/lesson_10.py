@@ -407,7 +407,7 @@ def min_p(logits, m):
     """
     ### BEGIN SOLUTION
     if not 0 < m <= 1:
-        raise ValueError(f"m={m}: expected a number above 0 and at most 1")
+        raise ValueError(f"m={m}: expected 0 < m <= 1")
     p = torch.softmax(logits, dim=-1)
     kept = torch.where(p >= m * p.max(), p, 0.0)
     return kept / kept.sum()
@@ -567,7 +567,7 @@ def shift_keys(keys, by, base):
     """
     ### BEGIN SOLUTION
     if by < 0:
-        raise ValueError(f"by={by}: expected a number of positions, 0 or more")
+        raise ValueError(f"by={by}: expected at least 0 positions")
     d_head = keys.shape[-1]
     angle = -by * base ** (-torch.arange(0, d_head, 2, dtype=keys.dtype) / d_head)  # the same for every slot
     a, b = keys.chunk(2, dim=-1)
@@ -952,7 +952,7 @@ def ragged_step(q, k, v, keys, values, lengths, base):
     batch, _, tokens, d_head = q.shape
     slots = keys.shape[2]
     if int(lengths.max()) + tokens > slots:
-        raise ValueError(f"{tokens} tokens do not fit after {int(lengths.max())} cached ones into {slots} slots")
+        raise ValueError(f"{tokens} tokens after {int(lengths.max())} cached ones do not fit into {slots} slots")
     positions = lengths[:, None] + torch.arange(tokens)  # (batch, token)
     frequencies = base ** (-torch.arange(0, d_head, 2, dtype=q.dtype) / d_head)
     angles = positions[:, None, :, None] * frequencies  # (batch, 1, token, pair): the same for all heads of a row

@@ -427,7 +427,7 @@ def _(x, logits, inner, outer, k):
 def _(x, logits, inner, outer, k):
     # Process one token at a time, exactly as in (11.2)
     if k < 1 or k > len(inner):
-        raise ValueError(f"{k=}: expected 1 to the number of experts")
+        raise ValueError(f"{k=}: expected at least 1 and at most the number of experts")
     out = []
     for row, z in zip(x, logits, strict=True):
         chosen = z.argsort(descending=True)[:k]
@@ -441,7 +441,7 @@ def _(x, logits, inner, outer, k):
 def _(x, logits, inner, outer, k):
     # Run every expert on every token and mask the gate weights, (11.6)
     if not 1 <= k <= logits.shape[1]:
-        raise ValueError(f"{k=}: expected 1 to the number of experts")
+        raise ValueError(f"{k=}: expected at least 1 and at most the number of experts")
     least = logits.sort(dim=1, descending=True).values[:, k - 1 : k]
     shares = logits.masked_fill(logits < least, -math.inf).softmax(dim=1)
     return torch.einsum("te,tef,efd->td", shares, torch.einsum("td,edf->tef", x, inner).relu(), outer)
@@ -451,7 +451,7 @@ def _(x, logits, inner, outer, k):
 def _(x, logits, inner, outer, k):
     # Sort the tokens by expert, so that each expert computes one matrix product; then restore the order
     if k not in range(1, len(inner) + 1):
-        raise ValueError(f"{k=}: expected 1 to the number of experts")
+        raise ValueError(f"{k=}: expected at least 1 and at most the number of experts")
     p, chosen = logits.softmax(-1).topk(k)
     order = chosen.flatten().argsort(stable=True)
     pieces = x[order // k].split(chosen.flatten().bincount(minlength=len(inner)).tolist())

@@ -432,7 +432,7 @@ def longest_context(memory, parameters, layers, kv_heads, d_head, batch, number)
     ### BEGIN SOLUTION
     left = memory - parameters * number
     if left < 0:
-        raise ValueError(f"{memory=}: expected at least the {parameters * number} bytes of the weights")
+        raise ValueError(f"{memory=}: expected at least {parameters * number} bytes, the size of the weights")
     token = 2 * layers * kv_heads * d_head * number
     return left // (batch * token)
     ### END SOLUTION

@@ -121,7 +121,7 @@ def whole_gradient(gradients, tokens):
     ### BEGIN SOLUTION
     if len(gradients) != len(tokens) or sum(tokens) == 0:
         raise ValueError(
-            f"{len(gradients)} gradients, tokens {tokens}: expected one count for each gradient, and at least one token"
+            f"{len(gradients)} gradients, tokens={tokens}: expected one token count per gradient, and at least one token"
         )
     total = torch.zeros_like(gradients[0])
     for gradient, count in zip(gradients, tokens, strict=True):

@@ -422,7 +422,7 @@ def grouped_weights(logits, bias, groups, top_groups, k, scale):
         raise ValueError(f"groups={groups}: expected {experts} experts in equal groups of two or more")
     if not 1 <= top_groups <= groups or not 1 <= k <= top_groups * experts // groups:
         raise ValueError(
-            f"top_groups={top_groups}, k={k}: expected at least 1, and no more than there are to choose from"
+            f"top_groups={top_groups}, k={k}: expected at least 1 of each, and no more than the groups or experts available"
         )
     s = logits.sigmoid()
     choice = (s + bias).view(len(s), groups, -1)
@@ -780,7 +780,7 @@ def card_numbers(card):
     fields += "moe_intermediate_size num_experts num_experts_per_tok n_shared_experts first_k_dense_replace tie_word_embeddings"
     for name in fields.split():
         if name not in card:
-            raise ValueError(f"{name}: expected this field in the card")
+            raise ValueError(f"{name}: this field is missing from the card")
     vocab, d, layers, heads, kv_heads, wide, d_ff, small, experts, visited, shared, plain, tied = (
         card[name] for name in fields.split()
     )

@@ -164,7 +164,7 @@ def keep_guesses(p, p_hat, guesses, u):
     if not fits or not all(((rows >= 0).all() and (rows.sum(-1) - 1).abs().le(1e-3).all()) for rows in (p, p_hat)):
         raise ValueError(f"p {tuple(p.shape)}, p_hat {tuple(p_hat.shape)}, {len(guesses)} guesses, u {tuple(u.shape)}")
     if not ((u >= 0) & (u < 1)).all() or not all(0 <= token < p.shape[1] for token in guesses):
-        raise ValueError("u: expected numbers from [0, 1); guesses: expected tokens of the vocabulary")
+        raise ValueError("u, guesses: expected numbers in [0, 1) and tokens in the vocabulary")
     kept, chances = [], p[-1]
     for place, token in enumerate(guesses):
         if not u[place] * p_hat[place, token] < p[place, token]:
@@ -390,7 +390,7 @@ def look_up(ids, longest, count):
     """
     ### BEGIN SOLUTION
     if longest < 1 or count < 1:
-        raise ValueError(f"longest={longest}, count={count}: expected at least 1")
+        raise ValueError(f"longest={longest}, count={count}: expected both to be at least 1")
     for n in range(min(longest, len(ids) - 1), 0, -1):
         for place in range(len(ids) - 1, n - 1, -1):
             if ids[place - n : place] == ids[-n:]:
@@ -560,10 +560,10 @@ def done_at(arrivals, lengths, seats):
     ### BEGIN SOLUTION
     if len(arrivals) != len(lengths) or seats < 1 or min(lengths, default=1) < 1:
         raise ValueError(
-            f"{len(arrivals)} arrivals, {len(lengths)} lengths, seats={seats}: expected lists of equal length, and all numbers at least 1"
+            f"{len(arrivals)} arrivals, {len(lengths)} lengths, seats={seats}: expected lists of equal length, and every number to be at least 1"
         )
     if list(arrivals) != sorted(arrivals) or min(arrivals, default=0) < 0:
-        raise ValueError(f"arrivals={arrivals}: expected ascending times of at least 0")
+        raise ValueError(f"arrivals={arrivals}: expected non-negative times in ascending order")
     done, waiting, left, time = [0] * len(lengths), list(range(len(lengths))), {}, 0
     while waiting or left:
         while waiting and len(left) < seats and arrivals[waiting[0]] <= time:

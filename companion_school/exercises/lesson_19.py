@@ -203,7 +203,7 @@ def rounded_bytes(rows, columns, bits, group, scale_bits=16, zero_bits=0):
     ### BEGIN SOLUTION
     if min(rows, columns, bits, group) < 1 or min(scale_bits, zero_bits) < 0:
         raise ValueError(
-            f"{rows} x {columns}, bits={bits}, group={group}: expected these to be at least 1, and the bits for scales and zeros at least 0"
+            f"{rows} x {columns}, bits={bits}, group={group}: expected all of these to be at least 1, and non-negative bits for scales and zeros"
         )
     groups = -(-columns // group)
     total = rows * (columns * bits + groups * (scale_bits + zero_bits))
@@ -528,7 +528,7 @@ def by_chance(x, levels, dice):
             f"{len(levels)} levels, dice {tuple(dice.shape)}: expected two or more ascending levels, and dice with the shape of x"
         )
     if not ((dice >= 0) & (dice < 1)).all():
-        raise ValueError("dice: expected numbers of at least 0 and below 1")
+        raise ValueError("dice: expected numbers that are at least 0 and less than 1")
     x = x.clamp(levels[0], levels[-1])
     above = torch.bucketize(x.contiguous(), levels).clamp(min=1)
     low, high = levels[above - 1], levels[above]
@@ -566,7 +566,7 @@ def _fits_levels(x, levels, dice):
     if levels.ndim != 1 or len(levels) < 2 or not (levels[1:] > levels[:-1]).all() or dice.shape != x.shape:
         raise ValueError("expected two or more increasing levels, and dice of the same shape as x")
     if not ((dice >= 0) & (dice < 1)).all():
-        raise ValueError("dice: expected numbers of at least 0 and below 1")
+        raise ValueError("dice: expected numbers that are at least 0 and less than 1")
 
 
 def _neighbours(x, levels):

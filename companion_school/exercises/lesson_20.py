@@ -208,7 +208,7 @@ def adapted(x, weight, down, up, which, scale):
             f"x {tuple(x.shape)}, weight {tuple(weight.shape)}, down {tuple(down.shape)}, up {tuple(up.shape)}"
         )
     if not ((which >= -1) & (which < len(down))).all():
-        raise ValueError(f"which: expected -1 to {len(down) - 1}; got {which.tolist()}")
+        raise ValueError(f"which: expected indices from -1 to {len(down) - 1}; got {which.tolist()}")
     out, rows = x @ weight.T, (which >= 0).nonzero()[:, 0]
     mine = which[rows]
     change = torch.einsum("bi,bir,bro->bo", x[rows], down[mine], up[mine])
@@ -582,7 +582,7 @@ def advantages(rewards):
     """
     ### BEGIN SOLUTION
     if rewards.dim() != 2 or not rewards.shape[1]:
-        raise ValueError(f"rewards: expected (question, answer), got {tuple(rewards.shape)}")
+        raise ValueError(f"rewards: expected shape (question, answer), got {tuple(rewards.shape)}")
     equal = (rewards == rewards[:, :1]).all(dim=1, keepdim=True)
     off = (rewards - rewards.mean(dim=1, keepdim=True)).masked_fill(equal, 0)
     scale = off.detach().abs().amax(dim=1, keepdim=True).masked_fill(equal, 1)

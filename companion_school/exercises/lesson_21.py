@@ -39,7 +39,9 @@ def lens(u, gain, table, eps):
     """
     ### BEGIN SOLUTION
     if not u.shape[-1] == gain.shape[-1] == table.shape[-1]:
-        raise ValueError(f"u {tuple(u.shape)}, gain {tuple(gain.shape)}, table {tuple(table.shape)}: widths differ")
+        raise ValueError(
+            f"u {tuple(u.shape)}, gain {tuple(gain.shape)}, table {tuple(table.shape)}: expected equal widths"
+        )
     r = (u.square().mean(dim=-1, keepdim=True) + eps).sqrt()
     return (u / r * gain) @ table.T
     ### END SOLUTION
@@ -304,7 +306,9 @@ def induction(weights, tokens):
     ### BEGIN SOLUTION
     batch, _, queries, keys = weights.shape
     if queries != keys or tokens.shape != (batch, queries):
-        raise ValueError(f"weights {tuple(weights.shape)}, tokens {tuple(tokens.shape)}: expected (batch, token)")
+        raise ValueError(
+            f"weights {tuple(weights.shape)}, tokens {tuple(tokens.shape)}: expected (batch, head, token, token) and (batch, token)"
+        )
     after = torch.zeros(batch, queries, keys, dtype=torch.bool)
     after[:, :, 1:] = tokens[:, :, None] == tokens[:, None, :-1]
     after = after.tril()
@@ -486,7 +490,7 @@ def both_ways(gaps):
         raise ValueError(f"gaps: expected two entries for each part; got shape {tuple(gaps.shape)}")
     clean, other = gaps[(1,) * parts], gaps[(0,) * parts]
     if clean == other:
-        raise ValueError(f"gaps: expected different gaps; both runs have {clean.item()}")
+        raise ValueError(f"gaps: expected two runs with different gaps, got {clean.item()} for both")
     noised = torch.stack([gaps[tuple(int(at != part) for at in range(parts))] for part in range(parts)])
     denoised = torch.stack([gaps[tuple(int(at == part) for at in range(parts))] for part in range(parts)])
     return torch.stack([clean - noised, denoised - other]) / (clean - other)

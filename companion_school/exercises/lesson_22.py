@@ -200,7 +200,7 @@ def muon_update(W, gradient, mean, rate, decay):
     ### BEGIN SOLUTION
     if W.ndim != 2 or not W.shape == gradient.shape == mean.shape or rate < 0 or decay < 0:
         raise ValueError(
-            f"{tuple(W.shape)}, {tuple(gradient.shape)}, {tuple(mean.shape)}: expected equal shapes, and a rate and decay of at least 0"
+            f"{tuple(W.shape)}, {tuple(gradient.shape)}, {tuple(mean.shape)}: expected equal shapes, and a non-negative rate and decay"
         )
     mean = 0.95 * mean + 0.05 * gradient
     X = 0.95 * mean + 0.05 * gradient

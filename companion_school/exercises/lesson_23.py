@@ -296,7 +296,7 @@ def fit_factors(parameters, tokens, scores, floor, alpha, delta):
     ### BEGIN SOLUTION
     if not len(parameters) == len(tokens) == len(scores) >= 2:
         raise ValueError(
-            f"{len(parameters)}, {len(tokens)}, {len(scores)} runs: expected equal lengths of at least two"
+            f"lengths {len(parameters)}, {len(tokens)}, {len(scores)}: expected equal lengths, and at least two runs"
         )
     n, t, seen = parameters.double(), tokens.double(), scores.double()
     columns = torch.stack([n**-alpha, t**-delta], dim=1)

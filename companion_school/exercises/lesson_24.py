@@ -605,7 +605,7 @@ def mixture(sizes, tokens, power):
     """
     ### BEGIN SOLUTION
     if not sizes or min(sizes) <= 0 or tokens < 0:
-        raise ValueError(f"sizes={sizes}, tokens={tokens}: expected sizes above 0 and tokens of at least 0")
+        raise ValueError(f"sizes={sizes}, tokens={tokens}: expected positive sizes and a non-negative number of tokens")
     weights = [size**power for size in sizes]
     shares = [weight / sum(weights) for weight in weights]
     return shares, [share * tokens / size for share, size in zip(shares, sizes, strict=True)]

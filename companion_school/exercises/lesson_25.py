@@ -132,7 +132,7 @@ def choose(choices, nats, prior, rule):
     elif rule == "prior":
         scores = [nats[at] - prior[at] for at in range(len(nats))]
     else:
-        raise ValueError(f"rule={rule!r}: expected sum, per byte or prior")
+        raise ValueError(f"rule={rule!r}: expected 'sum', 'per byte' or 'prior'")
     return scores.index(max(scores))
     ### END SOLUTION
 

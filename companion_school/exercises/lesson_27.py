@@ -120,7 +120,7 @@ def score_interval(nats, size, picks, confidence):
     if not 0 < confidence < 1 or not len(nats) == len(size) == picks.shape[1] >= 1:
         counts = f"{len(nats)}, {len(size)}, {picks.shape[1]} documents"
         raise ValueError(
-            f"{counts}, confidence={confidence}: expected equal lengths of at least 1, and a confidence between 0 and 1"
+            f"{counts}, confidence={confidence}: expected equal lengths, at least one document and a confidence between 0 and 1"
         )
     bits, size = nats.double() / math.log(2), size.double()
     again = bits[picks].sum(1) / size[picks].sum(1)
@@ -618,7 +618,7 @@ def bill(runs, speed, watts, price, rent=0.0):
     each = {"train": 6, "read": 2}
     if speed <= 0 or watts <= 0 or any(kind not in each for kind, _, _ in runs):
         raise ValueError(
-            f"speed={speed}, watts={watts}, runs={runs}: expected numbers above 0, and kinds train or read"
+            f"speed={speed}, watts={watts}, runs={runs}: expected a positive speed and power, and only the kinds 'train' and 'read'"
         )
     operations = float(sum(each[kind] * parameters * tokens for kind, parameters, tokens in runs))
     hours = operations / speed / 3600

@@ -188,7 +188,7 @@ def _close(layer: nn.Module, experts: list[int], hooks: ExitStack) -> None:
     """Exclude experts from an MoE layer by setting their router logits and selection biases to minus infinity."""
     router = getattr(layer, "router", None)
     if not isinstance(router, nn.Module):
-        raise ValueError(f"off={experts}: expected indices of experts, but this layer has none")
+        raise ValueError(f"off={experts}: expected indices of experts, but this layer has no experts")
 
     def ruled_out(_: Any, __: Any, logits: Tensor) -> Tensor:
         count = logits.shape[-1]

@@ -65,7 +65,7 @@ def save_live(path: Path, model: Transformer, said: Mapping[str, Any], *, rounde
         ValueError: The page's engine does not support the model.
     """
     if (fault := not_computed(model.config)) is not None:
-        raise ValueError(f"model: expected a model that the page can compute, but it has a different {fault}")
+        raise ValueError(f"model: expected a model that the page can run, but this one has a different {fault}")
     tensors = {}
     for name, tensor in model.float().state_dict().items():
         matrix = tensor.mT if tensor.ndim == 3 else tensor

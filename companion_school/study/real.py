@@ -106,7 +106,9 @@ def on_real_model(
         def measured() -> Any:
             known = records.read("real")
             if recording is None and key not in known:
-                raise ValueError(f"key: no record {shown(key)}; python -m authoring.records.real LESSON creates it")
+                raise ValueError(
+                    f"key: no record named {shown(key)}; python -m authoring.records.real LESSON creates it"
+                )
             if (opened := real_model(name, load)) is None:
                 print(f"{NAMES[name]} is not on this machine, so these are recorded results. In a terminal, "
                       f"run `companion get {name}` to download it.")  # fmt: skip

@@ -34,7 +34,7 @@ def test_cells_of_a_lesson_run_where_they_are_compared(capsys):
     assert names["X"].shape == (3, 4) and names["ids"] == [1, 5, 9]
     assert capsys.readouterr().out == ""
     with pytest.raises(
-        ValueError, match=r"00_one_token_by_hand.md has none named 'no-such-cell'; expected one of setup"
+        ValueError, match=r"00_one_token_by_hand.md has no cell named 'no-such-cell'; expected one of setup"
     ):
         cells.names_of("00", "no-such-cell")
 

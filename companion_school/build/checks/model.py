@@ -275,7 +275,9 @@ def Transformer_begins(code, sizes, seed):
     names = [f"decoder.blocks.{block}.{matrix}.weight" for block in range(config.layers) for matrix in matrices]
     weights = dict(model.named_parameters())
     if lost := [name for name in ("embedding.weight", *names) if name not in weights]:
-        raise TypeError(f"Transformer: it has no weight {lost[0]}" + f", and {len(lost) - 1} more" * (len(lost) > 1))
+        raise TypeError(
+            f"Transformer: the model has no weight {lost[0]}" + f", and {len(lost) - 1} more" * (len(lost) > 1)
+        )
     spread = {name: 100 * weights[name].std().item() for name in ("embedding.weight", *names)}
     return spread | {"`config` is the configuration it was built with": getattr(model, "config", None) == config}
 

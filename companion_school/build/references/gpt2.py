@@ -61,7 +61,9 @@ class GPT2(Transformer):
         long."""
         seen, new = len(caches[0]) if caches else 0, ids.shape[1]
         if seen + new > self.positions.num_embeddings:
-            raise ValueError(f"{seen + new} tokens: this model has {self.positions.num_embeddings} learned positions")
+            raise ValueError(
+                f"{seen + new} tokens: this model has only {self.positions.num_embeddings} learned positions"
+            )
         x = self.embedding(ids) + self.positions(torch.arange(seen, seen + new, device=ids.device))
         return self.decoder(x, caches, mask=causal(new, seen + new).to(ids.device)) @ self.embedding.weight.T
 

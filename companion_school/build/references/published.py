@@ -37,7 +37,7 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:  # given
                 dtype, (begin, stop) = DTYPES[entry["dtype"]], entry["data_offsets"]
                 count = math.prod(entry["shape"])
                 if stop - begin != count * dtype.itemsize or end + stop > len(data):
-                    raise ValueError(f"{name} is not where the header says")
+                    raise ValueError(f"{name} is not at the position that the header gives")
                 flat = torch.frombuffer(data, dtype=dtype, count=count, offset=end + begin) if count else torch.empty(0)
                 tensors[name] = flat.view(entry["shape"])
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:

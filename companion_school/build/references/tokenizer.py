@@ -47,7 +47,7 @@ def save_merges(merges: list[Merge], folder: str | Path) -> None:  # given
         written.append(written[left] + written[right])
     if len({*written}) < len(written):
         twice = next(one for one in written if written.count(one) > 1)
-        raise ValueError(f"merges: two of them produce the token {twice!r}, but a tokenizer.json can contain only one")
+        raise ValueError(f"merges: two merges produce {twice!r}, but a tokenizer.json can list each token only once")
     bytewise = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     end = {"id": 0, "content": written[0], "special": True}
     end |= dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)

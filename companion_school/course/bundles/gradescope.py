@@ -45,7 +45,7 @@ def check_place(file: Path) -> None:
     if file.suffix != ".zip":
         raise ValueError(f"--gradescope {file}: expected the name of a zip file, as in week2.zip")
     if file.exists():
-        raise ValueError(f"--gradescope {file}: it already exists; move it away or choose another name")
+        raise ValueError(f"--gradescope {file}: it already exists; move it elsewhere or choose another name")
 
 
 def write_bundle(

@@ -187,7 +187,7 @@ def must_be_free(out: Path, places: Iterable[Path]) -> None:
     """Raise `ValueError` if one of these files and folders in `out` already exists."""
     for place in places:
         if place.exists():
-            what = f"{place.relative_to(out)} already exists there; move it away or choose another name"
+            what = f"{place.relative_to(out)} already exists there; move it elsewhere or choose another name"
             raise ValueError(f"--out {out}: {what}")
 
 

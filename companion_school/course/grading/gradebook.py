@@ -73,7 +73,7 @@ def _marks(path: Path) -> list[Row]:
     for line, row in enumerate(rows, 2):
         where = f"{path}, line {line}"
         if not row["assignment"] or not row["student_id"]:
-            raise ValueError(f"{where}: expected an assignment and a student_id, got an empty one")
+            raise ValueError(f"{where}: expected an assignment and a student_id, got an empty cell")
         score, most = read_number(row["score"], f"{where}, score"), read_number(row["max_score"], f"{where}, max_score")
         # A bonus may raise a score above the maximum, but the bonus itself is limited to the maximum (see
         # overrides.csv).
@@ -107,7 +107,7 @@ def read_roster(roster: Path) -> dict[str, Row]:
     for line, person in enumerate(rows, 2):
         id = unquoted(person["id"]).strip()
         if not id:
-            raise ValueError(f"--roster {roster}, line {line}: expected an id, got an empty one")
+            raise ValueError(f"--roster {roster}, line {line}: expected an id, got an empty cell")
         if id in people:
             raise ValueError(f"--roster {roster}, line {line}: {id!r} occurs twice")
         people[id] = {name: unquoted(person.get(name, "")) for name in _ROSTER}
@@ -168,8 +168,8 @@ def ids_of(folder: Path, students: Iterable[str], people: Mapping[str, Row]) -> 
     if missing := [student for student, id in known.items() if not id]:
         some = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
         raise ValueError(
-            f"{file}: {some}: expected exactly one person of this name on the roster; write each one's roster id into "
-            f"the column roster_id, or {KEEP} for students who are not on the roster, and try again"
+            f"{file}: {some}: expected exactly one person with this name on the roster; write each one's roster id "
+            f"into the column roster_id, or {KEEP} for students who are not on the roster, and try again"
         )
     return {student: student if id == KEEP else id for student, id in known.items()}
 
@@ -186,7 +186,7 @@ def _read_names(file: Path, people: Mapping[str, Row]) -> dict[str, str]:
     for line, row in enumerate(read_table(file), 2):
         student, id = (unquoted(row.get(name, "")).strip() for name in NAMES_COLUMNS)
         if id and id != KEEP and id not in people:
-            raise ValueError(f"{file}, line {line}, roster_id must be an id of the roster or {KEEP}, got {id!r}")
+            raise ValueError(f"{file}, line {line}, roster_id must be an id on the roster or {KEEP}, got {id!r}")
         found[student] = id
     return found
 

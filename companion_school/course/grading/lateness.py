@@ -201,7 +201,9 @@ def _terms(rule: str) -> tuple[float, int, float]:
     found = _RULE.fullmatch(rule.strip())
     rate, most = (float(found[1]) / 100, float(found[3] or 100) / 100) if found else (math.inf, math.inf)
     if found is None or rate > 1 or most > 1:
-        raise ValueError(f"late={shown(rule)}: expected a rule such as '10% a day, at most 50%', up to 100%")
+        raise ValueError(
+            f"late={shown(rule)}: expected a rule such as '10% a day, at most 50%', with no percentage above 100%"
+        )
     return rate, _SECONDS[found[2]], most
 
 

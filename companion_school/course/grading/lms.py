@@ -83,7 +83,8 @@ def _matched(
         other = taken.setdefault((id(row), name), student)
         if other != student:
             raise ValueError(
-                f"--into {file}: {other} and {student} are the same person there; there can be only one mark for {name}"
+                f"--into {file}: {other} and {student} are the same person in this file, where each person can have "
+                f"only one mark for {name}"
             )
         yield mark, row
 
@@ -129,7 +130,7 @@ def _index(file: Path, people: Sequence[Row], keys: dict) -> dict[str, Row]:
 def _must_agree(file: Path, mark: Row, most: str) -> None:
     there = read_number(most, f"--into {file}: the points of {mark['assignment']}")
     if there is not None and there != float(mark["max_score"]):
-        what = f"{mark['assignment']} is worth {most} points there, and {mark['max_score']} here"
+        what = f"{mark['assignment']} is worth {most} points in that file, but {mark['max_score']} here"
         raise ValueError(f"--into {file}: {what}; expected the same value")
 
 

@@ -185,7 +185,7 @@ def _settled(results: Results, out: Path) -> tuple[list[Settled], Lateness | Non
     if results.course and not Path(results.course).is_dir():
         raise ValueError(
             f"{out / FILE}: the deadline and the extensions are in {results.course}, which does not exist; if it "
-            'has moved, change the line "course" of the file'
+            'has moved, change the line "course" in this file'
         )
     rule = read_rule(Path(results.course), results.assignment) if results.course else None
     given = read_sheet(out / MARKS, texts=False) if (out / MARKS).is_file() else {}
@@ -312,7 +312,7 @@ def first_results(out: Path, students: Sequence[str], assignment: str, *, again:
     must_be_untouched(out)
     if not (out / FILE).is_file():
         if again:
-            raise ValueError(f"--regrade: expected the first marks in {out / 'marks.csv'}, found none")
+            raise ValueError(f"--regrade: expected marks from an earlier run in {out / 'marks.csv'}, found none")
         return None
     first = load(out)
     if assignment and first.assignment != assignment:

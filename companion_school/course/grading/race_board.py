@@ -165,7 +165,7 @@ def _bits_of(logits_of: Callable[[torch.Tensor], Any], windows: list[torch.Tenso
         told = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
         is_table = isinstance(logits, torch.Tensor) and logits.dim() == 2 and len(logits) == len(windows)
         if not is_table or logits.shape[1] < vocab or not logits.is_floating_point():
-            raise ValueError(f"race: expected logits (window, {vocab}) of {len(windows)} windows, got {told}")
+            raise ValueError(f"race: expected logits of shape (window, {vocab}) for {len(windows)} windows, got {told}")
         targets = torch.stack([window[length] for window in windows])
         nats = -logits.double().log_softmax(-1).gather(1, targets[:, None]).sum().item()
         if not math.isfinite(nats):

@@ -226,7 +226,7 @@ def load(out: Path) -> Results:
     """
     file = out / FILE
     if not file.is_file():
-        raise ValueError(f"{out}: expected a folder written by companion grade --out, but it has no {FILE}")
+        raise ValueError(f"{out}: expected a folder written by companion grade --out, but this one has no {FILE}")
     told = read_json(file)
     try:
         records = tuple(_record(entry) for entry in told.pop("records"))
@@ -463,7 +463,7 @@ def _override(row: Row, where: str, known: Mapping[str, Mapping[str, float]]) ->
         raise ValueError(f"{where}: expected the columns {', '.join(OVERRIDE_COLUMNS)}, found no {missing[0]}")
     student, item = unquoted(row["student_id"]).strip(), unquoted(row["item"]).strip()
     if student not in known:
-        raise ValueError(f"{where}: student_id must be a student of these marks, got {student!r}")
+        raise ValueError(f"{where}: student_id must be a student in these marks, got {student!r}")
     if item not in (*known[student], EXTRA, TOTAL):
         offered = ", ".join([*known[student], EXTRA, TOTAL])
         raise ValueError(f"{where}: item must be one of {offered}, got {item!r}")

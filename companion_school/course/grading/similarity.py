@@ -174,7 +174,7 @@ def export(found: Sequence[Answers], out: Path) -> int:
         ValueError: If OUT already exists.
     """
     if out.exists():
-        raise ValueError(f"--export {out}: it already exists; move it away or choose another name")
+        raise ValueError(f"--export {out}: it already exists; move it elsewhere or choose another name")
     for answers in found:
         name = f"{answers.id.removesuffix('.py')}.py"
         for student, program in answers.by_student.items():

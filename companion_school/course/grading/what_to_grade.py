@@ -73,7 +73,7 @@ def choose(ids: Sequence[str], pset: str | None, build: str | None, near: Sequen
     for exercise in task.exercises:
         if names[exercise.name] > 1:
             raise ValueError(
-                f"--exercises: {exercise.id} and another exercise ask for a function {exercise.name}; grade them "
+                f"--exercises: {exercise.id} and another exercise both ask for a function {exercise.name}; grade them "
                 "separately"
             )
     return task
@@ -107,7 +107,7 @@ def _released(pset: str, near: Sequence[Path], secret: bytes) -> Task:
     place = next((place for place in places if _notebooks(place) or (place / "transformer").is_dir()), None)
     if place is None:
         raise ValueError(
-            f"--pset {pset}: expected a problem set's notebook, its name, or its folder, such as "
+            f"--pset {pset}: expected the notebook, name or folder of a problem set, such as "
             "course/release/week2; found none"
         )
     home = place.resolve() if place.is_dir() else place.resolve().parent
@@ -137,7 +137,7 @@ def _released(pset: str, near: Sequence[Path], secret: bytes) -> Task:
     numbers = [one for one in drawn if problem_set.defines(own_numbers.function_name(one))]
     if numbers and not settings.get("roster"):
         raise ValueError(
-            f"--pset {pset}: it has different numbers for each student; expected {name}.toml next to release/"
+            f"--pset {pset}: this set has different numbers for each student; expected {name}.toml next to release/"
         )
     if not chosen and not texts and not numbers:
         raise ValueError(f"--pset {pset}: expected a notebook with exercises of the course, found none")

@@ -112,7 +112,8 @@ def add_items(file: Path) -> None:
         points = [level.points for level in item.levels]
         if not is_written(id) or id in _items_in(files(__package__).joinpath("items.toml").read_text("utf-8")):
             raise ValueError(
-                f"--own-items {file}: the name of an item must be a lesson and a new word, such as 14.mine, got {id!r}"
+                f"--own-items {file}: expected a lesson and a new word as the name of an item, as in 14.mine, "
+                f"got {id!r}"
             )
         if len(points) < 2 or points[-1] != 0 or points != sorted(set(points), reverse=True):
             raise ValueError(f"--own-items {file}: {id}: the points of its levels must decrease to 0, got {points}")

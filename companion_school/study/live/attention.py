@@ -39,7 +39,7 @@ def collapse(
     unit = vector("scores", scores)
     if len(unit) < 2 or len(words) != len(unit):
         raise ValueError(
-            f"scores, words: expected at least two, and equally many of each, got {len(unit)} and {len(words)}"
+            f"scores, words: expected at least two scores and one word for each score, got {len(unit)} and {len(words)}"
         )
     if len(widths) < 2 or min(widths) < 1:
         raise ValueError(f"widths: expected two or more positive numbers, got {list(widths)}")

@@ -47,7 +47,7 @@ def writing(
     shapes = [table.shape for table in tables]
     if shapes != [(slots, slots), (slots, n), (slots, vocab)] or not (1 < slots < 7 and 1 < n < 7 and 1 < vocab < 9):
         what = "own, cross, probabilities: expected (slot, slot), (slot, source), (slot, vocab), with two to six slots,"
-        raise ValueError(f"{what} two to six source words and two to eight in the vocabulary; got {shapes}")
+        raise ValueError(f"{what} two to six source words and two to eight vocabulary entries; got {shapes}")
     if any(np.abs(table.sum(axis=1) - 1).max() > 1e-4 or table.min() < 0 for table in tables):
         raise ValueError("own, cross, probabilities: expected rows of probabilities that sum to one")
     if np.triu(tables[0], 1).any():
@@ -119,7 +119,7 @@ def mask_and_shift(slots: int = 6, *, tokens: int = 16, follows: float = 0.75, c
         ValueError: An argument is out of range.
     """
     if not (4 <= slots <= 8 and tokens >= 2 and 0 < follows < 1):
-        bounds = "expected four to eight slots, at least two tokens, and a chance between 0 and 1"
+        bounds = "expected four to eight slots, at least two tokens, and a probability between 0 and 1"
         raise ValueError(f"slots, tokens, follows: {bounds}; got {slots}, {tokens} and {follows}")
     tables = [[sees(slots, shift, mask) for mask in MASKS.values()] for shift in SHIFTS.values()]
     chances = {f"dice with {tokens} sides": 0.0, f"{follows:.0%} habit".replace("%", " %"): follows}

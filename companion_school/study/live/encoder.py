@@ -70,7 +70,7 @@ def _check_filler(table: np.ndarray, points: np.ndarray, words: int, offered: li
         what = "scores, values: expected (word + 1, word + 1) and (word + 1, 2) from 0 upwards, for two to four words"
         raise ValueError(f"{what}; got {table.shape} and {points.shape} for {words}")
     if offered[:1] != [0] or any(a >= b for a, b in pairwise(offered)):
-        raise ValueError(f"counts: expected numbers that increase from 0, got {offered}")
+        raise ValueError(f"counts: expected increasing numbers that start at 0, got {offered}")
     if start not in offered:
         raise ValueError(f"start: expected one of {offered}, got {start}")
 

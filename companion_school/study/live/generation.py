@@ -34,7 +34,9 @@ def sampling(logits: Sequence[float] | torch.Tensor, *, words: Sequence[str], ca
     """
     z = vector("logits", logits)
     if not 2 <= len(z) <= 10 or len(words) != len(z):
-        raise ValueError(f"logits, words: expected two to ten of each and equally many, got {len(z)} and {len(words)}")
+        raise ValueError(
+            f"logits, words: expected two to ten logits and one word for each logit, got {len(z)} and {len(words)}"
+        )
     shares = softmax(z)
     fig, ax = figures.subplots(width=7.6, height=2.9)
     bars = ax.bar(range(len(z)), shares, color=figures.PALETTE["blue"], width=0.65)

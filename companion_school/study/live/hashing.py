@@ -26,9 +26,9 @@ def bands(pairs: Sequence[int], *, start: tuple[int, int] = (14, 8), caption: st
             is not on the sliders.
     """
     if len(pairs) < 2 or min(pairs) < 0 or sum(pairs) == 0:
-        raise ValueError(f"pairs: expected two bins or more with pairs in them, got {list(pairs)}")
+        raise ValueError(f"pairs: expected two or more non-negative numbers, not all of them 0, got {list(pairs)}")
     if start[0] not in BANDS or start[1] not in ROWS:
-        raise ValueError(f"start: expected a number of bands from {BANDS} and of rows from {ROWS}, got {start}")
+        raise ValueError(f"start: expected a number of bands from {BANDS} and one of rows from {ROWS}, got {start}")
     count, rows = start
     similarity = np.linspace(0, 1, 201)
     middles = (np.arange(len(pairs)) + 0.5) / len(pairs)

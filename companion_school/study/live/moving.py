@@ -118,7 +118,7 @@ def _packed(name: str, data: Mapping[str, Any]) -> str:
     try:
         text = json.dumps(_plain(data), separators=(",", ":"), sort_keys=True, allow_nan=False, ensure_ascii=False)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{name}: expected finite numbers and text as data: {error}") from error
+        raise ValueError(f"{name}: expected finite numbers and text as data ({error})") from error
     return text.replace("</", "<\\/")
 
 

@@ -32,7 +32,7 @@ def mending(p: Sequence[float], q: Sequence[float], *, words: Sequence[str], cap
     """
     if not 2 <= len(words) <= 5 or not len(p) == len(q) == len(words):
         raise ValueError(
-            f"p, q, words: expected probabilities of 2 to 5 words; got {len(p)}, {len(q)} and {len(words)}"
+            f"p, q, words: expected probabilities for 2 to 5 words; got {len(p)}, {len(q)} and {len(words)}"
         )
     for name, of in (("p", p), ("q", q)):
         if min(of) < 0 or not math.isclose(sum(of), 1, abs_tol=1e-6):

@@ -47,7 +47,7 @@ def plan(
             the axes, or an initial value is not allowed.
     """
     if not 1 <= len(machines) <= 5 or any(min(given) <= 0 for given in machines.values()):
-        raise ValueError(f"machines: expected one to five with numbers above 0, got {shown(dict(machines))}")
+        raise ValueError(f"machines: expected one to five machines with positive numbers, got {shown(dict(machines))}")
     for name, (size, tokens) in known.items():
         if not (SIZES[0] <= size <= SIZES[1] and TOKENS[0] <= tokens <= TOKENS[1]):
             raise ValueError(f"known: expected sizes and tokens within the axes, got {name}: {size}, {tokens}")

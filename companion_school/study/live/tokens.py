@@ -31,7 +31,7 @@ def cut(tokenizer: BytePairTokenizer, text: str, *, caption: str = "") -> None:
     if not 0 < len(text) <= 60:
         raise ValueError(f"text: expected 1 to 60 characters, got {len(text)}")
     if tokenizer.vocab == SMALLEST_VOCAB:
-        raise ValueError("tokenizer: expected a tokenizer with merges, got only the 256 bytes")
+        raise ValueError("tokenizer: expected a tokenizer with merges, got one with only the 256 bytes")
     if tokenizer.vocab > MOST:
         raise ValueError(f"tokenizer: expected at most {MOST:,} tokens, got {tokenizer.vocab:,}")
     model = json.loads(tokenizer.to_json())["model"]

@@ -45,7 +45,7 @@ def pull(
             do not add up to 1, or the temperature is not in `TEMPERATURES`.
     """
     if not 2 <= len(words) <= 6 or len(start) != len(words):
-        raise ValueError(f"start, words: expected probabilities of 2 to 6 answers; got {len(start)} and {len(words)}")
+        raise ValueError(f"start, words: expected probabilities for 2 to 6 answers; got {len(start)} and {len(words)}")
     if min(start) <= 0 or not math.isclose(sum(start), 1, abs_tol=1e-6):
         raise ValueError(f"start: expected positive probabilities that sum to 1; got {list(start)}")
     if not judges or any(len(rewards) != len(words) for rewards in judges.values()):

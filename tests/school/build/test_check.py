@@ -153,11 +153,11 @@ def test_files_that_cannot_be_examined_get_a_sentence(folder):
     assert "it uses companion" in str(examine_stage(ATTENTION, folder))
     (folder / "attention.py").write_text("import torch\n", "utf-16")
     with pytest.raises(
-        ValueError, match=r"attention.py: expected text in UTF-8, .*\(it is in UTF-16; save it in UTF-8"
+        ValueError, match=r"attention.py: expected text in UTF-8, .*\(it is in UTF-16; save it as UTF-8"
     ):
         read_sources(folder)
     (folder / "attention.py").write_bytes(b"# " + b"x" * 2**21)
-    with pytest.raises(ValueError, match="expected Python of at most 1 MiB"):
+    with pytest.raises(ValueError, match="expected a Python file of at most 1 MiB"):
         read_sources(folder)
 
 

@@ -46,11 +46,11 @@ def test_the_stub_has_the_signature_and_not_the_solution():
         ({"groups": (Group("all", 1),)}, "groups: expected at least two"),
         (
             {"groups": (Group("one", 1, ("a",)), Group("two", 1))},
-            "groups: expected at least one point each and 1 in total",
+            "groups: expected at least one point per group and 1 in total",
         ),
         (
             {"points": 2, "groups": (Group("one", 2, ("a",)), Group("two", 0))},
-            "at least one point each and 2 in total, got 2",
+            "at least one point per group and 2 in total, got 2",
         ),
         (
             {"points": 2, "groups": (Group("one", 1, ("a",)), Group("two", 1, ("a",)))},
@@ -58,7 +58,7 @@ def test_the_stub_has_the_signature_and_not_the_solution():
         ),
         (
             {"points": 2, "groups": (Group("one", 1), Group("two", 1, ("a",)))},
-            "for all other cases, but not as the first",
+            "for all other cases, and not as the first",
         ),
     ],
 )

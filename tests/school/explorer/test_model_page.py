@@ -190,4 +190,4 @@ def test_the_command_writes_the_courses_models_and_refuses_what_is_no_folder(tmp
     assert main(["explore", "--text", "any"]) == 2
     assert "--text needs a FOLDER" in capsys.readouterr().err
     assert main(["explore", "--port", "8000", "--out", str(out)]) == 2
-    assert "--port 8000: only for a page that Python serves" in capsys.readouterr().err
+    assert "--port 8000: only allowed for a page that Python serves" in capsys.readouterr().err

@@ -336,7 +336,7 @@ def test_the_command_asks_what_waits(course, monkeypatch, capsys):
     assert main(["review", "2"]) == 0
     assert "Right. The root of 256." in capsys.readouterr().out
     assert main(["review", "3"]) == 2
-    assert "LESSON 3: expected a lesson with questions: 02, 05" in capsys.readouterr().err
+    assert "LESSON 3: expected one of the lessons with questions (02, 05)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def test_the_switches_hold_nine_tables_and_the_losses_of_two_texts(shown):
         (lambda: writing(own=[[0.5, 0.5, 0], *OWN[1:]]), "own: expected no weight above the diagonal"),
         (lambda: live.mask_and_shift(3), "slots, tokens, follows: expected four to eight slots.*got 3, 16 and 0.75"),
         (lambda: live.mask_and_shift(6, tokens=1), "at least two tokens.*got 6, 1 and 0.75"),
-        (lambda: live.mask_and_shift(6, follows=1.0), "a chance between 0 and 1; got 6, 16 and 1.0"),
+        (lambda: live.mask_and_shift(6, follows=1.0), "a probability between 0 and 1; got 6, 16 and 1.0"),
     ],
 )
 def test_what_cannot_be_shown_is_refused(shown, call, message):

@@ -72,9 +72,9 @@ class Limits:
 
     def __post_init__(self) -> None:
         if not 0.1 <= self.seconds <= 3600:
-            raise ValueError(f"--time {self.seconds:g}: expected seconds from 0.1 to 3600")
+            raise ValueError(f"--time {self.seconds:g}: expected 0.1 to 3600 seconds")
         if not 0.05 <= self.memory_gib <= 1024:
-            raise ValueError(f"--memory {self.memory_gib:g}: expected GiB from 0.05 to 1024")
+            raise ValueError(f"--memory {self.memory_gib:g}: expected 0.05 to 1024 GiB")
 
 
 def busy() -> float:
@@ -466,7 +466,7 @@ def believable(outcome: Outcome, case: Case | None) -> Outcome:
     It cannot know whether an answer is right.
     """
     if outcome.result not in (None, Result.MISSING, Result.REFUSED):
-        raise ValueError("a student's process cannot know that")
+        raise ValueError("a student's process cannot report this result")
     error = None if outcome.error is None else (_plain(outcome.error[0])[:80], _plain(outcome.error[1]))
     if case is None:
         return Outcome(error=error, result=outcome.result)

@@ -272,7 +272,7 @@ def test_a_link_to_somewhere_is_not_read(tmp_path, secret):
         (["{in}", "--seed-file", "{secret}", "--exercises", "2.1", "--pset", "x"], "exactly one of the three"),
         (["{in}", "--seed-file", "{secret}", "--exercises", "2.99"], "2.99"),
         (["{in}", "--seed-file", "{secret}", "--exercises", "2.1", "2.1"], "each exercise once"),
-        (["{in}", "--seed-file", "{secret}", "--pset", "week9"], "--pset week9: expected a problem set's notebook"),
+        (["{in}", "--seed-file", "{secret}", "--pset", "week9"], "--pset week9: expected the notebook, name or folder"),
         (["{in}", "--seed-file", "{secret}", "--exercises", "2.1", "--jobs", "0"], "--jobs 0"),
         (["{in}", "--seed-file", "{secret}", "--exercises", "2.1", "--time", "0"], "--time 0"),
         (["{in}", "--seed-file", "{secret}", "--exercises", "2.1", "--memory", "0"], "--memory 0"),

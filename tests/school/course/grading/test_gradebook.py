@@ -60,7 +60,7 @@ def test_what_could_not_be_read_has_no_score_and_a_wrong_answer_has_zero(marks):
 def test_a_roster_names_students_and_shows_who_is_missing(marks, tmp_path):
     roster = tmp_path / "roster.csv"
     roster.write_text("id,first_name,last_name,email\nada,Ada,Lovelace,a@b\nkurt,Kurt,Gödel,k@b\n", encoding="utf-8")
-    with pytest.raises(ValueError, match="emmy, lise: expected exactly one person of this name on the roster"):
+    with pytest.raises(ValueError, match="emmy, lise: expected exactly one person with this name on the roster"):
         collect(marks, roster)
     assert (marks / "names.csv").read_text() == "student_id,roster_id\nemmy,\nlise,\n"
     (marks / "names.csv").write_text("student_id,roster_id\nemmy,-\nlise,kurt\n")

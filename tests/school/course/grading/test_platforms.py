@@ -164,7 +164,7 @@ def test_names_of_platforms_meet_the_roster_and_are_asked_for_once(tmp_path, cap
     roster.write_text("id;first_name;last_name;email\nada;Ada;L;a@b\ngh1;Grace;Hopper;g@b\nkg2;Kurt;Gödel;k@b\n")
     export = ["course", "export", str(tmp_path / "marks"), "--roster", str(roster)]
     assert main(export) == 2
-    assert "names.csv: mystery_9: expected exactly one person of this name on the roster" in capsys.readouterr().err
+    assert "names.csv: mystery_9: expected exactly one person with this name on the roster" in capsys.readouterr().err
     names = tmp_path / "marks" / "names.csv"
     assert names.read_text() == "student_id,roster_id\nGrace Hopper_77,gh1\ngodelkurt_12,kg2\nmystery_9,\n"
     names.write_text(names.read_text().replace("mystery_9,", "mystery_9,-"))

@@ -291,7 +291,7 @@ def test_a_regrade_needs_the_first_marks(tmp_path, capsys):
     (tmp_path / "seed").write_text("a secret that only these tests know")
     flags = ["--exercises", "2.5", "--seed-file", str(tmp_path / "seed"), "--out", str(tmp_path / "out"), "--regrade"]
     assert main(["grade", str(tmp_path / "in"), *flags]) == 2
-    assert "--regrade: expected the first marks in" in capsys.readouterr().err
+    assert "--regrade: expected marks from an earlier run in" in capsys.readouterr().err
     assert not (tmp_path / "out" / "marks.csv").exists()
 
 
@@ -301,7 +301,7 @@ def test_a_regrade_needs_the_first_marks(tmp_path, capsys):
         (CANVAS.replace("Student,ID", "Name,ID"), [mark("ada")], "expected Canvas' columns"),
         (CANVAS.replace(",ben,", ",ada,"), [mark("ada")], "two students have the id 'ada'"),
         (CANVAS, [mark("ada", assignment="week9")], "expected one column for week9"),
-        (CANVAS, [mark("ada", most="3.0")], "week2 is worth 10 points there, and 3.0 here"),
+        (CANVAS, [mark("ada", most="3.0")], "week2 is worth 10 points in that file, but 3.0 here"),
         (MOODLE, [mark("ada@school"), mark("ada@school", assignment="week3")], "expected marks of one problem set"),
         (MOODLE.replace("Participant 501", "Participant 500"), [mark("ada@school")], "two students have the id '500'"),
     ],
@@ -324,7 +324,7 @@ def test_students_are_known_by_what_the_platforms_call_their_files(tmp_path):
 def test_two_marks_for_one_person_are_told_and_not_chosen_from(tmp_path):
     (tmp_path / "canvas.csv").write_text(CANVAS)
     twice = [mark("doraS_103"), mark("dora")]
-    with pytest.raises(ValueError, match="doraS_103 and dora are the same person there"):
+    with pytest.raises(ValueError, match="doraS_103 and dora are the same person in this file"):
         filled(tmp_path / "canvas.csv", twice)
 
 

@@ -190,7 +190,7 @@ def test_a_bad_sheet_is_told_in_a_sentence_and_nothing_is_written(rows, said, tm
         (["collect", "none", "--written", "14.curves", "--to", "s.csv"], "none: expected a folder of submissions"),
         (["mark", "none.csv", "--into", "in"], "none.csv: expected a marking sheet, found none"),
         (["mark", "in/sheet.csv"], "--into: expected the folder that companion grade"),
-        (["mark", "in/sheet.csv", "--into", "in"], "but it has no results.json"),
+        (["mark", "in/sheet.csv", "--into", "in"], "but this one has no results.json"),
         (["release", "w", "--written", "14.nothing", "--out", "out"], "--written: written answer '14.nothing'"),
     ],
 )
