@@ -183,8 +183,8 @@ class Talk:
         context = writer.model.config.context
         if len(ids) >= context:
             raise ValueError(
-                f"the conversation has {len(ids):,} tokens with this question, and the model's context is {context:,}: "
-                "/reset clears the conversation, /undo removes the last question"
+                f"with this question, the conversation has {len(ids):,} tokens, which leave no room for an answer in "
+                f"the model's context of {context:,}; /reset clears the conversation, /undo removes the last question"
             )
         return ids, min(self.tokens or TOKENS, context - len(ids))
 

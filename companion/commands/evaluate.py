@@ -199,7 +199,9 @@ def _checkpoint(flags: Namespace, given: Corpus | None, device: torch.device) ->
     from companion.commands.writer import from_checkpoint
 
     if given is None:
-        raise ValueError("--data: expected text to measure the --checkpoint on, got none; for example --data README.md")
+        raise ValueError(
+            "--data: expected text on which to measure the --checkpoint, got none; for example --data README.md"
+        )
     writer = from_checkpoint(flags.checkpoint, device)
     model, documents = writer.model, given.documents
     _check_model(flags, model)

@@ -203,8 +203,8 @@ def _search(writer: TextGenerator, flags: Namespace) -> Search | None:
         return None
     if writer.says.draws:
         raise ValueError(
-            f"--checkpoint {flags.checkpoint}: num_beams={search.width} with do_sample=True (beam sampling), "
-            f"which is not supported: use --beams {search.width}, or --temperature for sampling"
+            f"--checkpoint {flags.checkpoint}: num_beams={search.width} with do_sample=True (beam sampling) "
+            f"is not supported; use --beams {search.width}, or --temperature for sampling"
         )
     return search
 
@@ -229,7 +229,7 @@ def _draft(writer: TextGenerator, flags: Namespace, device: torch.device) -> Dra
     ours, theirs = (_vocabulary(one) for one in (writer, small))
     if None not in (ours, theirs) and ours != theirs:
         raise ValueError(
-            f"--draft {name}: expected a model with the same tokenizer, got one whose token ids have other meanings"
+            f"--draft {name}: expected a model with the same tokenizer, got one whose token ids have different meanings"
         )
     return Draft(small.model)
 

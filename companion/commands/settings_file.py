@@ -43,7 +43,7 @@ def read_settings(name: str) -> dict[str, Any]:
     try:
         given = yaml.load(text, _Plain)
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
-        raise ValueError(f"{asked}: expected a file in YAML or JSON: {why(error)}") from None
+        raise ValueError(f"{asked}: expected a file in YAML or JSON ({why(error)})") from None
     if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
         raise ValueError(f"{asked}: expected flag names with values, got {shown(given)}")
     return dict(given)

@@ -73,5 +73,5 @@ def run(flags: Namespace, arguments: list[str]) -> int:
     from companion.training.run_folder import Start
 
     if launched():
-        raise ValueError("torchrun: expected one process; tuning runs in one (trl and peft tune in several)")
+        raise ValueError("torchrun: expected one process; tuning supports only one (trl and peft support several)")
     return train(replace(settings, start=str(Start.find(settings.start).folder)), arguments)

@@ -122,8 +122,8 @@ class TextGenerator:
         before = 1 if self.translates else max(map(len, rows))
         if before >= self.says.longest:
             raise ValueError(
-                f"{self.flag}: {before:,} tokens: expected fewer than the {self.says.longest:,} that the checkpoint's "
-                "max_length allows; --tokens overrides it"
+                f"{self.flag}: expected fewer tokens than the {self.says.longest:,} that the checkpoint's max_length "
+                f"allows, got {before:,}; --tokens overrides this limit"
             )
         return self.says.longest - before
 
@@ -272,7 +272,7 @@ def from_checkpoint(
     folder = checkpoint_folder(name, download=download, flag=flag)
     family = family_of(folder)
     if family is not None and not family.writes:  # check before reading the weights
-        raise ValueError(f"{flag} {name}: expected a model that generates text; a model of type {family.kind} cannot")
+        raise ValueError(f"{flag} {name}: expected a model that generates text, got one of type {family.kind}")
     says = read_writing(folder)
     says = replace(says, stop_strings=(*says.stop_strings, *stop))
     tokenizer = None
@@ -321,7 +321,9 @@ def answering(writer: TextGenerator, turns: Sequence[str], system: str | None = 
     if writer.marked is None:
         raise ValueError("--chat: expected a model that continues texts, got one that translates")
     if len(turns) % 2 == 0:
-        raise ValueError(f"--chat: expected an odd number of --prompt, first and last by the user, got {len(turns)}")
+        raise ValueError(
+            f"--chat: expected an odd number of --prompt flags (the user has the first and the last), got {len(turns)}"
+        )
     text = writer.chat.write(conversation(turns, system))
     return replace(writer, encode=writer.marked, answers=True), text
 

@@ -126,7 +126,7 @@ def load_chat_template(folder: str | Path) -> ChatTemplate | None:
     if given is None:
         return None
     if not isinstance(given, str):
-        raise ValueError(f"{path}: chat_template={shown(given)}: expected a template, as text")
+        raise ValueError(f"{path}: chat_template={shown(given)}: expected the text of a template")
     return ChatTemplate(given, path, known)
 
 
@@ -199,7 +199,7 @@ def compiled(source: str, origin: str) -> Template:
         with _bounded(origin):  # compiling a template evaluates its constant expressions
             return world.from_string(source)
     except jinja2.TemplateSyntaxError as error:
-        raise ValueError(f"{origin}: expected a Jinja template: line {error.lineno}: {error.message}") from None
+        raise ValueError(f"{origin}: expected a Jinja template (line {error.lineno}: {error.message})") from None
 
 
 def _generation() -> type:

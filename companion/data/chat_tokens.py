@@ -76,7 +76,9 @@ class Dialect:
         if template is None:
             raise ValueError(f"{folder}: expected a chat template, {TEMPLATE} or in {SETTINGS}, found none")
         if not isinstance(tokenizer, JsonTokenizer):
-            raise ValueError(f"{folder}: expected the tokenizer of a model that continues texts, got a translator's")
+            raise ValueError(
+                f"{folder}: expected the tokenizer of a model that continues texts, got one for translation"
+            )
         if not (stop := _stop_ids(folder)):
             raise ValueError(f"{folder}: expected eos_token_id, the token that ends an answer, in {GENERATION}")
         return cls(template, tokenizer, stop)
@@ -119,7 +121,7 @@ class Dialect:
             if message["role"] != "assistant":
                 continue
             if turn == 0:
-                raise ValueError("expected a turn of the user before the assistant's first, got none")
+                raise ValueError("expected a user turn before the first assistant turn, got none")
             before = self.template.write(messages[:turn])
             after = self.template.write(messages[: turn + 1], answer=False)
             if not after.startswith(before):

@@ -91,7 +91,7 @@ def _conversation(said: Mapping[str, Any], where: str) -> Conversation:
     if not any(message["role"] == "assistant" for message in messages):
         raise ValueError(f"{where}: messages: expected at least one assistant turn to learn from, got none")
     if messages[0]["role"] == "assistant":
-        raise ValueError(f"{where}: messages[0]: expected a turn of the user or the system first, got the assistant's")
+        raise ValueError(f"{where}: messages[0]: expected a user or system turn first, got an assistant turn")
     return Conversation(messages, where)
 
 

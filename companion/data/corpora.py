@@ -324,7 +324,9 @@ def _divide(
 def _split_one(document: Document, wanted: float) -> Split:
     text = document.text
     if len(text) < 2:
-        raise ValueError(f"{document.name}: expected text that can be split into two parts, got {len(text)} character")
+        raise ValueError(
+            f"{document.name}: expected at least two characters, so that the text can be split, got {len(text)}"
+        )
     target = len(text) - min(len(text) - 1, max(1, round(len(text) * wanted / document.bytes)))
     cut, unit = target, "character"
     for pattern, name in ((PARAGRAPH_BREAK, "paragraph"), (re.compile(r"\n"), "line"), (re.compile(r"\s"), "word")):

@@ -116,7 +116,9 @@ class MarianTokenizer:
             try:
                 model.Load(str(path))
             except (RuntimeError, OSError) as error:
-                raise ValueError(f"{path}: expected a SentencePiece model; it is damaged ({why(error)})") from None
+                raise ValueError(
+                    f"{path}: expected a SentencePiece model, but the file is damaged ({why(error)})"
+                ) from None
         if (folder / "target_vocab.json").is_file():
             raise ValueError(f"{folder / 'target_vocab.json'}: expected one table for both languages, found two")
         self._ids = _table(folder / "vocab.json")
@@ -223,7 +225,8 @@ def _from_merges(folder: Path) -> Tokenizer:
     if kind not in ("GPT2Tokenizer", "Qwen2Tokenizer"):
         raise ValueError(
             f"{folder / SETTINGS}: tokenizer_class={shown(settings['tokenizer_class'])}: expected GPT2Tokenizer or "
-            "Qwen2Tokenizer beside vocab.json and merges.txt, which do not say how text is split; tokenizer.json does"
+            "Qwen2Tokenizer; any other class needs a tokenizer.json, because vocab.json and merges.txt do not say how "
+            "text is split"
         )
     with library_faults(f"{folder / 'merges.txt'}: expected the merges of vocab.json"):
         tokenizer = Tokenizer(models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt")))

@@ -222,7 +222,9 @@ def _checked(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"text: expected text that UTF-8 can encode, got a lone surrogate at {error.start}") from None
+        raise ValueError(
+            f"text: expected text that UTF-8 can encode, got a lone surrogate at index {error.start}"
+        ) from None
     return text
 
 

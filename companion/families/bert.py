@@ -88,7 +88,7 @@ def configuration(fields: Fields, given: Mapping[str, Tensor]) -> ModelConfig:
     pooled = any(name.startswith("pooler.") for name in given)
     classifier = given.get("cls.seq_relationship.weight")
     if classifier is not None and classifier.ndim != 2:
-        raise ValueError(f"cls.seq_relationship.weight is {tuple(classifier.shape)}: expected shape (class, d_model)")
+        raise ValueError(f"cls.seq_relationship.weight has shape {tuple(classifier.shape)}: expected (class, d_model)")
     return ModelConfig(
         vocab=fields.take("vocab_size"),
         d_model=fields.take("hidden_size"),

@@ -124,7 +124,10 @@ def _check_sinusoids(mapper: StateDictMapper, config: ModelConfig) -> None:
         if not fits or (
             not torch.allclose(table.float(), sinusoidal(positions, config.d_model, layout="half"), atol=1e-2)
         ):
-            raise ValueError(f"{mapper.folder}: {name} {tuple(table.shape)}: expected sines, then cosines")
+            raise ValueError(
+                f"{mapper.folder}: {name} of shape {tuple(table.shape)}: expected sinusoidal positions, first the "
+                "sines and then the cosines"
+            )
 
 
 FAMILIES = (Family("marian", FIELDS, _config, _place, architecture="MarianMTModel"),)

@@ -73,9 +73,8 @@ def load_levels(path: str | Path, model: Transformer) -> int:
     wanted = {f"{name}.{part}" for name in layers for part in PARTS}
     may = {f"{name}.{FACTOR}" for name in layers}
     if odd := sorted(wanted ^ (tensors.keys() - may)):
-        raise ValueError(
-            f"{path}: expected levels for exactly this model's layers; {shown(odd[0])} is missing from one of the two"
-        )
+        fault = "missing" if odd[0] in wanted else "not one of them"
+        raise ValueError(f"{path}: expected levels for exactly this model's layers; {shown(odd[0])} is {fault}")
     sums = json.loads(header[OF])
     found: dict[nn.Linear, FourBits] = {}
     for name, layer in layers.items():

@@ -350,7 +350,7 @@ def _check_dtypes(
         if not tensors[name].is_floating_point():
             kind = plain_dtype(tensors[name].dtype)
             raise ValueError(
-                f"{folder}: {name} is {kind}: expected floating-point weights, and these cannot be converted"
+                f"{folder}: {name} is {kind}: expected floating-point weights; other dtypes cannot be converted"
             )
         check_dtype_of(name, tensors[name], folder, dtype)
     if dtype is not None:
@@ -387,7 +387,7 @@ def _finite(name: str, tensor: Tensor, folder: Path, dtype: torch.dtype | None) 
         wrong = int((~made.isfinite()).sum())
         raise ValueError(
             f"{folder}: {name} has {wrong:,} of {made.numel():,} elements that are NaN or infinite{became}; expected "
-            "finite ones"
+            "only finite elements"
         )
     return made
 

@@ -297,7 +297,7 @@ def _traced(step: nn.Module, given: list[Tensor], free: list[int | None]) -> Exp
         )
     if traced.constants or traced.state_dict:
         raise ValueError(
-            "a cached step contained values of one model, although it is used for all models of this shape"
+            "a cached step contained values specific to one model, although it is shared by all models of this shape"
         )
     return traced
 

@@ -197,7 +197,9 @@ def _prompts(config: ModelConfig, prompts: Rows | None, source: Rows | None, sta
         check_ids("start", [start], config.vocab)
         prompts = [[start] for _ in source]
     elif start is not None:
-        raise ValueError(f"start={start!r}: only allowed without prompts, because prompts already begin the targets")
+        raise ValueError(
+            f"start={start!r}: only allowed without prompts, because each prompt already begins its target"
+        )
     check_rows("prompts", prompts, config.vocab)
     if source is not None and len(source) != len(prompts):
         raise ValueError(f"source has {len(source)} rows: expected {len(prompts)}, one for each prompt")
@@ -213,8 +215,8 @@ def _steps(config: ModelConfig, prompts: Rows, max_new_tokens: int | None, past_
                 raise ValueError(f"prompts[{row}] has {len(prompt)} tokens: expected at most context={config.context}")
     elif room < 1:
         raise ValueError(
-            f"a prompt of {longest} tokens leaves no room: expected at most {config.context - 1}, because "
-            f"context={config.context}"
+            f"a prompt of {longest} tokens leaves no room for a new one: expected at most {config.context - 1}, "
+            f"because context={config.context}"
         )
     if max_new_tokens is None and not past_context:
         return room

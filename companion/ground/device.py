@@ -29,7 +29,7 @@ def find_device(name: str) -> torch.device:
     }
     if not here.get(device.type, False):
         found = [kind for kind in ("cpu", "cuda", "mps") if here[kind]]
-        raise ValueError(f"--device {plain(name)}: expected a device of this machine, which has {', '.join(found)}")
+        raise ValueError(f"--device {plain(name)}: expected a device on this machine, which has {', '.join(found)}")
     return device
 
 

@@ -45,7 +45,7 @@ NonNegative: TypeAlias = Annotated[float, _limited(float, "a number >= 0", least
 PartOfOne: TypeAlias = Annotated[float, _limited(float, "a fraction above 0 and at most 1", above=0, most=1)]
 Number: TypeAlias = Annotated[float, _limited(float, "a finite number", above=-math.inf, below=math.inf)]
 InnerShare: TypeAlias = Annotated[float, _limited(float, "a share between 0 and 1, both excluded", above=0, below=1)]
-Decay: TypeAlias = Annotated[float, _limited(float, "a number of at least 0 and below 1", least=0, below=1)]
+Decay: TypeAlias = Annotated[float, _limited(float, "a number >= 0 and < 1", least=0, below=1)]
 Probability: TypeAlias = Annotated[float, _limited(float, "a number from 0 to 1", least=0, most=1)]
 
 _ALL = (Count, CountFromZero, CountFromTwo, Positive, NonNegative, PartOfOne, Number, InnerShare, Decay, Probability)

@@ -34,7 +34,7 @@ def text_of(data: bytes) -> str:
     """
     for mark, name in _OTHER.items():
         if data.startswith(mark):
-            raise UnicodeError(f"it is in {name}; save it in UTF-8")
+            raise UnicodeError(f"it is in {name}; save it as UTF-8")
     if (nul := data.find(b"\0")) >= 0:
         raise UnicodeError(f"a NUL byte at offset {nul}")
     return data.decode("utf-8-sig")

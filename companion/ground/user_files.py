@@ -51,7 +51,7 @@ def read_kept(name: str, what: str, made: Callable[[Any], Entry]) -> dict[str, E
     try:
         return {str(key): made(value) for key, value in json.loads(text).items()}
     except (ValueError, TypeError, AttributeError):
-        raise ValueError(f"{file}: expected {what}; to start over, move the file away") from None
+        raise ValueError(f"{file}: expected {what}; to start over, move the file elsewhere") from None
 
 
 def write_kept(name: str, entries: Mapping[str, Any]) -> None:

@@ -53,8 +53,8 @@ class CrossCache:
             raise ValueError(f"source has batch={rows}: expected {batch}, one row per row of tokens")
         if (heads, d_head, self.values.shape[3]) != (sizes.kv_heads, sizes.d_head, sizes.d_v):
             raise ValueError(
-                f"source holds kv_head={heads}, d_head={d_head}, d_v={self.values.shape[3]}: expected the sizes "
-                f"of this model's encode, {sizes.kv_heads}, {sizes.d_head}, {sizes.d_v}"
+                f"source has kv_head={heads}, d_head={d_head}, d_v={self.values.shape[3]}: expected {sizes.kv_heads}, "
+                f"{sizes.d_head} and {sizes.d_v}, as returned by this model's encode"
             )
 
     def select(self, rows: Int[Tensor, "row"]) -> CrossCache:
@@ -289,7 +289,7 @@ class KVCache:
         here = (seen.width, layers) if seen is not None and any(layers) else None
         if here != (None if local is None else (local.width, local.layers)):
             raise ValueError(
-                f"cache is for window={local and local.width}: expected a cache made for this model's {here}"
+                f"cache is for window={local and local.width}: expected a cache made for this model's windows, {here}"
             )
         if self.writer is not None and self.writer != writer:
             raise ValueError(
@@ -407,11 +407,11 @@ class KVCache:
         elif isinstance(lengths, bool) or not isinstance(lengths, int):
             raise ValueError(f"lengths={described(lengths)}: expected {expected}")
         elif not 0 <= lengths <= self.slots:
-            raise ValueError(f"lengths={described(lengths)}: expected {expected}, from 0 to its current length")
+            raise ValueError(f"lengths={described(lengths)}: expected {expected}, from 0 to the row's current length")
         wanted = torch.as_tensor(lengths, device=self.lengths.device).to(self.lengths.dtype).expand(self.batch)
         if bool(((wanted > self.lengths) | (wanted < 0)).any()):
             raise ValueError(
-                f"lengths={wanted.tolist()}: expected for each row a length from 0 to its current length, "
+                f"lengths={wanted.tolist()}: expected lengths from 0 to each row's current length, "
                 f"{self.lengths.tolist()}"
             )
         longest, shortest = int(wanted.max()), int(wanted.min())

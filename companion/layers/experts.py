@@ -158,8 +158,8 @@ def _way(networks: Networks, tokens: Tensor, chosen: Tensor, wanted: Implementat
     size = tokens.element_size()
     if wanted == "gather" and visits > number:
         raise ValueError(
-            f"experts='gather': expected at most {number} visits, one for each expert, got {visits}: "
-            "otherwise the copied matrices would be larger than the experts; use 'grouped'"
+            f"experts='gather': expected at most {number} visits, one for each expert, got {visits}; "
+            "with more, the copied matrices would be larger than the experts, so use 'grouped'"
         )
     fits = tokens.dtype in (torch.float32, torch.bfloat16, torch.float16)
     aligned = d_model * size % 16 == 0 and d_ff * size % 16 == 0

@@ -449,8 +449,8 @@ def padding_of(attention_mask: object, axes: str = "(batch, key)") -> Bool[Tenso
     """
     if not isinstance(attention_mask, Tensor) or attention_mask.is_complex():
         raise ValueError(
-            f"attention_mask={described(attention_mask)}: expected a tensor, {axes}: True for tokens that are not "
-            "padding"
+            f"attention_mask={described(attention_mask)}: expected a tensor, {axes}, with True for tokens that "
+            "are not padding"
         )
     if attention_mask.dtype == torch.bool:
         return attention_mask

@@ -301,9 +301,9 @@ class States:
         gone = self.gone.masked_fill(wanted == 0, 0)
         if bool((gone > wanted).any()):
             raise ValueError(
-                f"lengths={wanted.tolist()}: expected for each row 0 or a length close to the current one, "
-                f"{lengths.tolist()}; linear layers store only the updates of the last {BACK} tokens; earlier updates "
-                "are part of a matrix and cannot be removed"
+                f"lengths={wanted.tolist()}: expected each length to be 0 or close to the current one, "
+                f"{lengths.tolist()}; linear layers store only the updates of the last {BACK} tokens, because earlier "
+                "updates are part of a matrix and cannot be removed"
             )
         if bool((gone != self.gone).any()):  # rows of length 0 start again from zeros
             begun = (wanted == 0)[:, None, None]

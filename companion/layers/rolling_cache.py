@@ -134,7 +134,7 @@ class Local:
         gone = self.gone.masked_fill(wanted == 0, 0)
         if bool((gone > (wanted - self.width + 1).clamp(min=0)).any()):
             raise ValueError(
-                f"lengths={wanted.tolist()}: expected for each row 0 or a length close to the current one, "
+                f"lengths={wanted.tolist()}: expected each length to be 0 or close to the current one, "
                 f"{lengths.tolist()}; local layers store only the last tokens, a window of {self.width} and {BACK} more"
             )
         return replaced(self, columns=int((wanted - gone).max()), gone=gone)

@@ -88,7 +88,9 @@ class Moments:
 
     def __init__(self, h: Float[Tensor, "d_in d_in"]) -> None:
         if h.ndim != 2 or h.shape[0] != h.shape[1] or not bool(h.isfinite().all()):
-            raise ValueError(f"moments has shape {tuple(h.shape)}: expected finite numbers, (d_in, d_in)")
+            raise ValueError(
+                f"moments has shape {tuple(h.shape)}: expected a square matrix of finite numbers, (d_in, d_in)"
+            )
         self.h = h.double()
         self.order = self.h.diagonal().argsort(descending=True, stable=True)
         damped = self.h[self.order][:, self.order]
@@ -110,7 +112,8 @@ def corrected_levels(weight: Float[Tensor, "out d_in"], moments: Moments) -> Fou
     """
     d_in = weight.shape[1]
     if d_in % GROUP or moments.h.shape[0] != d_in:
-        wanted = f"a multiple of {GROUP} columns, as many as moments have rows, {moments.h.shape[0]}"
+        rows = moments.h.shape[0]
+        wanted = f"a number of columns that equals the number of rows of moments, {rows}, and is a multiple of {GROUP}"
         raise ValueError(f"weight has shape {tuple(weight.shape)}: expected {wanted}")
     plain = in_four_bits(weight.float())
     chosen = plain._replace(levels=_corrected(weight.double(), plain, moments))

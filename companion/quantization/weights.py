@@ -162,8 +162,8 @@ def check_weights(model: Transformer, weights: str | None) -> None:
     if weights in FORMS and not possible(weights, device):
         others = ", ".join(form for form in FORMS if possible(form, device))
         raise ValueError(
-            f"weights={weights!r}: PyTorch has no matrix product in this format for this processor ({device}); it has "
-            f"{others}"
+            f"weights={weights!r}: PyTorch has no matrix product in this format for this processor ({device}); the "
+            f"available formats are {others}"
         )
 
 

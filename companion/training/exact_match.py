@@ -23,7 +23,7 @@ def wilson(right: int, total: int, confidence: float = 0.95) -> tuple[float, flo
         ValueError: unless 0 <= right <= total, total >= 1 and 0 < confidence < 1.
     """
     if total < 1 or not 0 <= right <= total:
-        raise ValueError(f"right={right!r}, total={total!r}: expected 0 <= right <= total and at least one in total")
+        raise ValueError(f"right={right!r}, total={total!r}: expected 0 <= right <= total and total >= 1")
     if not 0 < confidence < 1:
         raise ValueError(f"confidence={confidence!r}: expected a probability between 0 and 1, both excluded")
     z = NormalDist().inv_cdf((1 + confidence) / 2)

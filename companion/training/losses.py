@@ -142,7 +142,7 @@ def _checked(targets: Tensor, rows: Tensor, smoothing: float, vocab: int | None)
     the vocabulary.
     """
     if not 0 <= smoothing < 1:
-        raise ValueError(f"smoothing={smoothing!r}: expected a fraction of at least 0 and below 1")
+        raise ValueError(f"smoothing={smoothing!r}: expected a fraction >= 0 and < 1")
     if targets.dtype != torch.int64 or targets.shape != rows.shape[:2]:
         raise ValueError(
             f"targets is {described(targets)}: expected int64 of shape {tuple(rows.shape[:2])}, one for each token"

@@ -30,7 +30,9 @@ class Paired:
     def __post_init__(self) -> None:
         counts = (self.both, self.only_first, self.only_second, self.neither)
         if min(counts) < 0 or sum(counts) == 0:
-            raise ValueError(f"counts: expected four numbers of at least 0 and one question in all, got {counts}")
+            raise ValueError(
+                f"counts: expected four non-negative numbers that add up to at least one question, got {counts}"
+            )
 
     @classmethod
     def of(cls, first: Iterable[bool], second: Iterable[bool]) -> Paired:

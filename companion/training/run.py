@@ -199,8 +199,8 @@ class Run:
         place, known = self.folder.path, self.record["text"]
         if isinstance(task, TuneTask) and known.get("start") != task.start.fingerprint:
             raise ValueError(
-                f"--start {task.start.folder}: the run in {place} started from {self.record['start']}, not this; "
-                f"choose another --out to start a new run, as in --out {self._unused}"
+                f"--start {task.start.folder}: the run in {place} started from {self.record['start']}, not from this "
+                f"model; choose another --out to start a new run, as in --out {self._unused}"
             )
         if known["fingerprint"] != task.fingerprint:
             # A file that is no longer text causes no error but is left out, so the message has to mention it.

@@ -277,7 +277,7 @@ class RunFolder:
                 return None
             if saved.config != config_of(trainer.model):
                 raise ValueError(
-                    f"{saved.folder}: expected a checkpoint of this run's model, got one of another configuration"
+                    f"{saved.folder}: expected a checkpoint of this run's model, got one with a different configuration"
                 )
             for fault, aside in zip(faults, reversed(self.checkpoints.set_aside(saved.folder)), strict=True):
                 say(f"{fault}; resuming from the previous one, {saved.folder}. The damaged one is now {aside.name}")
@@ -429,7 +429,7 @@ class Start:
             family_of(start._published)
             read_config(start._published)
         elif start.run.task == NumberWordsSettings.task:
-            raise ValueError(f"{flag} {plain(name)}: expected a model that continues texts, got a translator")
+            raise ValueError(f"{flag} {plain(name)}: expected a model that continues texts, got one that translates")
         return start
 
     @cached_property

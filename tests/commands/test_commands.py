@@ -289,7 +289,7 @@ def test_a_model_and_settings_can_come_from_files(books: Path, capsys) -> None:
         (["--clip", "0"], "--clip 0: expected a number > 0"),
         (["--weight-decay", "-1"], "--weight-decay -1: expected a number >= 0"),
         (["--device", "abacus"], "--device abacus: expected cpu, cuda"),
-        (["--device", "cuda:99"], "--device cuda:99: expected a device of this machine"),
+        (["--device", "cuda:99"], "--device cuda:99: expected a device on this machine"),
         (["--layers", "many"], "--layers many: expected a whole number >= 1"),
         (["--laiers", "3"], "--laiers: no such flag; did you mean --layers?"),
         (["--positions", "gps"], "--positions gps: expected one of rotary, sinusoidal"),

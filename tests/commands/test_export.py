@@ -124,7 +124,7 @@ def test_a_checkpoint_is_measured_as_transformers_measures_it(home: Path, capsys
     assert set(found["baselines"]) == {"xz -9, held-out text alone"}
     assert "Perplexity" in said(capsys, *measured[:-1])
     for flags, message in (
-        ([], "--data: expected text to measure the --checkpoint on, got none"),
+        ([], "--data: expected text on which to measure the --checkpoint, got none"),
         (["--data", "page.txt", "--context", "99"], "--context 99: expected 2 to 64 tokens, the model's context"),
         (["--data", "page.txt", "--run", "run"], "--run cannot be used together with --checkpoint"),
     ):

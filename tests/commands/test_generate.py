@@ -340,7 +340,7 @@ def test_a_model_of_a_hub_is_fetched_only_when_asked(home: Path, capsys, monkeyp
         (["--checkpoint", "empty", "--prompt", "a"], "config.json: expected the model's configuration"),
         (
             ["--checkpoint", "bert", "--prompt", "a"],
-            "--checkpoint bert: expected a model that generates text; a model of type bert",
+            "--checkpoint bert: expected a model that generates text, got one of type bert",
         ),
         (["--checkpoint", "encoder", "--prompt-ids", "1"], "stack='encoder'"),
         (["--checkpoint", "startless", "--prompt-ids", "1"], "expected decoder_start_token_id"),
@@ -456,4 +456,7 @@ def test_a_conversation_needs_a_model_that_answers_and_the_users_turn_last(home,
     assert "--system needs --chat" in capsys.readouterr().err
     (home / "llama" / "chat_template.jinja").write_text(CHAT)
     assert main(["generate", "--checkpoint", "llama", "--chat", "--prompt", "a", "--prompt", "b"]) == 2
-    assert "expected an odd number of --prompt, first and last by the user, got 2" in capsys.readouterr().err
+    assert (
+        "expected an odd number of --prompt flags (the user has the first and the last), got 2"
+        in capsys.readouterr().err
+    )

@@ -213,7 +213,7 @@ REFUSED = [
     ({"typical_p": 0.4}, [], "generation_config.json: typical_p=0.4: expected 1.0 or null"),
     ({"num_beams": 3, "do_sample": True}, [], "num_beams=3 with do_sample=True (beam sampling)"),
     ({"eos_token_id": 9999}, [], "eos_token_id: 9999: expected a token id from 0 to"),
-    ({"max_length": 3}, [], "tokens: expected fewer than the 3 that the checkpoint's max_length allows"),
+    ({"max_length": 3}, [], "expected fewer tokens than the 3 that the checkpoint's max_length allows"),
     ({"min_p": "x"}, [], "min_p='x': expected a number from 0 to 1"),
     ({"min_length": 9}, [], "min_length=9: expected 0 or min_new_tokens"),
     (

@@ -98,9 +98,9 @@ def test_a_template_is_found_where_folders_have_it(tmp_path):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (5, "tokenizer_config.json: chat_template=5: expected a template, as text"),
+        (5, "tokenizer_config.json: chat_template=5: expected the text of a template"),
         ([{"name": "tool_use", "template": "a"}], "chat_template: expected one named 'default', got tool_use"),
-        ({"a": 1}, "expected a template, as text"),
+        ({"a": 1}, "expected the text of a template"),
     ],
 )
 def test_settings_that_are_no_template_are_refused(given, said, tmp_path):
@@ -113,7 +113,7 @@ def test_settings_that_are_no_template_are_refused(given, said, tmp_path):
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        ("{% for %}", "expected a Jinja template: line 1"),
+        ("{% for %}", "expected a Jinja template (line 1"),
         (MARKED, "the template rejects this conversation: Conversation roles must alternate"),
         ("{{ messages[0].content.__class__.__mro__ }}", "rejects this conversation: access to attribute '__class__'"),
         ("{% set _ = messages.append(1) %}", "rejects this conversation"),

@@ -44,7 +44,7 @@ def test_preferences_may_be_written_in_all_forms_of_trl(tmp_path):
         (PAIR, "line 2: expected .*a file of preferences is for --method dpo"),
         ({"messages": []}, r"line 2: messages: expected a list of turns, got \[\]"),
         ({"messages": [USER]}, "line 2: messages: expected at least one assistant turn"),
-        ({"messages": [ANSWER, USER]}, r"line 2: messages\[0\]: expected a turn of the user or the system first"),
+        ({"messages": [ANSWER, USER]}, r"line 2: messages\[0\]: expected a user or system turn first"),
         ({"messages": [USER, {"role": "tool", "content": "x"}]}, r"messages\[1\]: role='tool': expected one of system"),
         (
             {"messages": [USER, {"role": "assistant", "content": " "}]},

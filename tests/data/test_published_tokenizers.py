@@ -149,7 +149,7 @@ def test_what_is_missing_or_damaged_is_named(tmp_path, marian_folder, monkeypatc
     with pytest.raises(ValueError, match=r"tokenizer.json: expected a tokenizer .* damaged \(.*slice"):
         load_tokenizer(tmp_path)
     (tmp_path / "source.spm").write_bytes(b"not one")
-    with pytest.raises(ValueError, match=r"source.spm: expected a SentencePiece model; it is damaged"):
+    with pytest.raises(ValueError, match=r"source.spm: expected a SentencePiece model, but the file is damaged"):
         load_tokenizer(tmp_path)
     for name in ("source.spm", "vocab.json"):
         (tmp_path / name).write_bytes((marian_folder / name).read_bytes())

@@ -107,7 +107,7 @@ def test_a_tokenizer_cut_in_half_missing_or_of_another_kind_is_refused(tmp_path,
 def test_bad_arguments_are_named(tokenizer: BytePairTokenizer) -> None:
     with pytest.raises(ValueError, match=r"vocab=256: expected at least 257"):
         BytePairTokenizer.train([TEXT], vocab=256)
-    with pytest.raises(ValueError, match="lone surrogate at 2"):
+    with pytest.raises(ValueError, match="lone surrogate at index 2"):
         tokenizer.encode("ab\ud800")
     with pytest.raises(ValueError, match=r"token=300: expected an id from 0 to 299"):
         tokenizer.decode([300])

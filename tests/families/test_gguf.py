@@ -261,7 +261,7 @@ def test_a_damaged_file_is_said_to_be_damaged(tmp_path):
 
 
 UNWRITTEN = {
-    "phi3, long": "attention.window.width=7: llama.cpp ignores windows for the architecture phi3",
+    "phi3, long": "attention.window.width=7: llama.cpp ignores windows for the phi3 architecture",
 }
 
 

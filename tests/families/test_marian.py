@@ -63,7 +63,7 @@ def test_marians_table_may_be_stored_four_times_and_its_sinusoids_too(tmp_path):
     torch.testing.assert_close(load_pretrained(tmp_path)(target, source=source).logits, expected, rtol=1e-5, atol=1e-5)
     mixed = waves.view(40, 2, 10).transpose(1, 2).flatten(1).contiguous()  # sine beside cosine, as in the paper
     save_file(tensors | {"model.decoder.embed_positions.weight": mixed}, path)
-    with pytest.raises(ValueError, match=r"decoder.embed_positions.weight \(40, 20\): expected sines, then cosines"):
+    with pytest.raises(ValueError, match=r"decoder.embed_positions.weight of shape \(40, 20\): expected sinusoidal"):
         load_pretrained(tmp_path)
 
 

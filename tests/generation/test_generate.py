@@ -382,7 +382,7 @@ BAD_CALLS = [
     ({"prompts": [[1], [2, 17]]}, "prompts[1]: token id 17: expected a whole number from 0 to 16"),
     ({"prompts": [[-1]]}, "prompts[0]: token id -1: expected"),
     ({"prompts": [[1] * 35]}, "a prompt of 35 tokens and max_new_tokens=6 add up to 41; expected at most context=40"),
-    ({"prompts": [[1] * 40]}, "a prompt of 40 tokens leaves no room: expected at most 39, because context=40"),
+    ({"prompts": [[1] * 40]}, "leaves no room for a new one: expected at most 39, because context=40"),
     ({"max_new_tokens": 0}, "max_new_tokens=0: expected a whole number >= 1"),
     ({"stop": [17]}, "stop: token id 17: expected a whole number from 0 to 16"),
     ({"seed": -1}, "seed=-1: expected a whole number >= 0"),

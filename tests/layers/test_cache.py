@@ -76,7 +76,7 @@ def test_rewinding_is_as_if_it_had_never_been_seen(model):
     for back in (detour.rewind(5), detour.rewind(torch.tensor([5, 5, 5])), cache):
         out = model(text[:, 5:], cache=back)
         torch.testing.assert_close(out.logits, model(text).logits[:, 5:], atol=1e-12, rtol=0)
-    with pytest.raises(ValueError, match=r"expected for each row a length from 0 to its current length, \[5, 5, 5\]"):
+    with pytest.raises(ValueError, match=r"expected lengths from 0 to each row's current length, \[5, 5, 5\]"):
         cache.rewind(torch.tensor([5, 6, 5]))
 
 

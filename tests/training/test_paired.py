@@ -61,9 +61,9 @@ def test_a_wider_confidence_gives_a_wider_interval() -> None:
 def test_bad_input_is_named() -> None:
     with pytest.raises(ValueError, match="second: expected 6 answers, as many as in first, got 5"):
         Paired.of(FIRST, SECOND[:-1])
-    with pytest.raises(ValueError, match="one question in all"):
+    with pytest.raises(ValueError, match="add up to at least one question"):
         Paired.of([], [])
-    with pytest.raises(ValueError, match="numbers of at least 0"):
+    with pytest.raises(ValueError, match="four non-negative numbers"):
         Paired(3, -1, 2, 0)
     with pytest.raises(ValueError, match="confidence=1"):
         Paired(1, 1, 1, 1).interval(1)

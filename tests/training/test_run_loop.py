@@ -195,7 +195,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path, make_trainer) -> Non
     trainer.update()
     folder.save(trainer)
     other = Trainer(type(trainer.model)(trainer.model.config.with_(layers=1)), trainer.batches, trainer.config)
-    with pytest.raises(ValueError, match="one of another configuration"):
+    with pytest.raises(ValueError, match="one with a different configuration"):
         folder.restore(other)
 
 

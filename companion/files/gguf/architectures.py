@@ -445,7 +445,7 @@ def _gemma_keys(config: ModelConfig) -> dict[str, Any]:
 def _phi3_keys(config: ModelConfig) -> dict[str, Any]:
     order, window = config.positions, config.attention.window
     if window is not None and window.width < config.context:
-        raise ValueError(f"attention.window.width={window.width}: llama.cpp ignores windows for the architecture phi3")
+        raise ValueError(f"attention.window.width={window.width}: llama.cpp ignores windows for the phi3 architecture")
     found = _window_keys(config) | {"rope.dimension_count": round(config.sizes.d_head * order.partial_rotary_factor)}
     if order.scaling is not None:
         from companion.layers.positions import magnitude_of

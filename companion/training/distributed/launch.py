@@ -78,8 +78,8 @@ def check_launch() -> None:
     except (OSError, UnicodeError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise LaunchError(
-            f"MASTER_ADDR={shown(address)} in the environment: expected the machine of the first process, found "
-            f"none with this name ({why})"
+            f"MASTER_ADDR={shown(address)} in the environment: expected the address of the first process, found no "
+            f"machine with this name ({why})"
         ) from None
     if numbers["RANK"] > 0 or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         _reach(address, port)

@@ -159,8 +159,8 @@ class NumberWordsTask(Task):
         task = cls.open(settings)
         if task.fingerprint != record["text"]["fingerprint"]:
             raise ValueError(
-                f"the names of numbers have changed since this run was trained, with num2words "
-                f"{record['text'].get('num2words')}: expected the same version, got {version('num2words')}"
+                f"this run was trained with num2words {record['text'].get('num2words')}, and the names of numbers have "
+                f"changed since then: expected the same version, got {version('num2words')}"
             )
         return task
 

@@ -263,6 +263,6 @@ def text_of(record: dict[str, Any]) -> Text:
     if text.fingerprint != record["text"]["fingerprint"]:
         raise ValueError(
             f"{record['text']['title']}: the text of this run has changed since it was trained; "
-            "name the text to measure on with --data"
+            "use --data to name the text to measure on"
         )
     return text

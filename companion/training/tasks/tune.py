@@ -340,7 +340,7 @@ def _check_fits(rows: Sequence[Row], context: int, where: str) -> None:
     longest = max(len(row.ids) for row in rows)
     if longest > context + 1:
         raise ValueError(
-            f"{where}: {longest:,} tokens: expected at most {context + 1:,}, which the model's context allows"
+            f"{where}: expected at most {context + 1:,} tokens, the limit set by the model's context, got {longest:,}"
         )
 
 

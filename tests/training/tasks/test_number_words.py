@@ -140,9 +140,9 @@ def test_the_help_names_every_language() -> None:
 
 def test_flags_and_training_configs_that_cannot_be_are_refused() -> None:
     for name in ("beta2", "label_smoothing"):
-        with pytest.raises(ValueError, match=f"--{name.replace('_', '-')} 1: expected a number of at least 0"):
+        with pytest.raises(ValueError, match=f"--{name.replace('_', '-')} 1: expected a number >= 0 and < 1"):
             NumberWordsSettings(**{name: 1.0})
-    with pytest.raises(ValueError, match=r"beta2=1.0: expected a number of at least 0 and below 1"):
+    with pytest.raises(ValueError, match=r"beta2=1.0: expected a number >= 0 and < 1"):
         TrainingConfig(1, beta2=1.0)
 
 
