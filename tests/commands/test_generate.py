@@ -285,7 +285,7 @@ def test_a_form_that_this_processor_cannot_do_is_refused(home: Path, capsys, mon
     monkeypatch.setattr(weights, "possible", lambda form, device: form != "int4")
     error = refused(capsys, "--checkpoint", "gpt2", "--prompt", "a", "--weights", "int4")
     said = "weights='int4': PyTorch has no matrix product in this format for this processor (cpu)"
-    assert f"{said}; it has fp32, fp16, bf16, int8" in error
+    assert f"{said}; the available formats are fp32, fp16, bf16, int8" in error
 
 
 def test_a_model_of_a_hub_is_fetched_only_when_asked(home: Path, capsys, monkeypatch) -> None:

@@ -196,7 +196,7 @@ def test_what_cannot_be_is_refused_by_name_before_anything_runs(monkeypatch, unc
     monkeypatch.setattr(forms, "possible", lambda form, device: form == "fp32")
     with pytest.raises(
         ValueError,
-        match=r"weights='int8': PyTorch has no matrix product in this format for this .*\(cpu\); it has fp32",
+        match=r"weights='int8': PyTorch has no matrix product .*\(cpu\); the available formats are fp32",
     ):
         generate(model, [[1]], weights="int8")
     reader = Transformer(GROUPED.with_(stack="encoder"))
