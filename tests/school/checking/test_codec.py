@@ -74,7 +74,7 @@ def test_an_outcome_arrives_as_it_was_sent():
 
 
 def test_an_outcome_cannot_claim_to_be_right():
-    with pytest.raises(ValueError, match="cannot end as right"):
+    with pytest.raises(ValueError, match="result of a call cannot be 'right'"):
         unpack_outcome(pack_outcome(Outcome(result=Result.RIGHT)))
 
 

@@ -75,7 +75,7 @@ def test_a_fixed_result_is_not_told(one):
     for known in one.mistakes:
         verdict = sealed.examine(in_this_process(known.answer))
         assert verdict.result is Result.WRONG
-    assert "kind of the result" in sealed.examine(in_this_process(lambda: object())).fault
+    assert "not of the right kind" in sealed.examine(in_this_process(lambda: object())).fault
     assert sealed.examine(in_this_process(lambda: 1 / 0)).result is Result.CRASHED
     wrong = sealed.examine(in_this_process(one.mistakes[0].answer))
     assert "expected" not in str(wrong) and wrong.mistake == one.mistakes[0].message
