@@ -175,7 +175,7 @@ def test_a_place_is_tried_and_left_as_it_was(tmp_path, monkeypatch):
         ({"WORLD_SIZE": "9" * 30}, "in the environment: expected at most 999999"),
         ({"WORLD_SIZE": "0"}, "WORLD_SIZE='0' in the environment: expected a whole number >= 1"),
         ({"MASTER_PORT": "99999"}, "MASTER_PORT=99999 in the environment: expected at most 65535"),
-        ({"MASTER_ADDR": "no.such.invalid"}, "MASTER_ADDR='no.such.invalid' in the environment: expected the machine"),
+        ({"MASTER_ADDR": "no.such.invalid"}, "MASTER_ADDR='no.such.invalid' in the environment: expected the address"),
         ({"RANK": "1"}, "could not reach the first process within 1 seconds (connection refused)"),
         ({}, "WORLD_SIZE=2 in the environment: expected this many processes within 1 seconds; some are missing"),
     ],

@@ -265,7 +265,7 @@ def test_a_single_document_is_cut_once_and_nothing_is_lost_or_doubled(text: str,
 
 
 def test_a_text_that_cannot_be_divided_and_a_share_that_is_none_are_refused() -> None:
-    with pytest.raises(ValueError, match="two parts, got 1 character"):
+    with pytest.raises(ValueError, match="expected at least two characters, so that the text can be split, got 1"):
         split(Corpus((Document("only", "a"),), "t"))
     for share in (0.0, 1.0, -0.1, float("nan")):
         with pytest.raises(ValueError, match="held_out=.*between 0 and 1"):
