@@ -99,7 +99,7 @@ def notebook_commands(lessons: Sequence[str]) -> list[list[str]]:
     for lesson in lessons:
         of_lesson = [str(path) for folder in folders for path in sorted((ROOT / folder).glob(f"{lesson}*.ipynb"))]
         if not of_lesson:
-            raise Refused(f"test-notebooks: no notebook begins with {lesson!r}; expected a lesson, as in 02", 2)
+            raise Refused(f"test-notebooks: no notebook begins with {lesson!r}; expected a lesson, such as 02", 2)
         found += of_lesson
     return [[*PYTEST, *NBVAL, *(found or ["notebooks", SOLVED])]]
 

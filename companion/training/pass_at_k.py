@@ -21,7 +21,7 @@ def pass_at_k(drawn: int, right: int, k: int) -> float:
         ValueError: Unless 0 <= right <= drawn and 1 <= k <= drawn.
     """
     if not 0 <= right <= drawn:
-        raise ValueError(f"right: expected 0 to {drawn}, the number of drawn answers, got {right}")
+        raise ValueError(f"right: expected 0 to {drawn}, the number of answers drawn, got {right}")
     if not 1 <= k <= drawn:
-        raise ValueError(f"k: expected 1 to {drawn}, the number of drawn answers, got {k}")
+        raise ValueError(f"k: expected 1 to {drawn}, the number of answers drawn, got {k}")
     return 1 - math.comb(drawn - right, k) / math.comb(drawn, k)

@@ -492,7 +492,7 @@ def _alike(flags: Namespace) -> int:
     from companion_school.exercises.catalogue import find_exercise
 
     if bool(flags.exercises) == (flags.build is not None):
-        raise ValueError("--exercises: expected at least one, as in --exercises 2.3 2.4, or the stages of --build")
+        raise ValueError("--exercises: expected at least one, as in --exercises 2.3 2.4, or stages with --build")
     handed = handed_in(Path(flags.folder), flags.assignment, project=flags.build is not None)
     with waiting("reading the answers"):
         if flags.build is not None:

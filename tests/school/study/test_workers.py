@@ -89,7 +89,7 @@ def test_what_cannot_be_sent_is_refused(workers):
     def closed():
         return outer
 
-    with pytest.raises(ValueError, match=r"function=<function .*closed.*>: expected a function defined at the top level"):
+    with pytest.raises(ValueError, match=r"function=<function .*closed.*>: expected a function defined at the top"):
         workers.run(closed)
     names = {"__name__": "somewhere", "lock": object()}
     exec("def uses():\n    return lock\nclass Odd:\n    table = {}\ndef odd():\n    return Odd()", names)
