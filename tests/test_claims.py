@@ -137,7 +137,7 @@ def test_an_assertion_that_is_not_there_or_is_meant_twice_is_found(monkeypatch):
     for named, found in (("X.shape == (4, 3)", "found 0"), ("torch.equal( ...", "found 2")):
         monkeypatch.setattr(where_texts_differ, "mapped", lambda named=named: {"S2-03": entry | {"asserts": [named]}})
         monkeypatch.setattr("authoring.pages.claims.mapped", where_texts_differ.mapped)
-        with pytest.raises(LessonError, match=rf"S2-03: .*expected one assertion.*{found}"):
+        with pytest.raises(LessonError, match=rf"S2-03: .*expected exactly one assertion.*{found}"):
             decisions("S2-03", lessons())
 
 

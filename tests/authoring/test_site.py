@@ -147,7 +147,7 @@ def test_every_notebook_and_every_question_can_be_shown_on_a_page():
         ([cell("markdown", "![b](no.png)", "dddd0001")], "cell 1: the picture 'no.png' is not there"),
         ([cell("code", "x", "dddd0001", [moving("nothing")])], "cell 1: moving figure 'hover' has no still picture"),
         ([cell("code", "x", "dddd0001", [moving(picture(""))])], "cell 1: moving figure 'hover' has no still picture"),
-        ([cell("code", "x", "d", ['<script type="module">import "a"</script>'])], "a folder cannot 'import'"),
+        ([cell("code", "x", "d", ['<script type="module">import "a"</script>'])], "a folder cannot use 'import'"),
     ],
 )
 def test_what_cannot_be_shown_is_told_with_its_place(course, cells, said):

@@ -32,9 +32,7 @@ def sweep(powers: Sequence[Sequence[int]], values: Sequence[float], *, tile: int
     rows = [list(row) for row in powers]
     whole = all(isinstance(power, int) and 1 <= power <= 8 for row in rows for power in row)
     if not whole or not 2 <= len(rows) <= 8 or len({len(row) for row in rows}) != 1 or not 2 <= len(rows[0]) <= 8:
-        raise ValueError(
-            "powers: expected 2 to 8 rows of equal length, each with two or more whole numbers from 1 to 8"
-        )
+        raise ValueError("powers: expected 2 to 8 rows of equal length, with two or more whole numbers from 1 to 8")
     table = np.array(rows)
     if len(values) != table.shape[1]:
         raise ValueError(f"values: expected {table.shape[1]} numbers, one for each key, got {len(values)}")

@@ -61,7 +61,7 @@ def test_every_byte_is_scored_once():
     [
         ("self.logs[ids]", "self.logs[ids.roll(-1)]", "change with the tokens that come after"),
         ("self.logs[ids]", "self.logs[ids] * float('nan')", "a probability of zero or NaN"),
-        ("self.logs[ids]", "self.logs[ids][..., :9]", r"expected logits \(1, token, 256\)"),
+        ("self.logs[ids]", "self.logs[ids][..., :9]", r"expected logits of shape \(1, token, 256\)"),
         ("context=7", "size=7", "context is missing"),
         ("context=7", "context=-7", "expected a context of at least one token, got -7"),
     ],

@@ -93,7 +93,7 @@ def test_the_site_has_a_page_with_each_model_as_a_script_and_its_loss():
 def test_what_the_page_does_not_compute_is_named_and_not_written(change, named, tmp_path):
     config = ModelConfig(19, 32, 2, 64, AttentionConfig(4, 2), FeedForwardConfig(48))
     assert not_computed(config) is None
-    with pytest.raises(ValueError, match=f"it has a different {named}"):
+    with pytest.raises(ValueError, match=f"this one has a different {named}"):
         save_live(tmp_path / "model.safetensors", Transformer(config.with_(**change)), {})
 
 

@@ -198,7 +198,7 @@ def test_the_server_answers_who_knows_its_address_and_nobody_else(server):
         ({"tokens": [3, 280_000]}, "tokens=280000: expected ids from 0 to"),
         ({"text": TEXT, "off": ["decoder.blocks.9.attention.0"]}, "expected names of heads and experts"),
         ({"text": TEXT, "off": ["decoder.blocks.0.attention.4"]}, "expected heads from 0 to 3"),
-        ({"text": TEXT, "off": ["decoder.blocks.0.feed_forward.1"]}, "but this layer has none"),
+        ({"text": TEXT, "off": ["decoder.blocks.0.feed_forward.1"]}, "but this layer has no experts"),
     ],
 )
 def test_what_cannot_be_answered_is_told_in_a_sentence(server, given, message):

@@ -489,7 +489,7 @@ def test_every_token_stands_in_one_queue_at_every_moment(shown):
         ),
         (
             lambda: live.sweep([[1, 9], [1, 1]], [1, 2]),
-            "powers: expected 2 to 8 rows of equal length, each with two or more whole",
+            "powers: expected 2 to 8 rows of equal length, with two or more whole",
         ),
         (lambda: live.sweep([[1, 2], [1]], [1, 2]), "powers: expected 2 to 8 rows of equal length"),
         (lambda: live.sweep([[1, 2], [1, 1]], [1]), "values: expected 2 numbers, one for each key, got 1"),

@@ -56,7 +56,7 @@ def test_without_the_model_the_record_is_shown_with_the_command_that_gets_it(rec
 
 def test_a_result_without_a_record_is_refused_until_it_is_recorded(records_of, monkeypatch):
     records_of({}, ("model", "tokenizer"))
-    with pytest.raises(ValueError, match="no record '09/key'"):
+    with pytest.raises(ValueError, match="no record named '09/key'"):
         measured(1)
     monkeypatch.setattr(real, "recording", {})
     assert measured(torch.tensor([1, 2])) == [1, 2] and real.recording == {"09/key": [1, 2]}
