@@ -476,9 +476,9 @@ def _warn_if_outdated(marks: Path) -> None:
     from companion_school.course.grading.what_to_grade import add_own_items
 
     try:
-        if (results := load(marks)).course:
-            add_own_items(Path(results.course), results.assignment)
-        if is_outdated(marks):
+        results = load(marks)
+        add_own_items(results.course, results.assignment)
+        if is_outdated(results, marks):
             what = f"{marks / 'marks.csv'} does not contain the latest changes, extensions, names or late days"
             print(f"warning: {what}; run companion course mark --into {marks}, and export again", file=sys.stderr)
     except ValueError as error:

@@ -144,7 +144,7 @@ def run(flags: Namespace) -> int:
     settled, faults = publish(results, out)
     now = [one for one in settled if one.record.student in {each.student for each in handed}]
     _tell(now, changes if first is not None else None, task, name)
-    for note in idle_rows(out):
+    for note in idle_rows(results, out):
         print(note)
     if flags.race is not None:
         _race(handed, flags, out, wall)

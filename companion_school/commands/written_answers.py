@@ -114,16 +114,18 @@ def mark(flags: Namespace) -> int:
     out = Path(flags.into)
     must_be_writable(out, "--into", flags.into)
     must_be_untouched(out)
-    if (out / FILE).is_file() and (graded := load(out)).course:
-        add_own_items(Path(graded.course), graded.assignment)
+    if (out / FILE).is_file():
+        graded = load(out)
+        add_own_items(graded.course, graded.assignment)
     marked = put_marks(Path(flags.sheet), out) if flags.sheet is not None else 0
-    settled, faults = publish(load(out), out)
+    results = load(out)
+    settled, faults = publish(results, out)
     waiting = sum(len(one.waits) for one in settled)
     read = f"{count(marked, 'mark')} of written answers read; " if flags.sheet is not None else ""
     still = f"; {count(waiting, 'text')} still to mark" if waiting else ""
     changed = sum(len(one.changes) + sum(line.override is not None for line in one.lines) for one in settled)
     by_hand = f"; {count(changed, 'change')} by hand" if changed else ""
     print(f"{out / 'marks.csv'}: {read}{count(len(settled), 'student')}{by_hand}{still}")
-    for fault in (*idle_rows(out), *faults):
+    for fault in (*idle_rows(results, out), *faults):
         print(fault)
     return 1 if faults else 0

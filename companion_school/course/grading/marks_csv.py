@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import compress
 from pathlib import Path
 
@@ -173,9 +174,8 @@ def publish(results: Results, out: Path) -> tuple[list[Settled], list[str]]:
     return settled, faults
 
 
-def is_outdated(out: Path) -> bool:
+def is_outdated(results: Results, out: Path) -> bool:
     """Return True if marks.csv lacks changes, extensions or matched names that were added after it was written."""
-    results = load(out)
     settled, rule, _ = _settled(results, out)
     return _digest(table(settled, results.assignment, rule)) != results.table
 
@@ -232,9 +232,8 @@ def _without_effect(rule: Lateness | None, results: Results, ids: Mapping[str, s
     return [f"{what}; run companion course export with --roster, and then companion course mark --into"]
 
 
-def idle_rows(out: Path) -> list[str]:
+def idle_rows(results: Results, out: Path) -> list[str]:
     """Describe rows of overrides.csv and extensions.csv without any effect, which may contain a typing error."""
-    results = load(out)
     rule = read_rule(Path(results.course), results.assignment) if results.course else None
     ids, students = names_known(out), {record.student for record in results.records}
     roster = Path(results.course) / "roster.csv"
@@ -259,10 +258,10 @@ def _spent(out: Path, results: Results, ids: Mapping[str, str]) -> dict[str, int
     are several folders with marks of the same set, such as a backup, its late days are counted only once.
     """
     of_sets: dict[tuple[str, str], int] = {}
-    mine = _order(results, results.assignment)
+    order = cache(lambda assignment: _order(results, assignment))  # which reads a file
     for file in sorted(out.absolute().parent.glob("*/marks.csv")):
         for row in read_table(file) if file.parent != out.absolute() else ():
-            if row.get("late_days", "").isdecimal() and _order(results, row["assignment"]) < mine:
+            if row.get("late_days", "").isdecimal() and order(row["assignment"]) < order(results.assignment):
                 student = unquoted(row["student_id"])
                 key = ids.get(student) or student, row["assignment"]
                 of_sets[key] = max(of_sets.get(key, 0), int(row["late_days"]))

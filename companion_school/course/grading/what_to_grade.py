@@ -120,8 +120,7 @@ def _released(pset: str, near: Sequence[Path], secret: bytes) -> Task:
         raise ValueError(
             f"--pset {pset}: this is a project without {name}.toml next to release/; use --build to name its stages"
         )
-    if course:
-        add_own_items(course, name)
+    add_own_items(course, name)
     try:
         problem_set = Submission.read(files)
     except Unreadable as error:
@@ -145,15 +144,15 @@ def _released(pset: str, near: Sequence[Path], secret: bytes) -> Task:
     return Task(name, course, tuple(chosen), tuple(texts), numbers=tuple(numbers), roster=roster)
 
 
-def add_own_items(course: Path, name: str) -> None:
+def add_own_items(course: Path | str | None, name: str) -> None:
     """Add the written questions that an instructor released with a problem set, if there are any.
 
     Args:
-        course: Folder into which the problem set was released.
+        course: Folder into which the problem set was released; None or empty if it is unknown.
         name: Name of the problem set.
     """
-    if file := read_settings(course / f"{name}.toml").get("items"):
-        add_items(course / file)
+    if course and (file := read_settings(Path(course) / f"{name}.toml").get("items")):
+        add_items(Path(course) / file)
 
 
 def _notebooks(place: Path) -> list[Path]:

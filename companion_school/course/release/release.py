@@ -5,7 +5,8 @@
     FOLDER/PSET.md             the instructor's page
     FOLDER/PSET_marking.md     the marker's page, if there are written answers
     FOLDER/PSET_sheets/        each student's sheet, if there are questions with individual numbers
-    FOLDER/nbgrader_config.py  nbgrader's configuration FOLDER/roster.csv          a roster to fill in
+    FOLDER/nbgrader_config.py  nbgrader's configuration
+    FOLDER/roster.csv          a roster to fill in
 
 The release contains no references. Its checks read sealed keys (`companion_school.checking.sealed_keys`). The code that
 reads the keys, `companion_school/checking`, is copied into the release, so students need torch and safetensors but not
